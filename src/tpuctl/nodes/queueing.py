@@ -137,15 +137,19 @@ def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> Queue
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 
-def request_failure(request: QueuedResource, error: TpuctlError | None) -> TpuctlError:
-    """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout."""
+def request_failure(request: QueuedResource, error: TpuctlError | None, *, is_left: bool = False) -> TpuctlError:
+    """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout.
+
+    `is_left`: its record stays, and can be asked again.
+    """
     end = request.valid_until
     code = request.error.code if request.error else None
     if code == _DEADLINE_EXCEEDED or (error is None and end is not None):
         until = f" until {format_timestamp(end)}" if end else " in time"
+        again = f"queue retry {request.short_name}" if is_left else "up NODE --queue"
         return RequestExpiredError(
             f"no capacity for `{request.queued_resource_id}` in {request.zone}{until}",
-            hint="wait longer with `--queue-for 12h`, or ask in more zones with `--zone any`",
+            hint=f"wait longer with `tpuctl {again} --queue-for 12h`, or ask in more zones with `--zone any`",
         )
     if error is None:
         return NoCapacityError(
