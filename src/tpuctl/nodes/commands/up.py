@@ -50,6 +50,7 @@ from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
     check_zone_options,
+    one_zone,
     order_offers,
     require_type,
     zone_choice,
@@ -158,10 +159,11 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
+        replace_request=options.replace,
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
-    choice = zone_choice(app)
+    choice = zone_choice(app) or (one_zone(app, nodes[0]) if len(described.tiers) > 1 else None)
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
