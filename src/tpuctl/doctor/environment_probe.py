@@ -6,7 +6,7 @@ Slow probes run in parallel, with one deadline; a probe without a result by then
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -232,9 +232,25 @@ class EnvironmentProbe:
         paths = (*((project_file,) if project_file else ()), user_file)
         files = [fact_of(partial(load_config_file, path)) for path in paths]
         gcloud_file, endpoint = gcloud_configuration_file(self._environ), value_or_none(self._cloud.endpoint)
+        # What is wrong with values that commands read only when they need them.
+        problems: list[str] = []
+        for spec, setting in self._values:
+            if setting is None:
+                continue
+            try:
+                parse_setting(spec, setting.value)
+            except ValueError as error:
+                invalid = invalid_value_error(spec, setting.value, setting.source.place, str(error))
+                problems.append(invalid.message)
+        # One invalid value is reason enough for invalid settings of checks.
+        is_wrong = bool(problems)
+        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
+            problems.append(self._cloud.endpoint.reason)
+        if isinstance(self._check_settings, Unknown) and not is_wrong:
+            problems.append(self._check_settings.reason)
         return ConfigFacts(
             settings=self._settings,
-            problems=tuple(dict.fromkeys(self._problems())),
+            problems=tuple(dict.fromkeys(problems)),
             files=tuple(file.value for file in files if isinstance(file, Known)),
             entries=tuple(map(path_status, paths)),
             gcloud_name=gcloud_configuration_name(self._environ),
@@ -247,23 +263,6 @@ class EnvironmentProbe:
             is_sandbox=self._cloud.is_sandbox,
             endpoint=endpoint.url() if endpoint else None,
         )
-
-    def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with values that commands read only when they need them."""
-        is_wrong = False
-        for spec, setting in self._values:
-            if setting is None:
-                continue
-            try:
-                parse_setting(spec, setting.value)
-            except ValueError as error:
-                is_wrong = True
-                yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
-        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
-            yield self._cloud.endpoint.reason
-        # One invalid value is reason enough for invalid settings of checks.
-        if isinstance(self._check_settings, Unknown) and not is_wrong:
-            yield self._check_settings.reason
 
     def _project_facts(self, now: datetime, identity: CallerIdentity, network: NetworkFacts) -> ProjectFacts:
         """Ask the cloud about the project, unless credentials or network make that impossible."""

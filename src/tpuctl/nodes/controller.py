@@ -7,6 +7,7 @@ the deadline for the API to answer. Only an authentication or permission error e
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
@@ -259,9 +260,16 @@ class Controller:
         self._open.pop(node.name).release()
 
     def replace(self, node: NodeReconciler, task: ReconcileRequest, pause: timedelta) -> None:
-        """Drop a node, and reconcile another in its place after the pause."""
+        """Drop a node, and reconcile another in its place after the pause.
+
+        Its lease is taken before the pause: `down` must find who would create the node.
+        """
+        successor = NodeReconciler(self._context, task)
+        with suppress(ServiceUnavailableError):  # the successor takes it before its first change
+            self._context.leases.acquire(task.name, "move")
+            successor.lease.take()
         self.remove(node)
-        successor = self._open[task.name] = NodeReconciler(self._context, task)
+        self._open[task.name] = successor
         successor.has_degraded = True
         successor.due += pause
 
@@ -296,11 +304,16 @@ class Controller:
             yield node, failed.get(node)
 
     def sleep(self, *, until: timedelta | None = None) -> None:
-        """Sleep until a node is due, or `until` by the monotonic clock. Return at once if no node is left."""
+        """Sleep until a node or its lease is due, or `until` by the monotonic clock. Return at once if no node is left."""
         if not self:
             return
-        now = self._context.clock.monotonic()
+        now, leases = self._context.clock.monotonic(), self._context.leases
         moments = [node.due for node in self] + ([until] if until is not None else [])
+        if min(moments) - now > leases.policy.renews_every:
+            moments = [now + leases.policy.renews_every]
+            for node in self:
+                with suppress(TpuctlError):  # a lost lease shows when the node is due
+                    leases.renew(node.name)
         self._context.clock.sleep(min(moments) - now)
 
     def _observe(
@@ -545,7 +558,7 @@ class NodeReconciler:
     def __init__(self, context: ActionContext, task: ReconcileRequest) -> None:
         self.task, self.name = task, task.name
         self._context = context
-        self.lease = LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
+        self.lease = task.lease or LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
         self.tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
         # Since when the node is idle, and when its workers were examined last; monotonic.
@@ -816,7 +829,8 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        self.lease.release()
+        if self.task.lease is None:
+            self.lease.release()
 
     def report(self, kind: EventKind, text: str, **data: object) -> None:
         """Report an event."""

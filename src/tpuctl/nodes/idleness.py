@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
 
 
-# How long before the end users are told.
+# Users get a warning this long before the end.
 IDLE_WARNING: Final = timedelta(minutes=10)
 
 

@@ -115,7 +115,7 @@ def decide_awaited(
         case QueuedState.ACTIVE:
             return RequestReached()
         case QueuedState.FAILED:
-            return Fail(request_failure(request, cause))
+            return Fail(request_failure(request, cause, is_left=True))
         case QueuedState.SUSPENDED:
             return Fail(_suspended_error(request))
         case QueuedState.DELETING:

@@ -144,7 +144,7 @@ def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget
         return target
     name = target.name
     race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
-    has_others = race is not None and (race.is_open or any(name != target.name for name in race.requests))
+    has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
     return replace(target, race=race) if has_others else target
 
 
@@ -245,19 +245,25 @@ def tear_down(
     results: dict[str, NodeResult | TpuctlError] = {}
     tasks: dict[str, ReconcileRequest] = {}
     removals: dict[str, list[RequestRemoval]] = {}
+    left_of_races: dict[str, TpuctlError] = {}
     for target in distinct_targets(targets):
         removals[target.deleted] = [
             RequestRemoval(context, target.name, request, until=until) for request in target.requests
         ]
+        results[target.deleted] = NodeResult(None)
         try:
-            if target.race is not None:
-                end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
                 pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
         except TpuctlError as error:
             results[target.deleted] = error
+        # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
+        if target.race is not None:
+            try:
+                end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
+            except TpuctlError as error:
+                left_of_races[target.deleted] = error
+        if isinstance(results[target.deleted], TpuctlError):
             continue
-        results[target.deleted] = NodeResult(None)
         # A node of that name may be another one's: only the queued resource was named.
         if target.node or not target.is_request_named:
             left = None if until is None else max(until - context.clock.monotonic(), timedelta())
@@ -274,6 +280,7 @@ def tear_down(
                         removal.report_gone()
             except TpuctlError as error:
                 results[deleted] = error
+    results |= left_of_races
     return [results[target.deleted] for target in targets]
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.idleness import IdleLimit
+    from tpuctl.nodes.lease import LeaseGuard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ class ReconcileRequest:
     purpose: str | None = None
     # Take the lease from another holder.
     force_lease: bool = False
+    # A lease that the caller holds for longer than this run. None: the run takes its own.
+    lease: LeaseGuard | None = None
     # Repairs of earlier runs that count against the budgets.
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.

@@ -58,6 +58,11 @@ class GuardReport:
     status: GuardStatus | None
     log: tuple[str, ...]
 
+    @property
+    def needed_role(self) -> str:
+        """The role that the worker's service account needs."""
+        return GUARD_ROLE
+
     def problem(self) -> str | None:
         """Return why the guard does not do its work, None if it does or if there is none."""
         if not self.is_installed or (self.status and self.status.has_ended):
@@ -120,9 +125,9 @@ def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> Guar
         return parse_guard_report(channel.read(timeout))
 
 
-def parse_guard_report(value: Any) -> GuardReport:
+def parse_guard_report(value: Any, where: str = "the answer") -> GuardReport:
     """Parse the report of a worker. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, "the answer")
+    fields = JsonFields(value, where)
     return GuardReport(
         mode=fields.optional("mode", parse_choice, allowed=("service", "process")),
         is_installed=fields.get("isInstalled", parse_boolean),

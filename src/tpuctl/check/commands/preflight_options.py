@@ -101,7 +101,10 @@ def preflight_check(
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
     return PreflightCheck(
         lambda: check_sources(app),
-        replace(_check_settings(settings, purpose, machine), prices=app.prices if _is_live(settings) else None),
+        replace(
+            _check_settings(settings, purpose, machine),
+            prices=app.prices if settings.text("prices") == "live" else None,
+        ),
         CheckCache(preflight_cache_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
         accepted=_accepted_ids(settings),
         timeout=settings.duration("check_timeout"),
@@ -169,10 +172,6 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         allow_unknown_price=settings.is_on("allow_unknown_price"),
         egress_prices=prices,
     )
-
-
-def _is_live(settings: Settings) -> bool:
-    return settings.text("prices") == "live"
 
 
 def _setting_source(settings: Settings, key: str) -> str:

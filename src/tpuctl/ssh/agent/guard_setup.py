@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.guard_report import guard_report
 from tpuctl.ssh.agent.job_files import TERM, is_locked, read
 from tpuctl.ssh.agent.link import ClientLink
 
@@ -41,8 +42,6 @@ WantedBy=multi-user.target
 SYSTEMCTL_TIMEOUT = 20.0
 END_TIMEOUT = 5.0
 FIRST_LOOK_TIMEOUT = 15.0
-LOG_TAIL = 16 * 1024
-LOG_LINES = 40
 
 
 def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
@@ -65,29 +64,6 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
         while read(os.path.join(folder, "status")) is None and time.monotonic() < until:
             time.sleep(0.05)
     link.send(b"x", json.dumps(guard_report(folder, mode)).encode())
-
-
-def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
-    """Return how the guard was started, whether it runs, its last status, and the end of its log."""
-    text = read(os.path.join(folder, "status"))
-    try:
-        state = json.loads(text) if text else None
-    except ValueError:
-        state = None
-    log = []
-    try:
-        with open(os.path.join(folder, "log"), "rb") as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - LOG_TAIL))
-            log = file.read(LOG_TAIL).decode("utf-8", "replace").splitlines()[-LOG_LINES:]
-    except OSError:
-        pass
-    return {
-        "mode": mode,
-        "isInstalled": os.path.exists(os.path.join(folder, "settings")),
-        "isRunning": is_locked(os.path.join(folder, "lock")),
-        "status": state,
-        "log": log,
-    }
 
 
 def start_guard(folder: str) -> str:
