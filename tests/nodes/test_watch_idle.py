@@ -15,12 +15,12 @@ from tpuctl.nodes.idleness import IdleAction, IdleLimit
 FAKE_SSH = """\
 program=$(grep -m1 -o 'run_agent(serve_[a-z_]*')
 case "$program" in
-    *activity) printf '\\n\\0tpuctl-agent\\nx\\0\\0\\0\\%03o%s' {size} '{answer}' ;;
+    *worker_use) printf '\\n\\0tpuctl-agent\\nx\\0\\0\\0\\%03o%s' {size} '{answer}' ;;
     ?*) echo "no such program" >&2; exit 1 ;;
 esac
 exit 0
 """
-IDLE = '{"activity":[]}'
+IDLE = '{"inUse":[],"unknown":[],"age":0,"last":""}'
 OWNED = {"tpuctl-owner": "ada"}
 
 
@@ -43,8 +43,9 @@ _WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], 
         [],
         "an idle node is not ended: it has the label tpuctl-keep",
     ),
-    "in-use": ('{"activity":["1 jobs run"]}', OWNED, "v4-8", (), [], ""),
-    "garbled": ('{"activity":7}', OWNED, "v4-8", (), [], ""),
+    "in-use": (IDLE.replace("[]", '["a job runs"]', 1), OWNED, "v4-8", (), [], ""),
+    "partly-unknown": (IDLE.replace('wn":[]', 'wn":["no /proc"]'), OWNED, "v4-8", (), [], ""),
+    "garbled": ('{"inUse":7}', OWNED, "v4-8", (), [], ""),
 }
 
 

@@ -343,7 +343,7 @@ def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) ->
         guarded.looks(1)
         guarded.clock.sleep(timedelta(hours=2))
         guarded.looks(1)
-        assert (guarded.is_deleting(), guarded.log()[-1]) == (False, "in use; 1 jobs run")
+        assert (guarded.is_deleting(), guarded.log()[-1]) == (False, "in use; a job runs")
     guarded.until(lambda: guarded.log()[-1] == "idle")
     guarded.clock.sleep(timedelta(minutes=59))
     guarded.looks(2)

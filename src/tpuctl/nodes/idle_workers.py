@@ -73,9 +73,13 @@ def _connect(workers: SshWorkers, node: Node) -> list[Target]:
     ]
 
 
-def fetch_idleness(target: Target) -> WorkerIdleness:
-    """Ask one worker. Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`."""
-    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": LOG_FOLDER}
+def fetch_idleness(target: Target, *, with_traces: bool = True) -> WorkerIdleness:
+    """Ask one worker, without traces only for its present use. Raises `AgentError` and `UnexpectedAnswerError`.
+
+    Raises `SshProgramMissingError` without an ssh client.
+    """
+    logs = LOG_FOLDER if with_traces else None
+    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=_TIMEOUT) as channel:
         return parse_idleness(channel.read(_TIMEOUT))
 

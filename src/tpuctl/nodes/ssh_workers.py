@@ -217,7 +217,7 @@ class SshWorkers:
         """
         from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
 
-        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id} 0")
+        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
         return start_guard(target, idle=idle)
 
     def find_activity(self, node: Node) -> tuple[str, ...]:
@@ -225,14 +225,15 @@ class SshWorkers:
 
         Raises `UnreachableError` without a route to the workers, and what the API raises.
         """
-        from tpuctl.ssh.tpu_activity import fetch_activity  # noqa: PLC0415  # few nodes have a limit for idleness
+        from tpuctl.nodes.idle_workers import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
 
         def ask(connection: Connection, worker: int) -> tuple[str, ...]:
             try:
-                found = fetch_activity(Target(node, worker, connection, f"{node.name.node_id} {worker}"))
+                target = Target(node, worker, connection, f"{node.name.node_id}-{worker}")
+                report = fetch_idleness(target, with_traces=False)
             except RemoteCommandError as error:
-                found = (f"cannot be examined: {error.message}",)
-            return tuple(f"worker {worker}: {what}" for what in found)
+                return (f"worker {worker} cannot be examined: {error.message}",)
+            return tuple(f"worker {worker}: {what}" for what in (*report.in_use, *report.unknown))
 
         found = [what for each in self._on_each_worker(node, ask) for what in each]
         if len(node.endpoints) != node.workers:

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.file_tree import FileTree
@@ -79,6 +80,7 @@ class OneOffRequest:
     remove: bool
     exclusive: bool
     limit: TimeLimit
+    idle: IdleLimit | None
     sync: Path | None
     collect: tuple[str, ...]
     workers: WorkerSet
@@ -181,7 +183,7 @@ def _reconcile_request(
         # If this process is killed, the node is left to the clean-up of others.
         waits = policy.timeout or _LONGEST_RUN if spec.is_queued else timedelta()
         spec = replace(spec, ttl=waits + (timeout or _LONGEST_RUN) + DEFAULT_GRACE, expires=None)
-    task = ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run", ends=job.limit.end(now))
+    task = ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run", ends=job.limit.end(now), idle=job.idle)
     return task, found
 
 

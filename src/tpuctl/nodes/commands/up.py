@@ -417,7 +417,7 @@ def _task(
 
 
 def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
-    """Return the queued resource of a node that is to be requested, if the service has not decided about it."""
+    """Return the queued resource that the node waits for; None once the service has decided."""
     from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
 
     with within_deadline(app, None):

@@ -25,7 +25,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from tpuctl.ssh.agent.activity import list_activity
+from tpuctl.ssh.agent.worker_use import examine_present_use
 
 TYPE_CHECKING = False
 
@@ -364,7 +364,8 @@ def guard_main() -> None:
     if sys.argv[1:] == ["--activity"]:
         with open(os.path.join(folder, "settings"), encoding="utf-8") as file:
             settings = json.load(file)
-        print(json.dumps(list_activity(settings["devices"], settings["lockFile"])))  # noqa: T201  # for its parent
+        in_use, unknown = examine_present_use(settings["devices"], settings["lockFile"])
+        print(json.dumps(in_use + unknown))  # noqa: T201  # for its parent
         return
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
     until = time.monotonic() + TAKE_OVER_TIME

@@ -35,33 +35,20 @@ SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
 
 def serve_worker_use(link: ClientLink, request: dict[str, Any]) -> None:
     """Send the report."""
-    report = examine_use(request["devices"], request["lockFile"], request["logs"])
+    report = examine_use(request["devices"], request["lockFile"], request["logs"] or "")
     link.send(b"x", json.dumps(report).encode("ascii"))
 
 
 def examine_use(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]:
     """Return what uses the worker, what is unknown, and the last trace of use with its age in seconds.
 
-    Paths begin at $TPUCTL_DEVICE_ROOT.
+    Paths begin at $TPUCTL_DEVICE_ROOT. Without `logs` no traces are searched, and the age is 0.
     """
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    root = os.path.realpath(named) if named else ""
-    in_use, unknown = [], []
-    report = examine_tpu(devices, lock_file)
-    holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
-    in_use += ["process %d (%s) holds the TPU" % (one["pid"], one["name"]) for one in holders[:3]]
-    # Processes of other users cannot belong to a sandbox worker.
-    if report["hidden"] and not root:
-        unknown.append("%d processes cannot be examined without root" % report["hidden"])
-    if not processes():
-        unknown.append("there is no /proc")
+    root = device_root()
+    in_use, unknown = examine_present_use(devices, lock_file)
+    if not logs:
+        return {"inUse": in_use, "unknown": unknown, "age": 0.0, "last": ""}
     homes = job_homes(root)
-    running = sum(is_running(folder) for home in homes for folder in glob.glob(glob.escape(home) + "/*"))
-    if running:
-        in_use.append("%d jobs run" % running if running > 1 else "a job runs")
-    sessions = count_other_sessions(root)
-    if sessions:
-        in_use.append("%d ssh sessions are open" % sessions if sessions > 1 else "an ssh session is open")
     traces = [(booted_at(root), "it booted")]
     # A followed job is removed at its end, which changes the folder that it was in.
     traces += [(newest_change(home), "a job ended") for home in homes]
@@ -74,6 +61,33 @@ def examine_use(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]
         traces.append((login, "a user logged in or out"))
     at, what = max(traces)
     return {"inUse": in_use, "unknown": unknown, "age": max(0.0, time.time() - at), "last": what}
+
+
+def examine_present_use(devices: list[str], lock_file: str) -> tuple[list[str], list[str]]:
+    """Return what uses the worker now, and what cannot be examined: it is idle if both are empty."""
+    root = device_root()
+    in_use, unknown = [], []
+    report = examine_tpu(devices, lock_file)
+    holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
+    in_use += ["process %d (%s) holds the TPU" % (one["pid"], one["name"]) for one in holders[:3]]
+    # Processes of other users cannot belong to a sandbox worker.
+    if report["hidden"] and not root:
+        unknown.append("%d processes cannot be examined without root" % report["hidden"])
+    if not processes():
+        unknown.append("there is no /proc")
+    running = sum(is_running(folder) for home in job_homes(root) for folder in glob.glob(glob.escape(home) + "/*"))
+    if running:
+        in_use.append("%d jobs run" % running if running > 1 else "a job runs")
+    sessions = count_other_sessions(root)
+    if sessions:
+        in_use.append("%d ssh sessions are open" % sessions if sessions > 1 else "an ssh session is open")
+    return in_use, unknown
+
+
+def device_root() -> str:
+    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
+    named = os.environ.get("TPUCTL_DEVICE_ROOT")
+    return os.path.realpath(named) if named else ""
 
 
 def job_homes(root: str) -> list[str]:
