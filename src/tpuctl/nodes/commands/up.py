@@ -305,10 +305,9 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(
-            context,
-            [dataclasses.replace(task, since=began, ends=spec.expires if options.limit != TimeLimit() else None)],
-        )
+        # The time counts from the requests of all zones.
+        task = dataclasses.replace(task, since=began, ends=task.ends and spec.expires)
+        results = bring_up_nodes(context, [task])
     return _finish(app, results, search.hooks)
 
 
