@@ -313,6 +313,44 @@ def test_guard_without_scope_reports_it_and_deletes_nothing(guarded: Guarded) ->
     assert (guarded.is_deleting(), guarded.status()["problem"]) == (False, "scope")
 
 
+def test_guard_tests_its_permission_long_before_it_needs_it(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    administration.add_project(guarded.state, "sandbox", denied=["tpu.nodes.delete"])
+    guarded.start()
+    guarded.looks()
+
+    assert guarded.status()["problem"] == "permission"
+    assert guarded.log()[1:] == ["the service account lacks the permission tpu.nodes.delete", "not expired"]
+    guarded.clock.sleep(timedelta(hours=2))
+    guarded.until(lambda: any(line.startswith("failed (permission): DELETE") for line in guarded.log()))
+    assert not guarded.is_deleting()
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        pytest.param(f"/v2/{NAME}", "", 401, id="no-token"),
+        pytest.param(f"/v2/{NAME}", "sandbox-guess", 401, id="other-token"),
+        pytest.param("/storage/v1/b", "its", 403, id="other-api"),
+        pytest.param("/v3/projects/sandbox:getIamPolicy", "its", 403, id="other-method"),
+        pytest.param(f"/v2/{NAME}", "its", 200, id="served"),
+        pytest.param("/computeMetadata/v1/instance/service-accounts/default/token", "", 403, id="no-flavor"),
+    ],
+)
+def test_servers_of_a_worker_open_nothing_else(guarded: Guarded, path: str, token: str, status: int) -> None:
+    administration.add_node(guarded.state)
+    with GuestServer(guarded.state, {}, (CLOUD_PLATFORM,)) as server:
+        flavor = {"metadata-flavor": "Google"}
+        account = "/computeMetadata/v1/instance/service-accounts/default/token"
+        given = server.answer(Request("GET", account, headers=flavor))
+        assert isinstance(given, Response)
+        chosen = json.loads(given.body)["access_token"] if token == "its" else token
+        headers = {"authorization": f"Bearer {chosen}"} if token else {}
+        answer = server.answer(Request("GET", path, headers=headers))
+        assert isinstance(answer, Response)
+        assert (answer.status, server.server_address[0]) == (status, "127.0.0.1")
+
+
 @pytest.mark.parametrize(
     ("nodes", "is_deleted"), [pytest.param(("node",), True, id="one-node"), pytest.param(("node", "other"), False, id="two")]
 )  # fmt: skip
