@@ -158,10 +158,6 @@ class ConflictError(TpuctlError):
     kind = "conflict"
 
 
-class DeletionRefusedError(ConflictError):
-    """A queued resource cannot be deleted in its present state, which passes."""
-
-
 class AlreadyExistsError(ConflictError):
     """The name is taken, perhaps by the record of a preempted or terminated node."""
 

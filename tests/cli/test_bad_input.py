@@ -43,6 +43,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`tpuctl list` has no option `--format`",
             "use `-o json`, `-o yaml` or `-o name`",
         ),
+        (("up", "a", "--best-effort"), "`tpuctl up` has no option `--best-effort`", "use `--tier best-effort`"),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),

@@ -91,6 +91,7 @@ def test_completion_lists_commands_and_options(offline: Console) -> None:
     assert complete(offline, "st") == ["status", "start", "stop"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
     assert complete(offline, "up", "demo", "--ma") == [
+        "--max-run-duration",
         "--max-reboots",
         "--max-restarts",
         "--max-recreates",

@@ -21,7 +21,6 @@ _CONTRACT = {
     "NoCapacityError": ("no_capacity", 6),
     "QuotaError": ("quota", 7),
     "ConflictError": ("conflict", 8),
-    "DeletionRefusedError": ("conflict", 8),
     "AlreadyExistsError": ("already_exists", 8),
     "PreconditionFailedError": ("conflict", 8),
     "CheckFailedError": ("check_failed", 9),

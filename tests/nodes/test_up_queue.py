@@ -194,7 +194,19 @@ def test_request_for_another_spec_is_a_conflict(tpuctl: Console, sandbox: Sandbo
 
     assert code == 8
     assert "differs from the requested spec:\n  accelerator_type: wanted `v6e-4`, found `v6e-8`\n" in err
+    assert (
+        "to wait for it unchanged, run `tpuctl up us-east5-b/demo`; to cancel it and ask again, add `--replace`" in err
+    )
     assert sandbox.changes() == ["create"]
+
+
+def test_replace_cancels_a_request_for_another_spec(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+    tpuctl(*QUEUE, "--timeout", "2h", "--no-wait")
+
+    tpuctl("up", "demo", "--type", "v6e-4", "--spot", "--zone", ZONE, "--queue", "--timeout", "10m", "--replace")
+
+    assert sandbox.changes() == ["create", "delete", "create", "delete"]
 
 
 def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -330,3 +342,25 @@ def test_expired_login_leaves_the_request_and_names_what_cancels_it(
         "its queued resource was left WAITING_FOR_RESOURCES and counts against the quota: `tpuctl queue cancel demo"
         in err
     )
+
+
+def test_replace_cancels_a_waiting_request_for_another_spec(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=ZONE, accelerator_type="v6e-8", tier="spot")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*QUEUE, "--timeout", "4h")
+    other = ("v6e-4" if word == "v6e-8" else word for word in QUEUE)
+    command = (*other, "--timeout", "1h", "--replace")
+
+    _, err, code = tpuctl(*command)
+    assert (code, "cancel the queued resource `demo`, which is WAITING_FOR_RESOURCES, and ask again" in err) == (
+        2,
+        True,
+    )
+    assert sandbox.changes() == ["create"]
+    out, err, code = tpuctl(*command, "--yes")
+
+    assert (out, code) == ("demo\tREADY\n", 0), err
+    assert sandbox.changes() == ["create", "delete", "create"]

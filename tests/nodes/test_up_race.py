@@ -52,7 +52,9 @@ def test_zone_that_won_is_the_one_that_is_remembered(tpuctl: Console, sandbox: S
     no_stock(sandbox, ZONES[0], ZONES[2])
     tpuctl(*RACE, "--timeout", "2h")
 
-    assert tpuctl("history", "t")[2] == 0
+    out, _, code = tpuctl("history", "t")
+    told_of_race = [line.split("\t")[-1] for line in out.splitlines() if line.split("\t")[1] == "race"]
+    assert (code, told_of_race) == (0, [f"in {', '.join(ZONES)}", f"{ZONES[1]} won", "over"])
     assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
     out, err, code = tpuctl("up", "t", "--yes", "--timeout", "2h")
 
@@ -80,6 +82,8 @@ def test_interrupted_race_is_named_and_continued_by_a_plain_up(
     left = f"the requests for `t` in {', '.join(ZONES)} still count against the quota, and bill when they get a TPU"
     assert (code, f"warning: interrupted: {left}; nothing was undone" in err.splitlines()) == (130, True)
     assert err.splitlines()[-1] == "  undo:   tpuctl down t"
+    _, err, code = tpuctl("status", "t")
+    assert (code, "error: there are 3 queued resources `t`: " in err) == (8, True)
 
     with sandbox.state.write() as session:
         administration.end_stockouts(session)
@@ -161,3 +165,46 @@ def test_down_deletes_the_winner_though_a_zone_does_not_answer(
     _, err, code = tpuctl("down", "t", "--yes", "--timeout", "5m")
 
     assert (code, f"  {ZONES[1]} does not answer" in err.splitlines(), tpuctl("list")[0]) == (1, True, ""), err
+
+
+def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    no_stock(sandbox, *ZONES)
+    clock.after(timedelta(minutes=5), interrupt)
+    assert tpuctl(*RACE, "--timeout", "1h")[2] == 130
+
+
+def test_race_whose_time_has_ended_asks_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    clock.sleep(timedelta(days=1))
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+
+    out, err, code = tpuctl("up", "t", "--timeout", "1h")
+
+    assert (out, code, f"{ZONES[0]}: its time had ended; asking again" in told(err, "t")) == ("t\tREADY\n", 0, True), (
+        err
+    )
+
+
+@pytest.mark.parametrize("zones", ["us-central1-b", "us-central1-b,europe-west4-a"])
+def test_race_that_waits_is_not_doubled_in_another_zone(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+
+    _, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)
+
+    assert (code, sandbox.changes()) == (8, ["create"] * 3)
+    assert f"error: `t` is still requested by a race in {', '.join(ZONES)}" in err.splitlines()
+
+
+@pytest.mark.parametrize("zones", ["us-central1-b", "us-central1-b,europe-west4-a"])
+def test_race_without_requests_does_not_decide_for_other_zones(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    clock.sleep(timedelta(days=1))
+
+    out, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)
+
+    assert (out, code, tpuctl("list")[0].split("\t")[1]) == ("t\tREADY\n", 0, "us-central1-b"), err

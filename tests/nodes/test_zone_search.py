@@ -39,7 +39,9 @@ def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sa
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "europe-west4-a")
     assert "us-central1-b: no capacity" in told(err)
     assert told(err)[-1].startswith("usable, ssh answers")
+    assert "\tREADY\t" in tpuctl("history", "demo")[0]
     assert tpuctl("down", "demo", "--yes")[2] == 0
+    assert tpuctl("up", "demo", "--dry-run")[0].startswith("1. create demo in europe-west4-a: ")
 
 
 def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -48,6 +50,8 @@ def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbo
     out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m", "--zone-order", "as-given")
 
     assert (out, code) == ("", 6)
+    again = "up demo --queue --timeout 12h --type v6e-8 --spot --zone us-east1-d,us-east5-b --zone-order as-given"
+    assert f"hint: wait with `tpuctl {again}`, or allow more zones (`--zone any`)" in err
     assert "error: no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
     assert tpuctl("list")[0] == ""
 
@@ -97,6 +101,17 @@ def test_tiers_are_tried_in_order_in_all_zones(tpuctl: Console, sandbox: Sandbox
         "trying us-east1-d (on-demand), 3 of 4",
     ]
     assert tpuctl("list")[0].split("\t")[7] == "on-demand"
+
+
+def test_tiers_are_tried_in_order_in_one_zone(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, tier="spot")
+    tiers = ("--type", "v6e-8", "--tier", "spot,on-demand")
+
+    out, err, code = tpuctl("up", "demo", *tiers, "--zone", "us-east5-b", "--timeout", "2h")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert "us-east5-b (spot): no capacity" in told(err)
+    assert tpuctl("up", "other", *tiers)[2] == 2
 
 
 def test_zones_that_cost_more_than_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -89,6 +89,7 @@ class SpecOptions(GivenOptions):
     )
     run_for: timedelta | str | None = option(
         "--run-for",
+        "--max-run-duration",
         type=DurationType(),
         metavar="TIME",
         help="Run time of a flex-start node, at most 7d; the service deletes it then.",

@@ -452,6 +452,11 @@ def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
 
 
+def clean_up_command(project: str, zones: str, options: str) -> str:
+    """Show what is dead or has expired in these zones, also what others created."""
+    return shlex.join(["tpuctl", "gc", *options.split(), "--everyones", f"--zone={zones}", f"--project={project}"])
+
+
 def list_projects_command() -> str:
     """List the projects that the account can see."""
     return gcloud_command("projects list")

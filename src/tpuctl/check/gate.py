@@ -149,7 +149,7 @@ class PreflightCheck:
         return FactGatherer(self._sources(), self._real, self._timeout)
 
 
-_NOT_READ_BY_RULES = {"metadata", "labels", "description", "setup", "named"}
+_NOT_READ_BY_RULES = {"metadata", "labels", "description", "setup", "named", "ttl", "expires"}
 
 
 def check_key(wanted: WantedNode, accepted: frozenset[str], identity: str) -> str:

@@ -21,7 +21,7 @@ TPU_SERVICE = "services/E000-3F24-B8AA"
 COMPUTE_SERVICE = "services/6F81-5844-456A"
 
 _NANOS = Scalar("billionths, 0 to 999999999", lambda value: COUNT.accepts(value) and int(value) < 10**9, "integer")
-_UNITS = Scalar("dollars, at most 9 digits", lambda value: COUNT.accepts(value) and int(value) < 10**9)
+_UNITS = Scalar("dollars, at most 9 digits", lambda value: COUNT.accepts(value) and int(value) < 10**9, "integer")
 _MONEY = Shape("cloudbilling.v1 Money", {"currencyCode": str, "units": _UNITS, "nanos": _NANOS})
 _RATE = Shape("cloudbilling.v1 TierRate", {"startUsageAmount": NUMBER, "unitPrice": _MONEY})
 _EXPRESSION = Shape("cloudbilling.v1 PricingExpression", {"usageUnit": str, "tieredRates": ListOf(_RATE)})

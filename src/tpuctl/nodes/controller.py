@@ -18,7 +18,6 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
-    DeletionRefusedError,
     NoCapacityError,
     NodeNotFoundError,
     NotFoundError,
@@ -66,6 +65,7 @@ from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
+from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
 from tpuctl.ssh.routes import UnreachableError

@@ -181,6 +181,20 @@ def has_lost_race(entries: JournalEntries, zone: str) -> bool:
     return has_lost
 
 
+def had_no_capacity(entries: JournalEntries) -> bool:
+    """Return whether the last creation found no capacity or quota, and left no node."""
+    found_none = is_there = False
+    for entry in entries:
+        match entry.get("event"):
+            case "create":
+                found_none = is_there = False
+            case "state":
+                is_there = entry.get("state") is not None
+            case "gave-up":
+                found_none = entry.get("error") in {"no_capacity", "quota"}
+    return found_none and not is_there
+
+
 def may_have_node(entries: JournalEntries, zone: str) -> bool:
     """Return whether tpuctl has requested or seen a node in this zone, and not seen or requested its end since."""
     has_node, winner = False, None

@@ -219,9 +219,10 @@ def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
 def _timeout_error(seen: ObservedRace) -> TimedOutError:
     node_id, zones = seen.entries[0].name.node_id, sum(entry.is_wanted for entry in seen.entries)
     return TimedOutError(
-        f"none of {zones} zones had a TPU for `{node_id}` in time; every request is cancelled",
+        f"{f'none of {zones} zones had a' if zones > 1 else 'there was no'} TPU for `{node_id}` in time; "
+        "every request is cancelled",
         details=_answers(seen),
-        hint="wait longer with `--timeout 12h`, or ask in more zones with `--zone any`",
+        hint=f"wait longer with `tpuctl up {node_id} --timeout 12h`, or ask in more zones with `--zone any`",
     )
 
 

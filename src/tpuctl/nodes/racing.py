@@ -40,7 +40,7 @@ from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
-from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, request_failure
+from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, RequestExpiredError, request_failure
 from tpuctl.nodes.race import (
     CancelRequest,
     ChooseWinner,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from tpuctl.cloud.tpu import QueuedListing
     from tpuctl.models.node import Node
     from tpuctl.models.operation import Operation
     from tpuctl.models.queued import QueuedResource
@@ -87,8 +88,9 @@ class Race:
     spec: NodeSpec | None = None
     # The recorded winner, and the creation time of its request.
     winner: tuple[NodeName, datetime | None] | None = None
-    # Where a request may have been sent.
+    # Where a request may have been sent, and when the last one was.
     sent: frozenset[NodeName] = frozenset()
+    last_sent: datetime | None = None
     # Its requests that exist.
     requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
     # The journal has its beginning and not its end.
@@ -101,12 +103,14 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
     winners: dict[str, tuple[NodeName, datetime | None]] = {}
     ended: set[str] = set()
     sent: set[NodeName] = set()
+    last_sent: datetime | None = None
     for name in names:
         current = None
         for entry in journal.entries(name):
             race_id = entry.get("race")
             if entry.get("event") == "create" and race_id:
                 sent.add(name)
+                last_sent = max(filter(None, (last_sent, parse_timestamp(entry.get("at")))), default=None)
             elif entry.get("event") == "race" and race_id and entry.get("zones"):
                 current = race_id
                 begun[race_id] = entry
@@ -130,6 +134,7 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
         spec=spec,
         winner=winners.get(latest),
         sent=frozenset(sent),
+        last_sent=last_sent,
         is_open=True,
     )
 
@@ -179,6 +184,19 @@ def race_id_of(request: QueuedResource, node_id: str) -> str:
     if request.queued_resource_id != node_id or request.node_ids != (node_id,):
         return ""
     return request.labels.get(RACE_LABEL, "")
+
+
+def is_race_alive(race: Race, listing: QueuedListing, *, now: datetime) -> bool:
+    """Return whether a request of a race that the journal has may still get a TPU; one that was just sent may not show yet."""
+    if race.last_sent is not None and now - race.last_sent < _VISIBILITY_LAG:
+        return True
+    node_id = race.names[0].node_id
+    alive = {
+        request.zone
+        for request in listing.queued_resources
+        if race_id_of(request, node_id) == race.id and not request.state.is_dead
+    }
+    return any(name.zone in alive or name.zone in listing.unreachable for name in race.names)
 
 
 def describe_race(names: Sequence[NodeName]) -> str:
@@ -258,6 +276,8 @@ class _Zone:
     # Requested by this run, and not visible yet.
     sent_at: timedelta | None = None
     operation: Operation | None = None
+    # This run has sent a create.
+    sent_by_us: bool = False
     # The deletion was begun, or the request is one of an earlier race or for another spec.
     is_leaving: bool = False
     cancelled_at: timedelta | None = None
@@ -454,7 +474,7 @@ class _RaceRun:
         is_of_this_race = was_alive or race_id_of(request, zone.name.node_id) == self._race.id
         if request.state.is_dead:
             if is_of_this_race and not zone.is_leaving:
-                self._judge_dead(zone, request)
+                self._judge_dead(zone, request, was_alive=was_alive)
             zone.is_leaving = True
         elif zone.is_wanted and not zone.is_leaving:
             self._compare(zone, request)
@@ -472,11 +492,18 @@ class _RaceRun:
         other = f"another client deleted the queued resource `{before.queued_resource_id}` in {zone.name.zone}"
         self._refuse(zone, NotFoundError(other, hint=f"`tpuctl up {zone.name.node_id}` asks again"))
 
-    def _judge_dead(self, zone: _Zone, request: QueuedResource) -> None:
-        """Drop a zone out whose request FAILED, or was suspended by a user. One that was preempted asks again."""
+    def _judge_dead(self, zone: _Zone, request: QueuedResource, *, was_alive: bool) -> None:
+        """Drop a zone out whose request FAILED, or was suspended by a user.
+
+        One that was preempted asks again, and so does one whose time ended before this run has looked.
+        """
         if request.state is QueuedState.FAILED:
             cause = self._context.cloud.operation_error(request.error) if request.error else None
-            self._refuse(zone, request_failure(request, cause))
+            failure = request_failure(request, cause)
+            if was_alive or zone.sent_by_us or not isinstance(failure, RequestExpiredError):
+                self._refuse(zone, failure)
+            else:
+                self._context.report(EventKind.NOTE, zone.name, f"{zone.name.zone}: its time had ended; asking again")
         elif not request.was_suspended_by_service:
             text = f"the queued resource `{request.queued_resource_id}` in {zone.name.zone} was suspended by a user"
             self._refuse(zone, ConflictError(text))
@@ -560,7 +587,7 @@ class _RaceRun:
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
                 chosen = describe_file_choices(self._context, name, spec)
                 ready(f"requesting {describe_spec(self._context, spec, name.zone)} in {name.zone}{chosen}")
-                self._zones[name].was_sent = True
+                self._zones[name].was_sent = self._zones[name].sent_by_us = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
         now = self._context.clock.monotonic()

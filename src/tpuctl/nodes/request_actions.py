@@ -12,7 +12,6 @@ from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
-    DeletionRefusedError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
@@ -29,6 +28,7 @@ from tpuctl.nodes.lease import hold_lease
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.request_steps import (
     AwaitRequest,
+    DeletionRefusedError,
     ObservedRequest,
     RequestGoal,
     RequestGone,
@@ -302,9 +302,6 @@ def retry_request(
     with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
         context.record(name, "delete", reason=f"retry: it is {request.state}", spec=spec.to_json())
         removal = RequestRemoval(context, name, request, until=until)
-        context.report(
-            EventKind.ACTION, name, f"deleting its queued resource `{request.queued_resource_id}`", verb="delete"
-        )
         removal.send(wait=True)
         removal.follow()
     operation = request_node(

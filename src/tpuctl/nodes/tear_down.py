@@ -11,7 +11,6 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,
-    DeletionRefusedError,
     NodeNotInProjectError,
     TpuctlError,
 )
@@ -31,6 +30,7 @@ from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
+from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:

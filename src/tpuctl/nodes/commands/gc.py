@@ -143,16 +143,20 @@ def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | 
 
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
     """Return nodes and queued resources, the leases of what would be deleted, and whether workers are idle that must be."""
+    from tpuctl.models.billing import billed_tier, covering_grants  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.garbage import GarbageFacts, find_garbage, idle_candidates  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
 
     client, project, zones = app.client, app.project, app.zones
     nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
+    tiers = {node.name: billed_tier(node, requests.queued_resources) for node in nodes.nodes}
     facts = GarbageFacts(
         project=project,
         nodes=nodes.nodes,
         requests=requests.queued_resources,
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
+        prices=app.prices,
+        covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
     asked = idle_candidates(facts, rules, app.now())

@@ -318,9 +318,22 @@ def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
         recorded = entry.get("took")
         took = timedelta(seconds=recorded) if isinstance(recorded, int | float) else took
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
+    if event == "race":
+        return _race_words(entry)
     if event == "setup":
         return "done" if entry.get("ok") else "failed"
     return reason
+
+
+def _race_words(entry: _JournalEntry) -> str:
+    """Return what an entry of a race says: its zones, then the zone that won, then its end."""
+    winner = entry.get("winner")
+    if entry.get("over"):
+        return "over"
+    if winner:
+        return f"{winner} won"
+    zones = entry.get("zones")
+    return f"in {', '.join(map(str, zones))}" if isinstance(zones, list) else ""
 
 
 def _times_to_usable(dated: Sequence[tuple[datetime, _JournalEntry]]) -> list[float]:

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command, nodes_argument
-from tpuctl.durations import format_timestamp
-from tpuctl.errors import NodeNotFoundError, NodeNotInProjectError, TpuctlError
+from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.nodes.locate import find_request
 from tpuctl.nodes.rendering import node_details, node_json, nodes_view
@@ -59,6 +58,8 @@ def _find(app: App, text: str) -> Node | QueuedResource:
         reference = app.reference(text)
         try:
             request = find_request(app.client, app.place, reference)
+        except ConflictError:
+            raise  # there are several: those of a race
         except TpuctlError:
             # The user may see nodes only: the node is absent all the same.
             request = None
@@ -74,8 +75,7 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
         request = _owner(app, found)
         yield "cost", _cost_words(app, found, request), ""
         if request:
-            state = f"{request.state}{f', valid until {format_timestamp(request.valid_until)}' if request.valid_until else ''}"
-            yield "queued", f"{request.queued_resource_id} {state}", ""
+            yield "queued", f"{request.queued_resource_id} {request.state}", ""
         return
     from tpuctl.nodes.queue_rendering import request_details, state_begin  # noqa: PLC0415  # most nodes exist
 

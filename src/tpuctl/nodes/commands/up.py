@@ -21,7 +21,7 @@ from tpuctl.app.options import (
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
-from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
@@ -50,6 +50,7 @@ from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
     check_zone_options,
+    one_zone,
     order_offers,
     require_type,
     zone_choice,
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node, Tier
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
@@ -157,12 +159,13 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
+        replace_request=options.replace,
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
-    choice = zone_choice(app)
+    choice = zone_choice(app) or (one_zone(app, nodes[0]) if len(described.tiers) > 1 else None)
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
-    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0])
+    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
@@ -302,21 +305,38 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(context, [dataclasses.replace(task, since=began)])
+        results = bring_up_nodes(
+            context,
+            [dataclasses.replace(task, since=began, ends=spec.expires if options.limit != TimeLimit() else None)],
+        )
     return _finish(app, results, search.hooks)
 
 
-def _remembered_race(app: App, text: str) -> Race | None:
-    """Return the race for a node that an earlier run has begun and not ended, None if there is none."""
-    from tpuctl.nodes.racing import remembered_race  # noqa: PLC0415  # not needed by --help and completion
+def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race: bool) -> Race | None:
+    """Return the race for a node that an earlier run has begun and not ended, None if there is none.
+
+    Raises `ConflictError` if it still waits and the user names other zones, unless the user asks for a race in them.
+    """
+    from tpuctl.nodes.racing import is_race_alive, remembered_race  # noqa: PLC0415  # not needed by --help and completion
 
     reference = app.reference(text)
-    named = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
     project = reference.project or app.project
-    if named is not None:
-        return remembered_race(app.journal, [NodeName(project, named, reference.node_id)])
     known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
-    return remembered_race(app.journal, known) if known else None
+    race = remembered_race(app.journal, known) if known else None
+    if race is None:
+        return None
+    one = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
+    named = (one,) if one else choice.zones if choice else ()
+    if is_race or not named or not {*named}.isdisjoint(name.zone for name in race.names):
+        return race
+    with within_deadline(app, None):
+        listing = app.client.list_queued_resources(project)
+    if not is_race_alive(race, listing, now=app.now()):
+        return None
+    raise ConflictError(
+        f"`{reference.node_id}` is still requested by a race in {', '.join(name.zone for name in race.names)}",
+        hint=f"cancel it first with `tpuctl down {reference.node_id}`",
+    )
 
 
 def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
@@ -370,13 +390,17 @@ def _task(
     """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
-    differences = spec.differences(found) if spec and found else ()
+    request = _waiting_request(app, name, spec) if policy.replace and found is None else None
+    compared = request.requested_node(name.project) if request else found
+    differences = spec.differences(compared) if spec and compared else ()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        if request is not None:
+            question = f"cancel the queued resource `{name.node_id}`, which is {request.state}, and ask again ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     return ReconcileRequest(
@@ -391,6 +415,15 @@ def _task(
         ends=options.limit.end(app.now()),
         idle=options.idle,
     )
+
+
+def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
+    """Return the queued resource that the node waits for; None once the service has decided."""
+    from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
+
+    with within_deadline(app, None):
+        request = app.client.find_queued_resource(name) if spec is not None and spec.is_queued else None
+    return request if request is not None and request.state in UNDECIDED else None
 
 
 def _show_plans(

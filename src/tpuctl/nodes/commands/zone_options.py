@@ -65,6 +65,12 @@ def zone_choice(app: App) -> ZoneChoice | None:
     return ZoneChoice(tuple(dict.fromkeys(map(check_zone, given)))) if len(set(given)) > 1 else None
 
 
+def one_zone(app: App, node: str) -> ZoneChoice | None:
+    """Return the only zone of a node as a choice, to try several tiers there; None if no zone is set."""
+    zone = app.reference(node).zone or (check_zone(str(app.settings["zone"].value)) if app.settings["zone"] else None)
+    return ZoneChoice((zone,)) if zone else None
+
+
 def is_default_zone(app: App) -> bool:
     """Return whether the zone of the settings is only gcloud's default, which does not limit a search."""
     setting = app.settings["zone"]
@@ -140,11 +146,10 @@ def check_zone_options(
             hint="leave one out",
         )
     if len(tiers) > 1 and (options.race or choice is None):
-        what = "`--race`" if options.race else "one zone"
-        raise InvalidInputError(
-            f"cannot use {what} with several tiers (`--tier {','.join(tiers)}`)",
-            hint="name one tier" if options.race else "name one tier, or several zones: `--zone any`",
-        )
+        given = f"`--tier {','.join(tiers)}`"
+        if options.race:
+            raise InvalidInputError(f"cannot use `--race` with several tiers ({given})", hint="name one tier")
+        raise InvalidInputError(f"{given} needs a zone", hint="name it with `--zone ZONE`, or use `--zone any`")
     if choice is None:
         if options.race:
             raise InvalidInputError(
