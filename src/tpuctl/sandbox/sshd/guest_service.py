@@ -1,9 +1,9 @@
 """The service `tpuctl-guard` of a sandbox worker, in place of systemd, and the servers that it needs.
 
 One process for one worker: it runs the program of the unit file, and answers it on a loopback port as the metadata server
-and as the TPU API. Only a request with the token that it gave out itself reaches the API, and of others only
-tests of permissions: the port opens
-nothing to other programs of this machine. It ends with its program, with the worker, and with the sandbox.
+and as the TPU API. Only a request with the token that it gave out itself reaches the API, and of other APIs only the test of
+permissions: the port opens nothing to other programs of this machine. It ends with its program, with the worker, and with the
+sandbox.
 """
 
 from __future__ import annotations

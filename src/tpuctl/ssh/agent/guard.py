@@ -222,9 +222,9 @@ class NodeGuard:
         self.noted = ""
 
     def run(self) -> None:
-        """Look at the node until it is gone or another one has its name."""
+        """Look at the node until it is gone, another one has its name, or the folder of this guard was removed."""
         self.log("started for %s, id %s" % (self.settings["node"], self.settings["id"]))
-        while True:
+        while os.path.exists(os.path.join(self.folder, "settings")):
             pause = self.look()
             if pause is None:
                 return
