@@ -295,3 +295,16 @@ def test_watch_moves_into_a_zone_where_the_node_was_deleted_before(
     _, err, code = tpuctl("watch", "demo", "--zone", "us-east1-d,us-east5-b", "--until", "1h")
 
     assert (code, zone_of(tpuctl)) == (0, "us-east5-b"), err
+
+
+def test_moving_watch_leaves_no_request_behind(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    tpuctl(*ANY, "us-east5-b", "--queue")
+    stockout(sandbox)
+    sandbox.fault("preempt", node="demo")
+    waiting: list[int] = []
+    for hours in range(23, 60, 2):
+        clock.after(timedelta(hours=hours), lambda: waiting.append(len(tpuctl("queue", "list")[0].splitlines())))
+
+    _, err, code = tpuctl("watch", "demo", "--zone", "us-east5-b,us-east1-d", "--until", "60h")
+
+    assert (code, max(waiting), err.count("; trying us-")) == (0, 1, 2), err
