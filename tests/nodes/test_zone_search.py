@@ -322,3 +322,16 @@ def test_watch_moves_into_a_zone_where_the_node_was_deleted_before(
     _, err, code = tpuctl("watch", "demo", "--zone", "us-east1-d,us-east5-b", "--until", "1h")
 
     assert (code, zone_of(tpuctl)) == (0, "us-east5-b"), err
+
+
+def test_moving_watch_leaves_no_request_behind(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    tpuctl(*ANY, "us-east5-b", "--queue")
+    sandbox.fault("preempt", node="demo")
+    sandbox.fault("operation-error", node="demo", method="*.queuedResources.create", count=0)
+    waiting: list[int] = []
+    for minutes in range(5, 60):
+        clock.after(timedelta(minutes=minutes), lambda: waiting.append(len(tpuctl("queue", "list")[0].splitlines())))
+
+    _, err, code = tpuctl("watch", "demo", "--zone", "us-east5-b,us-east1-d", "--until", "1h")
+
+    assert (code, max(waiting), err.count("; trying us-") > 2) == (0, 1, True), err
