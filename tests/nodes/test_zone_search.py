@@ -119,6 +119,10 @@ def test_zones_that_cost_more_than_the_limit_are_left_out(tpuctl: Console, sandb
     assert (code, zone_of(tpuctl)) == (0, "us-east1-d")
     assert "europe-west4-a costs $23.76/h, more than the limit of $22/h: left out\n" in err
 
+    _, err, code = tpuctl("up", "demo2", "--type", "v6e-8", "--zone", "us-east1-d,us-east5-b", "--max-price", "1")
+
+    assert (code, err.count("us-east1-d costs $21.60/h")) == (9, 1)
+
 
 def test_error_of_access_ends_the_search_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", method="*nodes.create", status=403, count=0)

@@ -142,8 +142,6 @@ def order_offers(
                 ordered.append(offer)
             elif limit is not None:
                 too_dear.append(f"{offer} {budget_words(prices[zone], limit)}")
-    for text in too_dear[:8]:
-        app.terminal.note(f"{text}: left out")
     if not ordered:
         raise CheckFailedError(
             f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h:",
@@ -151,6 +149,8 @@ def order_offers(
             hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`; "
             "`--allow-unknown-price` allows unknown prices",
         )
+    for text in too_dear[:8]:
+        app.terminal.note(f"{text}: left out")
     return tuple(ordered)
 
 
