@@ -1,6 +1,6 @@
 """Simulate very many lives of nodes and check them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
 
-A fifth of them looks for capacity: through the queue, in several zones and tiers. `make test` runs the first 130 of them;
+A fifth of them looks for capacity: through the queue, in several zones and tiers. `make test` runs the first 128 of them;
 CI also runs `make simulation`, 2,000. Prints each error with the command that repeats its world.
 """
 

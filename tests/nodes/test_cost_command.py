@@ -193,3 +193,13 @@ def test_status_and_history_have_the_cost_so_far(tpuctl: Console) -> None:
 
     assert "cost\t$21.60 per hour, so far $43.20 (list prices of 2026-08)\n" in tpuctl("status", "demo")[0]
     assert "\ncost            about $43.20 (list prices of 2026-08)\n" in tpuctl("history", "demo", terminal=True)[0]
+
+
+@one_face
+def test_cost_without_nodes_is_nothing(tpuctl: Console) -> None:
+    out, err, code = tpuctl("cost", terminal=True, NO_COLOR="1")
+
+    assert (out.splitlines()[0], err.splitlines()[1:], code) == (
+        "total   $0.00 per hour, so far $0.00, by their expiry or in a day $0.00", ["no nodes"], 0
+    )  # fmt: skip
+    assert json.loads(tpuctl("cost", "-o", "json", "--by", "zone")[0])["groups"] == []

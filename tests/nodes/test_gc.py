@@ -24,7 +24,7 @@ from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 pytestmark = one_face
 MINE = {"tpuctl-owner": owner_label(OS_LOGIN_ACCOUNT)}
 EXPIRED = {**MINE, "tpuctl-expires": "1767000000"}
-HOLDS = "which hold 8 cores of preemptible v4, $0/h"
+HOLDS = "which hold 8 cores of preemptible v4, $0.00/h"
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def dead(sandbox: Sandbox, name: str = "demo", **labels: str) -> None:
 def test_gc_shows_and_deletes_only_with_yes(tpuctl: Console, sandbox: Sandbox) -> None:
     dead(sandbox)
     put(sandbox, "alive", labels=MINE)
-    shown = f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0\tPREEMPTED\n"
+    shown = f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\tPREEMPTED\n"
 
     found = tpuctl("gc")
     assert found[0] == shown
@@ -51,7 +51,7 @@ def test_gc_shows_and_deletes_only_with_yes(tpuctl: Console, sandbox: Sandbox) -
 
     assert (out, code, sandbox.changes()) == (shown, 0, ["delete"])
     assert err.splitlines()[0] == "demo: deleting it (PREEMPTED)"
-    assert err.splitlines()[-1] == "deleted: 1, which held 8 cores of preemptible v4, $0/h"
+    assert err.splitlines()[-1] == "deleted: 1, which held 8 cores of preemptible v4, $0.00/h"
     assert tpuctl("gc") == ("", "nothing to delete in any zone of project sandbox\n", 0)
 
 
@@ -106,9 +106,9 @@ def test_stopped_node_that_expired_is_deleted_despite_the_mark_of_stop(tpuctl: C
 
 
 def test_node_in_use_by_another_run_is_left_alone(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    put(sandbox, labels=EXPIRED)
+    put(sandbox, labels=MINE)
     results: list[Result] = []
-    clock.after(timedelta(minutes=2), lambda: results.append(tpuctl("gc", "--expired", "--yes")))
+    clock.after(timedelta(minutes=2), lambda: results.append(tpuctl("gc", "--older-than", "1h", "--yes")))
 
     tpuctl("wait", "demo")
     tpuctl("watch", "demo", "--zone", ZONE, "--until", "5m")

@@ -15,7 +15,7 @@ from tests.nodes.simulation.run import live
 from tests.nodes.simulation.schedule import draw
 
 _WORLDS = 4  # of ten lives each
-_LIVES = 5
+_LIVES = 4
 
 
 @pytest.mark.parametrize("first", range(0, 12, _WORLDS))
@@ -30,7 +30,7 @@ def test_each_run_ends_usable_or_with_the_right_exit_code(first: int) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("first", range(0, 10, _LIVES))
+@pytest.mark.parametrize("first", range(0, 8, _LIVES))
 def test_each_search_for_capacity_has_one_node_at_most_and_leaves_nothing(first: int) -> None:
     """Requests, zones, stock, kills and other clients: the last `up` succeeds, and after `down` the quota is back."""
     wrong = [

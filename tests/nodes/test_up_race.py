@@ -9,6 +9,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
 RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--zone-order", "as-given", "--race")
@@ -147,3 +148,63 @@ def test_unfinished_race_is_not_continued_without_waiting(
     _, err, code = tpuctl("up", "t", "--no-wait")
 
     assert (code, "cannot continue the race for `t` with `--no-wait`" in err) == (2, True)
+
+
+def test_down_deletes_the_winner_though_a_zone_does_not_answer(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    no_stock(sandbox, ZONES[1], ZONES[2])
+    fault = sandbox.fault("http-error", method="*.queuedResources.delete", status=503, count=0)
+    clock.after(timedelta(minutes=10), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+    assert tpuctl("list")[0].split("\t")[3] == "READY"
+
+    with sandbox.state.write() as session:
+        remove_fault(session, fault)
+    sandbox.fault("unreachable", zone=ZONES[1], count=0)
+    _, err, code = tpuctl("down", "t", "--yes", "--timeout", "5m")
+
+    assert (code, f"  {ZONES[1]} does not answer" in err.splitlines(), tpuctl("list")[0]) == (1, True, ""), err
+
+
+def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    no_stock(sandbox, *ZONES)
+    clock.after(timedelta(minutes=5), interrupt)
+    assert tpuctl(*RACE, "--timeout", "1h")[2] == 130
+
+
+def test_race_whose_time_has_ended_asks_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    clock.sleep(timedelta(days=1))
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+
+    out, err, code = tpuctl("up", "t", "--timeout", "1h")
+
+    assert (out, code, f"{ZONES[0]}: its time had ended; asking again" in told(err, "t")) == ("t\tREADY\n", 0, True), (
+        err
+    )
+
+
+@pytest.mark.parametrize("zones", ["us-central1-b", "us-central1-b,europe-west4-a"])
+def test_race_that_waits_is_not_doubled_in_another_zone(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+
+    _, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)
+
+    assert (code, sandbox.changes()) == (8, ["create"] * 3)
+    assert f"error: `t` is still requested by a race in {', '.join(ZONES)}" in err.splitlines()
+
+
+@pytest.mark.parametrize("zones", ["us-central1-b", "us-central1-b,europe-west4-a"])
+def test_race_without_requests_does_not_decide_for_other_zones(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    clock.sleep(timedelta(days=1))
+
+    out, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)
+
+    assert (out, code, tpuctl("list")[0].split("\t")[1]) == ("t\tREADY\n", 0, "us-central1-b"), err

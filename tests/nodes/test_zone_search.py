@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
+from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.stock import put_stockout
 
 
@@ -167,7 +168,9 @@ def test_up_again_keeps_the_tier_that_had_capacity(tpuctl: Console, sandbox: San
     assert tpuctl(*command)[2] == 0
     sent = sandbox.changes()
 
-    assert (tpuctl(*command)[::2], sandbox.changes()) == (("demo\tREADY\n", 0), sent)
+    again, plan = tpuctl(*command), tpuctl(*command, "--dry-run")
+
+    assert (again[::2], plan[2], sandbox.changes()) == (("demo\tREADY\n", 0), 0, sent)
 
 
 def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
@@ -182,6 +185,16 @@ def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sand
 
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
     assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]
+
+
+def test_watch_finds_the_request_of_a_killed_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The journal knows two zones, and there is no node yet."""
+    stockout(sandbox, duration=timedelta(minutes=40))
+    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    clock.after(timedelta(minutes=35), interrupt)
+    assert tpuctl(*ANY[:-1], *zones, "--queue", "--timeout", "1h")[2] == 130
+
+    assert (tpuctl("watch", "demo", "--until", "30m")[2], zone_of(tpuctl)) == (0, "us-east5-b")
 
 
 def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
@@ -265,3 +278,74 @@ def test_watch_recreates_in_another_zone_without_capacity(
     assert (code, zone_of(tpuctl)) == (0, "us-east5-b")
     assert "us-east1-d: no capacity; trying us-east5-b" in out
     assert sandbox.changes() == ["create", "delete", "create", "create"]
+
+
+def test_down_during_a_pause_ends_the_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    stockout(sandbox)
+    downs: list[object] = []
+
+    def give_up() -> None:
+        downs.append(tpuctl("down", "demo", "--yes")[::2])
+        with sandbox.state.write() as session:
+            end_stockouts(session)
+
+    # The third pause lasts for four minutes.
+    clock.after(timedelta(minutes=10), give_up)
+    _, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "2h")
+
+    assert (downs, code, told(err)[-2].startswith("error: `down` ended `demo`")) == ([("demo\n", 0)], 3, True), err
+    assert (tpuctl("list")[0], sandbox.changes()) == ("", ["create"] * 6)
+
+
+def test_zone_in_use_by_another_process_ends_the_search(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    stockout(sandbox)
+    ends = []
+    clock.after(timedelta(minutes=10), lambda: ends.append(tpuctl(*ANY, "us-east5-b,asia-northeast1-b")))
+    tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "20m")
+
+    ((_, err, code),) = ends
+    assert (code, "`demo` in us-east5-b is in use by up on " in err) == (8, True), err
+
+
+def test_down_during_the_pause_of_a_moving_watch_ends_it(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    tpuctl(*ANY, "us-east1-d")
+    downs: list[object] = []
+
+    def preempt() -> None:
+        stockout(sandbox)
+        sandbox.fault("preempt", node="demo")
+
+    def give_up() -> None:
+        if not downs and tpuctl("status", "demo")[2] == 3:
+            downs.append(tpuctl("down", "demo", "--yes")[::2])
+            with sandbox.state.write() as session:
+                end_stockouts(session)
+
+    clock.after(timedelta(minutes=5), preempt)
+    for minutes in range(36, 60):
+        clock.after(timedelta(minutes=minutes), give_up)
+    _, err, code = tpuctl("watch", "demo", "--zone", "us-east1-d,us-east5-b", "--until", "5h")
+
+    assert (downs, code, told(err)[-2].startswith("`down` ended `demo`")) == ([("demo\n", 0)], 3, True), err
+    assert tpuctl("list")[0] == ""
+
+
+def test_watch_moves_into_a_zone_where_the_node_was_deleted_before(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    tpuctl(*ANY, "us-east5-b")
+    tpuctl("down", "demo", "--yes")
+    tpuctl(*ANY, "us-east1-d")
+
+    def preempt() -> None:
+        stockout(sandbox, "us-east1-d")
+        sandbox.fault("preempt", node="demo")
+
+    clock.after(timedelta(minutes=5), preempt)
+    _, err, code = tpuctl("watch", "demo", "--zone", "us-east1-d,us-east5-b", "--until", "1h")
+
+    assert (code, zone_of(tpuctl)) == (0, "us-east5-b"), err

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
-    from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
+    from tpuctl.cloud.endpoint import TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.cloud.tpu import TpuClient
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
     from tpuctl.output.terminal import Cell, StandardStreams, View
+    from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -247,6 +248,13 @@ class App:
     def leases(self) -> LeaseKeeper:
         """The leases: which run of tpuctl may change which node."""
         return lease_service(self)
+
+    @cached_property
+    def prices(self) -> PriceList:
+        """The prices of nodes: of the built-in table, or live."""
+        from tpuctl.app.pricing import price_list  # noqa: PLC0415  # most commands show no price
+
+        return price_list(self)
 
     @cached_property
     def workers(self) -> SshWorkers:
@@ -681,11 +689,21 @@ def _no_sshd() -> str | None:
 
 
 def transport_options(app: App) -> TransportOptions:
-    """Return proxy, CA file and quota project from the settings."""
+    """Return proxy, CA file and quota project from the settings. Raises `SettingError` for an unsupported kind of proxy."""
     from tpuctl.cloud.endpoint import HttpProxy, TransportOptions  # noqa: PLC0415  # not needed by --help
 
-    proxy = HttpProxy.from_environment(app.invocation.environ) or _proxy_of_gcloud(app.settings)
-    return TransportOptions(proxy=proxy, ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
+    settings, proxy = app.settings, HttpProxy.from_environment(app.invocation.environ)
+    if proxy is None and (host := settings.text("proxy_address")) is not None:
+        # The proxy of gcloud's configuration.
+        kind = settings.text("proxy_type") or "http"
+        if not kind.startswith("http"):
+            raise SettingError(
+                f"gcloud's proxy type `{kind}` is not supported",
+                hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
+            )
+        port = settings.number("proxy_port") if settings["proxy_port"] else 8080
+        proxy = HttpProxy(host, port, settings.text("proxy_username"), settings.text("proxy_password"))
+    return TransportOptions(proxy=proxy, ca_file=settings.path("ca_certs"), quota_project=_quota_project(app))
 
 
 def _quota_project(app: App) -> str | None:
@@ -722,23 +740,6 @@ def cached_credentials(app: App) -> Any:  # google-auth's credentials, or what s
     if app.settings.text("impersonate_service_account") or not app.settings.is_on("token_cache") or not source.exists():
         return load_credentials(app)
     return CachedCredentials(source, state_folder(environ) / "tokens", lambda: load_credentials(app))
-
-
-def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:
-    """Return the proxy of gcloud's configuration. Raises `SettingError` for a kind that tpuctl does not support."""
-    from tpuctl.cloud.endpoint import HttpProxy  # noqa: PLC0415  # not needed by --help
-
-    host = settings.text("proxy_address")
-    if host is None:
-        return None
-    kind = settings.text("proxy_type") or "http"
-    if not kind.startswith("http"):
-        raise SettingError(
-            f"gcloud's proxy type `{kind}` is not supported",
-            hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
-        )
-    port = settings.number("proxy_port") if settings["proxy_port"] else 8080
-    return HttpProxy(host, port, settings.text("proxy_username"), settings.text("proxy_password"))
 
 
 def _with_tracing(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:

@@ -262,6 +262,14 @@ _SPECS: Final = (
         shortest=timedelta(seconds=1),
         longest=timedelta(days=365),
     ),
+    _trusted(
+        "idle",
+        _DURATION,
+        "time without use after which a node is deleted or stopped, like 2h",
+        "nodes that are not used for this time are deleted, or stopped",
+        shortest=timedelta(minutes=5),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",
@@ -330,6 +338,14 @@ _SPECS: Final = (
         "budget",
         _DOLLARS,
         "most that all nodes of the project together may cost, in dollars per hour; of two files the lower limit",
+    ),
+    _any(
+        "prices",
+        _TEXT,
+        "source of prices: the built-in list, or live from the Cloud Billing Catalog, read once a day",
+        has_flag=False,
+        default="table",
+        choices=("table", "live"),
     ),
     _own("allow_unknown_price", _BOOLEAN, "with `max_price` and `budget`, also create nodes whose price is unknown"),
     _trusted(

@@ -267,7 +267,7 @@ class NodeSpec:
             "run_for": None if self.run_for is None else int(self.run_for.total_seconds()),
             "ttl": None if self.ttl is None else int(self.ttl.total_seconds()),
             "expires": self.expires and format_timestamp(self.expires),
-            "labels": _without_own_labels(self.labels),
+            "labels": without_own_labels(self.labels),
             "metadata": dict(self.metadata),
             "kept": dict(self.kept),
             "scopes": list(self.scopes),
@@ -322,7 +322,7 @@ class NodeSpec:
             cidr_block=None,  # the service chooses a new one
             service_account=account.get("email"),
             scopes=tuple(account.get("scope") or ()),
-            labels=_without_own_labels(node.labels),
+            labels=without_own_labels(node.labels),
             tags=tuple(node.raw.get("tags") or ()),
             metadata=dict(node.metadata),
             data_disks=tuple(
@@ -362,7 +362,7 @@ def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
     return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 

@@ -32,7 +32,7 @@ _LINE = Shape(
         **dict.fromkeys(("race", "winner", "created"), str),
         "zones": ListOf(SEGMENT),
         **dict.fromkeys(("ok", "repair", "over"), bool),
-        "at": TIME,
+        **dict.fromkeys(("at", "until"), TIME),
         "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
         "spec": JOURNALED_SPEC,
     },

@@ -32,7 +32,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
@@ -67,8 +67,8 @@ _RECORD = Shape(
     nullable=True,
 )
 # The purposes that remove a tombstone, because the user wants the node again. A watcher does not. `gc` only deletes, and writes
-# a tombstone again.
-_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc"})
+# a tombstone again; a `move` goes on in another zone, while its lease in the old zone is not ended.
+_REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc", "move"})
 
 
 class LeaseError(TpuctlError):
@@ -672,6 +672,46 @@ def hold_lease(
         context.leases.done(name)
     else:
         context.leases.release(name)
+
+
+class ZoneLeases:
+    """The leases of one node in several zones: the end of one of them ends the run."""
+
+    def __init__(self, context: ActionContext, *, force_lease: bool) -> None:
+        self._context, self._force_lease = context, force_lease
+        self._guards: dict[NodeName, LeaseGuard] = {}
+
+    def __getitem__(self, name: NodeName) -> LeaseGuard:
+        return self._guards[name]
+
+    def keep(self, names: Collection[NodeName]) -> None:
+        """Take the leases that are missing, and renew the others. Raises `ConflictError` if another client has one."""
+        for guard in self._guards.values():
+            guard.keep()
+        for name in sorted(set(names) - set(self._guards)):
+            guard = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
+            self._guards[name] = guard
+            if not guard.take():
+                raise ConflictError(
+                    f"`{name.node_id}` in {name.zone} is in use by {guard.held_by}",
+                    hint="wait until it has finished, or take the lease with `--force-lease`",
+                )
+
+    def release(self) -> None:
+        """Release all leases, within 5 seconds."""
+        with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
+            for guard in self._guards.values():
+                guard.release()
+
+
+@contextmanager
+def hold_leases(context: ActionContext, *, force_lease: bool) -> Iterator[ZoneLeases]:
+    """Hold the leases of one node in several zones until the end of the block."""
+    leases = ZoneLeases(context, force_lease=force_lease)
+    try:
+        yield leases
+    finally:
+        leases.release()
 
 
 def end_lease(context: ActionContext, name: NodeName, by: str) -> None:

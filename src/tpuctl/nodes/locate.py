@@ -16,6 +16,7 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
+from tpuctl.models.node import QueuedState
 from tpuctl.names import NodeName, NodeReference
 
 if TYPE_CHECKING:
@@ -73,20 +74,37 @@ def search_requested_name(
 ) -> NodeName | None:
     """Return the full name of a node that exists, or is requested, in one of the zones, or in any; None if there is none.
 
-    Raises `ConflictError` for several nodes, and `ServiceUnavailableError` if a zone that might have it did not answer.
+    Raises `ConflictError` if it exists, or is requested, in several zones: each of them would bill. Raises
+    `ServiceUnavailableError` if a zone that might have it did not answer.
     """
-    nodes = finder.list_nodes(project, zones)
-    node = only_node(nodes.nodes, reference.node_id)
-    if node is not None:
+    nodes, node_id = finder.list_nodes(project, zones), reference.node_id
+    node = only_node(nodes.nodes, node_id)
+    try:
+        requests = finder.list_queued_resources(project, zones)
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may see nodes may lack the permission to list queued resources.
+        if node is None:
+            raise
         return node.name
-    requests = finder.list_queued_resources(project, zones)
-    owners = [request for request in requests.queued_resources if request.owns(reference.node_id)]
-    # One that still waits comes before records of dead ones.
-    owners.sort(key=lambda request: request.state.is_dead)
-    if owners:
-        return NodeName(project, owners[0].zone, reference.node_id)
+    owners = [request for request in requests.queued_resources if request.owns(node_id)]
+    alive = [one for one in owners if not (one.state.is_dead or one.state is QueuedState.DELETING)]
+    places = {request.zone: f"{request.zone} (queued resource {request.state})" for request in alive}
+    if node is not None:
+        places[node.name.zone] = f"{node.name.zone} ({node.state})"
+    if len(places) > 1:
+        raise ConflictError(
+            f"`{node_id}` exists, or is requested, in {len(places)} zones: {', '.join(places.values())}",
+            hint=f"`tpuctl down {node_id}` cancels a race, and `tpuctl down ZONE/{node_id}` one of them; `--race` goes on "
+            "with a race",
+        )
+    if places:
+        return NodeName(project, next(iter(places)), node_id)
+    if owners:  # records of dead ones
+        return NodeName(project, owners[0].zone, node_id)
     if missing := tuple(dict.fromkeys((*nodes.unreachable, *requests.unreachable))):
-        raise unreachable_zones_error(reference.node_id, missing)
+        raise unreachable_zones_error(node_id, missing)
     return None
 
 

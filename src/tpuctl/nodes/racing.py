@@ -13,7 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration, parse_timestamp
 from tpuctl.errors import (
     AccessError,
@@ -37,10 +37,10 @@ from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_fil
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
-from tpuctl.nodes.lease import LeaseGuard, end_lease
+from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
-from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, request_failure
+from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, RequestExpiredError, request_failure
 from tpuctl.nodes.race import (
     CancelRequest,
     ChooseWinner,
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from tpuctl.cloud.tpu import QueuedListing
     from tpuctl.models.node import Node
     from tpuctl.models.operation import Operation
     from tpuctl.models.queued import QueuedResource
@@ -72,7 +73,6 @@ _MOST_AT_ONCE = 8
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
 _SHORTEST_QUEUE = timedelta(minutes=1)
-_RELEASE_TIMEOUT = timedelta(seconds=5)
 _SHORT_PAUSE = timedelta(seconds=2)
 _MAX_ZONES = 200
 # The ids that `explain` gives to the limits on requests per minute, which pass.
@@ -88,8 +88,9 @@ class Race:
     spec: NodeSpec | None = None
     # The recorded winner, and the creation time of its request.
     winner: tuple[NodeName, datetime | None] | None = None
-    # Where a request may have been sent.
+    # Where a request may have been sent, and when the last one was.
     sent: frozenset[NodeName] = frozenset()
+    last_sent: datetime | None = None
     # Its requests that exist.
     requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
     # The journal has its beginning and not its end.
@@ -102,12 +103,14 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
     winners: dict[str, tuple[NodeName, datetime | None]] = {}
     ended: set[str] = set()
     sent: set[NodeName] = set()
+    last_sent: datetime | None = None
     for name in names:
         current = None
         for entry in journal.entries(name):
             race_id = entry.get("race")
             if entry.get("event") == "create" and race_id:
                 sent.add(name)
+                last_sent = max(filter(None, (last_sent, parse_timestamp(entry.get("at")))), default=None)
             elif entry.get("event") == "race" and race_id and entry.get("zones"):
                 current = race_id
                 begun[race_id] = entry
@@ -131,6 +134,7 @@ def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | Non
         spec=spec,
         winner=winners.get(latest),
         sent=frozenset(sent),
+        last_sent=last_sent,
         is_open=True,
     )
 
@@ -141,7 +145,7 @@ def find_race(
     """Return what is left of a race for a node, by the journal and by the requests of all zones; None if nothing is.
 
     Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
-    counts as a race with one request.
+    counts as a race with one request. A zone that does not answer may have a request, unless the journal has the race.
     """
     known = _journaled_names(context, NodeName(project, "", node_id))
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
@@ -158,8 +162,15 @@ def find_race(
     if remembered is None and not requests:
         return None
     race = remembered or Race(id=wanted, names=tuple(requests))
-    names = tuple(dict.fromkeys((*race.names, *requests)))
-    return replace(race, names=names, requests=requests)
+    blind: tuple[NodeName, ...] = ()
+    if not any(_has_entry(context.journal, name, wanted) for name in dict.fromkeys((*names, *known))):
+        blind = tuple(NodeName(project, zone, node_id) for zone in listing.unreachable)
+    names = tuple(dict.fromkeys((*race.names, *requests, *blind)))
+    return replace(race, names=names, requests=requests, sent=race.sent | {*blind})
+
+
+def _has_entry(journal: Journal, name: NodeName, race_id: str) -> bool:
+    return any(entry.get("event") == "race" and entry.get("race") == race_id for entry in journal.entries(name))
 
 
 def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
@@ -173,6 +184,19 @@ def race_id_of(request: QueuedResource, node_id: str) -> str:
     if request.queued_resource_id != node_id or request.node_ids != (node_id,):
         return ""
     return request.labels.get(RACE_LABEL, "")
+
+
+def is_race_alive(race: Race, listing: QueuedListing, *, now: datetime) -> bool:
+    """Return whether a request of a race that the journal has may still get a TPU; one that was just sent may not show yet."""
+    if race.last_sent is not None and now - race.last_sent < _VISIBILITY_LAG:
+        return True
+    node_id = race.names[0].node_id
+    alive = {
+        request.zone
+        for request in listing.queued_resources
+        if race_id_of(request, node_id) == race.id and not request.state.is_dead
+    }
+    return any(name.zone in alive or name.zone in listing.unreachable for name in race.names)
 
 
 def describe_race(names: Sequence[NodeName]) -> str:
@@ -208,7 +232,7 @@ def run_race(
     spec = replace(spec_with_ssh_key(context, spec), queue=True)
     with ExitStack() as leases:
         run = _RaceRun(context, race, policy, wanted=asked, spec=spec, since=since)
-        run.leases = leases.enter_context(_released_leases(context, force_lease=force_lease))
+        run.leases = leases.enter_context(hold_leases(context, force_lease=force_lease))
         winner = run.run()
     if winner is None:
         raise AssertionError("a race ends with a winner or with an error")
@@ -237,46 +261,6 @@ def end_race(
     run.run(once=not wait)
 
 
-class _Leases:
-    """The leases of all zones of a race."""
-
-    def __init__(self, context: ActionContext, *, force_lease: bool) -> None:
-        self._context, self._force_lease = context, force_lease
-        self._guards: dict[NodeName, LeaseGuard] = {}
-
-    def keep(self, names: Collection[NodeName]) -> None:
-        """Take the leases that are missing, and renew the others. Raises `ConflictError` if another client has one."""
-        for guard in self._guards.values():
-            guard.keep()
-        for name in sorted(set(names) - set(self._guards)):
-            guard = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
-            self._guards[name] = guard
-            if not guard.take():
-                raise ConflictError(
-                    f"`{name.node_id}` in {name.zone} is in use by {guard.held_by}",
-                    hint="wait until it has finished, or take the lease with `--force-lease`",
-                )
-
-    def raise_lost(self, name: NodeName) -> None:
-        """Raise an error that names the current holder."""
-        self._guards[name].raise_lost()
-
-    def release(self) -> None:
-        """Release all leases, within 5 seconds."""
-        with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
-            for guard in self._guards.values():
-                guard.release()
-
-
-@contextmanager
-def _released_leases(context: ActionContext, *, force_lease: bool) -> Iterator[_Leases]:
-    leases = _Leases(context, force_lease=force_lease)
-    try:
-        yield leases
-    finally:
-        leases.release()
-
-
 @dataclass(slots=True)
 class _Zone:
     """What a run knows about one zone of its race."""
@@ -292,6 +276,8 @@ class _Zone:
     # Requested by this run, and not visible yet.
     sent_at: timedelta | None = None
     operation: Operation | None = None
+    # This run has sent a create.
+    sent_by_us: bool = False
     # The deletion was begun, or the request is one of an earlier race or for another spec.
     is_leaving: bool = False
     cancelled_at: timedelta | None = None
@@ -328,7 +314,7 @@ class _RaceRun:
         # An existing node is taken as it is.
         self._adopted: NodeName | None = None
         # None: the leases were ended for good, as `down` does it.
-        self.leases: _Leases | None = None
+        self.leases: ZoneLeases | None = None
         self.is_ending = False
         self.kept: NodeName | None = None
 
@@ -488,7 +474,7 @@ class _RaceRun:
         is_of_this_race = was_alive or race_id_of(request, zone.name.node_id) == self._race.id
         if request.state.is_dead:
             if is_of_this_race and not zone.is_leaving:
-                self._judge_dead(zone, request)
+                self._judge_dead(zone, request, was_alive=was_alive)
             zone.is_leaving = True
         elif zone.is_wanted and not zone.is_leaving:
             self._compare(zone, request)
@@ -506,11 +492,18 @@ class _RaceRun:
         other = f"another client deleted the queued resource `{before.queued_resource_id}` in {zone.name.zone}"
         self._refuse(zone, NotFoundError(other, hint=f"`tpuctl up {zone.name.node_id}` asks again"))
 
-    def _judge_dead(self, zone: _Zone, request: QueuedResource) -> None:
-        """Drop a zone out whose request FAILED, or was suspended by a user. One that was preempted asks again."""
+    def _judge_dead(self, zone: _Zone, request: QueuedResource, *, was_alive: bool) -> None:
+        """Drop a zone out whose request FAILED, or was suspended by a user.
+
+        One that was preempted asks again, and so does one whose time ended before this run has looked.
+        """
         if request.state is QueuedState.FAILED:
             cause = self._context.cloud.operation_error(request.error) if request.error else None
-            self._refuse(zone, request_failure(request, cause))
+            failure = request_failure(request, cause)
+            if was_alive or zone.sent_by_us or not isinstance(failure, RequestExpiredError):
+                self._refuse(zone, failure)
+            else:
+                self._context.report(EventKind.NOTE, zone.name, f"{zone.name.zone}: its time had ended; asking again")
         elif not request.was_suspended_by_service:
             text = f"the queued resource `{request.queued_resource_id}` in {zone.name.zone} was suspended by a user"
             self._refuse(zone, ConflictError(text))
@@ -593,8 +586,8 @@ class _RaceRun:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
                 chosen = describe_file_choices(self._context, name, spec)
-                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}{chosen}")
-                self._zones[name].was_sent = True
+                ready(f"requesting {describe_spec(self._context, spec, name.zone)} in {name.zone}{chosen}")
+                self._zones[name].was_sent = self._zones[name].sent_by_us = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)
         now = self._context.clock.monotonic()
@@ -719,7 +712,7 @@ class _RaceRun:
                 yield ready
         except LeaseLostError:
             if self.leases is not None:
-                self.leases.raise_lost(name)
+                self.leases[name].raise_lost()
             raise
 
     def _journal_race(self) -> None:

@@ -189,6 +189,32 @@ def nodes_view(nodes: Sequence[Node], now: datetime, *, is_list: bool = True) ->
     )
 
 
+def expiry_view(nodes: Sequence[Node], now: datetime, *, is_list: bool) -> View:
+    """Return the view of nodes whose end a command changed: name and end, or the whole nodes as JSON."""
+    values = [node_json(node) for node in nodes]
+
+    def show(terminal: Terminal) -> None:
+        header = ("NAME", "ZONE", "EXPIRES") if terminal.is_interactive else ()
+        rows = [
+            (
+                Cell(node.name.node_id),
+                Cell(node.name.zone),
+                Cell(
+                    expiry_note(node, now).removeprefix("expires ") or "never",
+                    plain=format_timestamp(node.expires) if node.expires else "never",
+                ),
+            )
+            for node in nodes
+        ]
+        terminal.table(header, rows)
+
+    return View(
+        value=lambda: values if is_list or len(values) != 1 else values[0],
+        names=lambda: [node.name.node_id for node in nodes],
+        text=show,
+    )
+
+
 def show_node(app: App, node: Node) -> None:
     """Show a node that a command changed, and update its entries in ssh's config."""
     from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # `list` needs only the renderers

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 LINGER_TIME: Final = timedelta(seconds=30)
 
 
+class DeletionRefusedError(ConflictError):
+    """A queued resource cannot be deleted in its present state, which passes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
     """What a command has seen of the queued resource that it deletes."""

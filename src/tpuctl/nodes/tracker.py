@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
+    from tpuctl.nodes.idleness import IdleLimit
+    from tpuctl.nodes.lease import LeaseGuard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +65,8 @@ class ReconcileRequest:
     purpose: str | None = None
     # Take the lease from another holder.
     force_lease: bool = False
+    # A lease that the caller holds for longer than this run. None: the run takes its own.
+    lease: LeaseGuard | None = None
     # Repairs of earlier runs that count against the budgets.
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
@@ -71,6 +75,8 @@ class ReconcileRequest:
     since: timedelta | None = None
     # The end that the user named for the node's time. A node that exists gets it too.
     ends: datetime | None = None
+    # How long the node may be idle.
+    idle: IdleLimit | None = None
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
@@ -155,7 +161,7 @@ class NodeTracker:
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def observe(self, snapshot: NodeSnapshot) -> None:  # noqa: PLR0912  # one story: what changed since the last snapshot
+    def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
         if snapshot.error is not None:
@@ -225,9 +231,7 @@ class NodeTracker:
             differences = self.spec.differences(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
-        requested = node or (request and request.requested_node(self._task.name.project))
-        if self.spec is not None and requested:
-            self.spec = inherit_expiry(self.spec, requested, is_keeper=self.policy.is_keeper)
+        self._inherit_expiry(node, request)
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
@@ -238,6 +242,12 @@ class NodeTracker:
             last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
             outage=None,
         )
+
+    def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
+        """Let a node that is created after this one keep its end."""
+        seen = node or (request and request.requested_node(self._task.name.project))
+        if self.spec is not None and seen:
+            self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""

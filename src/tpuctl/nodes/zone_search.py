@@ -8,25 +8,30 @@ first: where it ends without capacity, the search goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration
-from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, TpuctlError
+from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
+from tpuctl.nodes.lease import hold_leases
+from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
-    from tpuctl.models.node import Node, Tier
+    from tpuctl.models.node import Tier
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeReconciler, NodeResult
+    from tpuctl.nodes.lease import ZoneLeases
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
@@ -71,10 +76,31 @@ def bring_up_somewhere(
         (result,) = bring_up_nodes(context, [task], once=once)
         if not isinstance(result, TpuctlError):
             return result
-        if once or not isinstance(result, _MOVE_ON):
+        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+        if once or is_over or not isinstance(result, _MOVE_ON):
             raise result
         context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
     offers = find_offers()
+    names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
+    with hold_leases(context, force_lease=task.force_lease) as leases:
+        # From the first attempt to the last: `down` must find who would create the node, in a pause too.
+        leases.keep(names.values())
+        return _search(context, task, spec, names, leases, once=once, announce=announce)
+
+
+def _search(
+    context: ActionContext,
+    task: ReconcileRequest,
+    spec: NodeSpec,
+    names: Mapping[Offer, NodeName],
+    leases: ZoneLeases,
+    *,
+    once: bool,
+    announce: Callable[[NodeName], None],
+) -> NodeResult:
+    """Try the offers in turn, and return the result of the first that has capacity."""
+    clock, offers = context.clock, tuple(names)
+    began = task.since or timedelta()
     attempts: list[Attempt] = []
     last_answer = began
     while True:
@@ -96,11 +122,17 @@ def bring_up_somewhere(
                     raise search_error(spec.accelerator_type, attempts)
                 text = f"no zone has capacity: next round in {format_duration(pause)}"
                 context.report(EventKind.WAIT, task.name, text, next_look=pause.total_seconds())
-                clock.sleep(pause)
+                _sleep_with_leases(context, leases, names.values(), until=now + pause)
             case TryNext(offer):
-                name = NodeName(task.name.project, offer.zone, task.name.node_id)
+                name, attempt = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
                 wanted, policy = with_tier(spec, offer.tier), task.policy
-                if wanted.is_queued and policy.queue_for is None and left is not None:
+                if attempts and (there := _find_elsewhere(context, name, wanted)):
+                    # Another client was faster: two nodes of one name would both be billed.
+                    name = replace(name, zone=there.name.zone if isinstance(there, Node) else there.zone)
+                    attempt = replace(task, name=name)
+                    if there.tier in {offer.tier for offer in offers}:
+                        wanted = with_tier(spec, there.tier)
+                elif wanted.is_queued and policy.queue_for is None and left is not None:
                     # Each offer of this round gets its share of the time in which the service may look for capacity.
                     tried = Counter(attempt.offer for attempt in attempts)
                     to_try = sum(tried[other] <= tried[offer] for other in offers)
@@ -109,9 +141,9 @@ def bring_up_somewhere(
                     policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
                 announce(name)
                 number = f"{offers.index(offer) + 1} of {len(offers)}"
-                context.report(EventKind.NOTE, name, f"trying {offer}, {number}", tried=str(offer))
-                attempt = replace(task, name=name, spec=wanted, policy=policy)
-                (result,) = bring_up_nodes(context, [attempt], once=once)
+                text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
+                context.report(EventKind.NOTE, name, text, tried=str(offer))
+                (result,) = bring_up_nodes(context, [replace(attempt, spec=wanted, policy=policy)], once=once)
                 if not isinstance(result, TpuctlError):
                     return result
                 if not isinstance(result, _MOVE_ON):
@@ -119,6 +151,34 @@ def bring_up_somewhere(
                 attempts.append(Attempt(offer, result, context.server_now()))
                 context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
                 last_answer = clock.monotonic()
+
+
+def _sleep_with_leases(
+    context: ActionContext, leases: ZoneLeases, names: Collection[NodeName], *, until: timedelta
+) -> None:
+    while (left := until - context.clock.monotonic()) > timedelta():
+        context.clock.sleep(min(left, context.leases.policy.renews_every))
+        leases.keep(names)
+
+
+def _find_elsewhere(context: ActionContext, name: NodeName, spec: NodeSpec) -> Node | QueuedResource | None:
+    """Return the node of this name, or the request for it, that another client has made in another zone since.
+
+    Raises `ConflictError` for several nodes. A zone that does not answer now is no reason to stop: it did before the search.
+    """
+    try:
+        nodes = context.cloud.list_nodes(name.project).nodes
+        requests = context.cloud.list_queued_resources(name.project).queued_resources if spec.is_queued else ()
+    except (ServiceUnavailableError, QuotaError):
+        return None
+    living = [node for node in nodes if not node.state.is_dead and node.state is not NodeState.DELETING]
+    if any(node.name == name for node in living):
+        return None
+    if node := only_node(living, name.node_id):
+        return node
+    ended = {QueuedState.FAILED, QueuedState.SUSPENDED, QueuedState.DELETING}
+    waiting = [request for request in requests if request.owns(name.node_id) and request.state not in ended]
+    return next(iter(waiting), None) if all(request.zone != name.zone for request in waiting) else None
 
 
 class ZoneRing:

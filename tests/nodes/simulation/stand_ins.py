@@ -9,7 +9,7 @@ from tests.nodes.simulation.stage import Stage
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
-from tpuctl.nodes.lease import Lease, LeaseKeeper
+from tpuctl.nodes.lease import Lease, LeaseKeeper, LeasePolicy
 from tpuctl.nodes.ssh_workers import SetupResult, SshWorkers
 
 # ruff: noqa: ARG002  # the protocols define the arguments; few of them matter here
@@ -86,6 +86,7 @@ class FreeLeases(LeaseKeeper):
 
     def __init__(self) -> None:
         """Leases without a store."""
+        self.policy = LeasePolicy()
 
     def holder(self, name: NodeName) -> Lease | None:
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
@@ -101,7 +101,10 @@ def preflight_check(
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
     return PreflightCheck(
         lambda: check_sources(app),
-        _check_settings(settings, purpose, machine),
+        replace(
+            _check_settings(settings, purpose, machine),
+            prices=app.prices if settings.text("prices") == "live" else None,
+        ),
         CheckCache(preflight_cache_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
         accepted=_accepted_ids(settings),
         timeout=settings.duration("check_timeout"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -15,6 +15,7 @@ from tpuctl.check.findings import (
     Remedy,
     RuleResult,
     check_rule,
+    clean_up_command,
     create_or_check_command,
     delete_queued_resource_command,
     error,
@@ -154,7 +155,7 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         why = "it may be unlimited, or have another name than tpuctl expects; the service decides"
         yield note(wanted.region, text, why=why, facts={"pool": str(pool)})
     # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
-    yield from (_quota_exceeded_result(wanted, usage) for usage in usages if usage.is_short)
+    yield from (_quota_exceeded_result(wanted, usage, facts.now) for usage in usages if usage.is_short)
     # If the current usage is unknown, TPU306 reports it.
     if usages and all(usage.is_sure for usage in usages):
         words = [
@@ -194,7 +195,7 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
         )
 
 
-def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
+def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage, now: datetime) -> RuleResult:
     limit, name, is_zero = usage.limit, usage.limit.name or usage.limit.metric, usage.limit.value == 0
     left = max((limit.value or 0) - usage.amount, 0)
     text = f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: `{name}` is {limit.value}"
@@ -217,10 +218,25 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
         level,
         usage.place,
         text,
+        *_clean_up(wanted, usage, now),
         *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead),
         *((elsewhere, advice) if is_zero else (advice, elsewhere)),
         why=why,
         facts={**_limit_facts(usage), "holders": _holder_facts(usage.holders)},
+    )
+
+
+def _clean_up(wanted: WantedNode, usage: LimitUsage, now: datetime) -> Iterator[Remedy]:
+    """Yield the `tpuctl gc` that would free enough, unless the deletion of a single dead record is named anyway."""
+    found = usage.clean_up(now)
+    if found is None or (len(found[1]) == 1 and found[1][0].is_dead):
+        return
+    options, freed = found
+    amount, zones = sum(one.size for one in freed), ",".join(sorted({one.zone for one in freed}))
+    what = "what is dead or has expired" if options else "the dead records"
+    yield Remedy(
+        f"see what would free {amount} {usage.unit}, and delete it with `--yes`: {what}",
+        clean_up_command(wanted.project, zones, options),
     )
 
 

@@ -13,7 +13,6 @@ from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import owner_label, stamp_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
-from tpuctl.prices import Price, hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
+    from tpuctl.prices import Price
 
 
 def show_plan(
@@ -44,7 +44,7 @@ def show_plan(
             terminal.write("nothing to do")
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-            if price := _price(step, spec):
+            if price := _price(app, step, spec):
                 terminal.write(
                     f"   price: {price}" + (f", list of {price.as_of}" if price.per_hour is not None else "")
                 )
@@ -75,7 +75,7 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
-    if price := _price(step, spec):
+    if price := _price(app, step, spec):
         entry["price"] = price.to_json()
     if preview := _preview(app, step, spec, changes):
         entry["request"] = {"method": preview.method, "url": preview.url}
@@ -101,11 +101,11 @@ def _described(
     return entry
 
 
-def _price(step: PlanStep, spec: NodeSpec | None) -> Price | None:
+def _price(app: App, step: PlanStep, spec: NodeSpec | None) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
     if step.verb is not Verb.CREATE or spec is None:
         return None
-    return hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
+    return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
 
 
 def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:

@@ -17,7 +17,6 @@ from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
 from tpuctl.output.terminal import Cell, View
-from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,7 +62,9 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
     lasting = [
-        line for line in _timeline_lines(entries) if begin is None or (line.until or line.at) >= begin or _is_open(line)
+        line
+        for line in [*_timeline_lines(entries), *_passed_limit(entries, now)]
+        if begin is None or (line.until or line.at) >= begin or _is_open(line)
     ]
     found = lasting[-last:] if last else lasting
 
@@ -82,7 +83,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
             terminal.write("")
             totals = _timeline_totals(entries, now, since=begin)
             if begin is None:
-                prices = price_table()
+                prices = app.prices
                 totals.append(("cost", f"{cost_of_history(entries, name.zone, prices, now)} ({prices})", ""))
             terminal.details(totals)
 
@@ -203,6 +204,26 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
         begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
     _end(found, state, left)
     return found
+
+
+def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_TimelineLine]:
+    """Return a line for the time limit that a guard enforces, if it has passed and nothing was seen of the node since.
+
+    The guard cannot write to this journal.
+    """
+    dated = _dated(entries)
+    # An extension to `never` has none.
+    limits = [entry.get("until") for _, entry in dated if entry.get("event") in {"guard", "extend"}]
+    end = parse_timestamp(limits[-1]) if limits else None
+    if end is None or end > now or any(at >= end and _is_sign_of_life(entry) for at, entry in dated):
+        return []
+    if any(entry.get("event") == "delete" for _, entry in dated[-1:]):
+        return []
+    return [_TimelineLine(end, "expired", "its time ended: the guard on worker 0 deletes it")]
+
+
+def _is_sign_of_life(entry: _JournalEntry) -> bool:
+    return entry.get("event") != "state" or bool(entry.get("state"))
 
 
 def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:

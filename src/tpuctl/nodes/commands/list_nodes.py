@@ -110,9 +110,8 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
 def _hourly_rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[str]:
     """Return the dollars per hour of each node, and note where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only for `-o wide`
-    from tpuctl.prices import price_table  # noqa: PLC0415  # as above
 
-    prices = price_table()
+    prices = app.prices
     facts = CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants())
     app.terminal.note(f"dollars per hour: {prices}")
     return [str(cost.per_hour) for cost in node_costs(nodes, facts)]

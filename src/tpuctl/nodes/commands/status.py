@@ -86,9 +86,8 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
 def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
     """Return what a node costs for an hour and has cost so far, and where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
-    from tpuctl.prices import price_table  # noqa: PLC0415  # as above
 
-    prices, grants = price_table(), app.settings.grants()
+    prices, grants = app.prices, app.settings.grants()
     facts = CostFacts(app.now(), prices, app.journal.entries, (request,) if request else (), grants)
     (cost,) = node_costs([node], facts)
     note = f", {cost.note}" if cost.note else ""

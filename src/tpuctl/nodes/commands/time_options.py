@@ -76,24 +76,22 @@ time_limit_options = takes_options(TimeLimitOptions, "limits")
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """The end that the user named for a node's time: a duration from now, a time, or neither."""
+    """The end that the user named for a node's time; None for none."""
 
-    duration: timedelta | None = None
-    until: datetime | None = None
+    until: timedelta | time | datetime | None = None
     # `--ttl forever`: a new node has no end, whatever the settings say.
     is_unlimited: bool = False
 
     def end(self, now: datetime) -> datetime | None:
         """Return the end that the user named, None for none. `now` is the service's time."""
-        end = self.until if self.duration is None else now + self.duration
-        return None if end is None else end.replace(microsecond=0)
+        return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
 
     def applied(self, spec: NodeSpec, now: datetime) -> NodeSpec:
         """Return the spec of a new node with this limit; without one, that of the settings stays."""
         if self.is_unlimited:
             return replace(spec, ttl=None, expires=None)
         end = self.end(now)
-        return spec if end is None else replace(spec, ttl=self.duration or end - now, expires=end)
+        return spec if end is None else replace(spec, ttl=end - now, expires=end)
 
 
 def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
@@ -104,23 +102,23 @@ def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
         return TimeLimit(is_unlimited=True)
     if options.ttl is not None:
         check_time_left(f"--ttl {format_duration(options.ttl)}", options.ttl)
-        return TimeLimit(duration=options.ttl)
+        return TimeLimit(until=options.ttl)
     if options.until is not None:
         now = app.clock.now()  # before the first answer of the API
         until = next_moment(options.until, now)
         check_time_left(f"--until {format_timestamp(until)}", until - now)
-        return TimeLimit(until=until)
+        return TimeLimit(until=options.until)
     return TimeLimit()
 
 
 def check_time_left(what: str, left: timedelta) -> None:
     """Raise `InvalidInputError` unless the time left is positive and at most a year."""
     if left <= timedelta():
-        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as `--ttl 8h`")
+        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as 8h")
     if left > LONGEST_TIME:
         raise InvalidInputError(
             f"`{what}` is too long: a time limit is at most {format_duration(LONGEST_TIME)}",
-            hint="leave it out for a node without a time limit",
+            hint="name a shorter time, or none for a node without a time limit",
         )
 
 

@@ -21,11 +21,12 @@ from tpuctl.app.options import (
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
-from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -66,9 +67,11 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node, Tier
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
@@ -93,6 +96,7 @@ class UpOptions:
     dry_run: bool
     yes: bool
     limit: TimeLimit
+    idle: IdleLimit | None
 
 
 @cli_command("up")
@@ -101,6 +105,7 @@ class UpOptions:
 @queue_options
 @zone_options
 @time_limit_options
+@idle_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -123,6 +128,7 @@ def command(
     queueing: QueueOptions,
     zoning: ZoneOptions,
     limits: TimeLimitOptions,
+    idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -142,7 +148,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit)
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -164,12 +170,12 @@ def command(
     if choice is None and len(described.tiers) > 1:
         choice = one_zone(app, nodes[0])
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
-    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0])
+    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
             app.choose_zone(found.zone)
-        if found is None or (spec is not None and not options.dry_run):
+        if found is None or spec is not None:
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
             search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
@@ -246,17 +252,17 @@ def _up_in_zones(
 
     node, wanted, began = None, search.spec, app.clock.monotonic()
     if is_begun:
-        timeout = search.policy.timeout
-        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=timeout)
+        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=search.policy.timeout)
         wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=search.tiers)
     task = _task(app, first, node, wanted, policy=search.policy, options=search.options)
     task = dataclasses.replace(task, since=began if task.since is None else task.since)
     if search.options.dry_run:
-        offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        app.terminal.note(f"zones in this order: {named}; the plan is for the first")
-        wanted = with_tier(search.spec, offers[0].tier)
-        _show_plans(app, [(first, None, wanted)], task.policy, search.preflight)
+        if not is_begun:
+            offers = find_offers()
+            named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+            app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+            wanted = with_tier(search.spec, offers[0].tier)
+        _show_plans(app, [(first, node, wanted)], task.policy, search.preflight)
         return 0
     tried = [first]
 
@@ -304,21 +310,37 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(context, [dataclasses.replace(task, since=began)])
+        # The time counts from the requests of all zones.
+        task = dataclasses.replace(task, since=began, ends=task.ends and spec.expires)
+        results = bring_up_nodes(context, [task])
     return _finish(app, results, search.hooks)
 
 
-def _remembered_race(app: App, text: str) -> Race | None:
-    """Return the race for a node that an earlier run has begun and not ended, None if there is none."""
-    from tpuctl.nodes.racing import remembered_race  # noqa: PLC0415  # not needed by --help and completion
+def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race: bool) -> Race | None:
+    """Return the race for a node that an earlier run has begun and not ended, None if there is none.
+
+    Raises `ConflictError` if it still waits and the user names other zones, unless the user asks for a race in them.
+    """
+    from tpuctl.nodes.racing import is_race_alive, remembered_race  # noqa: PLC0415  # not needed by --help and completion
 
     reference = app.reference(text)
-    named = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
     project = reference.project or app.project
-    if named is not None:
-        return remembered_race(app.journal, [NodeName(project, named, reference.node_id)])
     known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
-    return remembered_race(app.journal, known) if known else None
+    race = remembered_race(app.journal, known) if known else None
+    if race is None:
+        return None
+    one = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
+    named = (one,) if one else choice.zones if choice else ()
+    if is_race or not named or not {*named}.isdisjoint(name.zone for name in race.names):
+        return race
+    with within_deadline(app, None):
+        listing = app.client.list_queued_resources(project)
+    if not is_race_alive(race, listing, now=app.now()):
+        return None
+    raise ConflictError(
+        f"`{reference.node_id}` is still requested by a race in {', '.join(name.zone for name in race.names)}",
+        hint=f"cancel it first with `tpuctl down {reference.node_id}`",
+    )
 
 
 def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
@@ -372,13 +394,17 @@ def _task(
     """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
-    differences = spec.differences(found) if spec and found else ()
+    request = _waiting_request(app, name, spec) if policy.replace and found is None else None
+    compared = request.requested_node(name.project) if request else found
+    differences = spec.differences(compared) if spec and compared else ()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        if request is not None:
+            question = f"cancel the queued resource `{name.node_id}`, which is {request.state}, and ask again ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     return ReconcileRequest(
@@ -391,7 +417,17 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
         ends=options.limit.end(app.now()),
+        idle=options.idle,
     )
+
+
+def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
+    """Return the queued resource that the node waits for; None once the service has decided."""
+    from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
+
+    with within_deadline(app, None):
+        request = app.client.find_queued_resource(name) if spec is not None and spec.is_queued else None
+    return request if request is not None and request.state in UNDECIDED else None
 
 
 def _show_plans(

@@ -18,6 +18,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -75,6 +76,7 @@ class WatchOptions:
     help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
 )
 @repair_options
+@idle_options
 @click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
 @hook_options()
 @route_options
@@ -87,12 +89,14 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     repairs: RepairOptions,
+    idling: IdleOptions,
     **given: Any,  # those of WatchOptions
 ) -> int:
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. Its only state is the journal: it can be stopped, and started again on any machine.
+    with the others. A node whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is the only
+    state: a watch can be stopped, and started again on any machine.
 
     \b
     Examples:
@@ -102,9 +106,10 @@ def command(
     """
     from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
-    options = WatchOptions(**given)
+    options, limit = WatchOptions(**given), idle_limit(app, idling)
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
@@ -142,6 +147,7 @@ def command(
             purpose="watch",
             force_lease=options.force_lease,
             accepts_healthy=options.goal is None,
+            idle=limit,
         )
         for name in names
     ]
@@ -161,7 +167,15 @@ def command(
             context = app.context(broadcast(progress, hooks))
             with _finishing_hooks(app, hooks):
                 end = _duration(app, options.until)
-                errors = watch_nodes(context, tasks, until=end, each_round=each_round, move=_mover(app, context))
+                errors = watch_nodes(
+                    context,
+                    tasks,
+                    until=end,
+                    each_round=each_round,
+                    move=_mover(app, context),
+                    delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                    end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
+                )
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(lambda failure: app.terminal.warn(str(failure)))

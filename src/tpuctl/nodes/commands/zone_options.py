@@ -110,7 +110,7 @@ def order_offers(
     """
     from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.zone_order import Offer, order_zones  # noqa: PLC0415  # as above
-    from tpuctl.prices import budget_words, hourly_price, within_budget  # noqa: PLC0415  # as above
+    from tpuctl.prices import budget_words, within_budget  # noqa: PLC0415  # as above
 
     ranking = preflight.ranking(app.project, spec, choice.zones)
     if ranking.offline is not None:
@@ -131,7 +131,7 @@ def order_offers(
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
     for tier in several:
         asked = tier or spec.tier
-        prices = {zone: hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
+        prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
         memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
         zones = choice.zones if is_as_given else order_zones(ranking.zones, prices, memories)
         for zone in zones:
