@@ -1,7 +1,7 @@
 """Simulate very many lives of nodes and check them: `python -m benchmarks.simulation [--lives 50000]`; not a measurement.
 
-`make test` runs the first 160 of them; CI also runs `make simulation`, 2,000. Prints each error with the command that repeats
-its world.
+A fifth of them looks for capacity: through the queue, in several zones and tiers. `make test` runs the first 128 of them;
+CI also runs `make simulation`, 2,000. Prints each error with the command that repeats its world.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import sys
 import time
 
 _LIVES_IN_A_WORLD = 10
+_SHARE_OF_CAPACITY = 5  # one life of so many
 
 
 def main() -> int:
@@ -22,16 +23,21 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the seed of the first world")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
-    seeds = range(arguments.first, arguments.first + -(-arguments.lives // _LIVES_IN_A_WORLD))
+    searches = arguments.lives // _SHARE_OF_CAPACITY
+    worlds = -(-(arguments.lives - searches) // _LIVES_IN_A_WORLD)
+    first = arguments.first
     started, faults = time.perf_counter(), 0
     with multiprocessing.Pool(arguments.jobs) as pool:
-        for seed, wrong in pool.imap_unordered(_check_world, seeds, chunksize=4):
-            for fault in wrong:
-                print(f"{fault}\n    python -m tests.nodes.simulation --seed {seed} -v", flush=True)
-            faults += len(wrong)
+        for check, option, count in ((_check_world, "", worlds), (_check_search, "--capacity ", searches)):
+            for seed, wrong in pool.imap_unordered(check, range(first, first + count), chunksize=4):
+                for fault in wrong:
+                    print(f"{fault}\n    python -m tests.nodes.simulation {option}--seed {seed} -v", flush=True)
+                faults += len(wrong)
     took = time.perf_counter() - started
-    lives = len(seeds) * _LIVES_IN_A_WORLD
-    print(f"{lives} lives in {len(seeds)} worlds: {faults} faults, {took:.0f} s with {arguments.jobs} processes")
+    lives = worlds * _LIVES_IN_A_WORLD + searches
+    print(
+        f"{lives} lives, {searches} of which looked for capacity: {faults} faults, {took:.0f} s with {arguments.jobs} processes"
+    )
     return 1 if faults else 0
 
 
@@ -41,6 +47,14 @@ def _check_world(seed: int) -> tuple[int, list[str]]:
     from tests.nodes.simulation.schedule import draw  # noqa: PLC0415  # as above
 
     return seed, judge(live(draw(seed, lives=_LIVES_IN_A_WORLD)))
+
+
+def _check_search(seed: int) -> tuple[int, list[str]]:
+    from tests.nodes.simulation.capacity_life import draw_capacity_life  # noqa: PLC0415  # as above
+    from tests.nodes.simulation.capacity_oracle import judge_capacity  # noqa: PLC0415  # as above
+    from tests.nodes.simulation.capacity_run import live_capacity  # noqa: PLC0415  # as above
+
+    return seed, judge_capacity(live_capacity(draw_capacity_life(seed)))
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CENT = Decimal("0.01")
 # The column of the table for each capacity type. Spot and preemptible nodes are one pool with one price [documentation].
+_GENERATIONS_WITH_PODS = frozenset({"v2", "v3"})
 _COLUMNS = {"on-demand": "on_demand", "spot": "spot", "preemptible": "spot"}
 
 
@@ -61,12 +62,20 @@ class PriceList:
         Prices of reserved, flex-start and best-effort capacity are in no list.
         """
         accelerator, tier = find_accelerator_type(accelerator_type), tier or "on-demand"
-        regions = self.per_chip.get(accelerator.generation.name, {}) if accelerator else {}
+        generation = accelerator.generation.name if accelerator else ""
+        if accelerator is not None and accelerator.is_slice and generation in _GENERATIONS_WITH_PODS:
+            generation = pod_key(generation)
+        regions = self.per_chip.get(generation, {})
         per_chip = regions.get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
         per_hour = None
         if accelerator is not None and per_chip is not None:
             per_hour = (accelerator.chips * per_chip).quantize(_CENT, ROUND_HALF_UP)
         return Price(per_hour, tier != "on-demand", self.as_of)
+
+
+def pod_key(generation: str) -> str:
+    """Return the key of a price list for slices of a generation whose slices have another price than single nodes."""
+    return f"{generation} pod"
 
 
 def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:

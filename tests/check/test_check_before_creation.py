@@ -155,7 +155,7 @@ def test_creation_clears_cached_checks_of_others(tpuctl: Console, sandbox: Sandb
     assert sandbox.changes() == ["create"]
 
 
-@pytest.mark.parametrize("skipped", ["all", "TPU405", "TPU408"])
+@pytest.mark.parametrize("skipped", ["all", "TPU405", "TPU408", "TPU409"])
 @one_face
 def test_project_file_cannot_skip_billing_check(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"skip_checks: [TPU101, {skipped}]\n")

@@ -28,7 +28,7 @@ def granted(*grants: Grant, strict: bool = False, made: Any = None, zone: str = 
 
 
 def test_rules_are_sorted_by_id() -> None:
-    assert [rule.id for rule in GRANT_RULES] == ["TPU405", "TPU406", "TPU407", "TPU408"]
+    assert [rule.id for rule in GRANT_RULES] == ["TPU405", "TPU406", "TPU407", "TPU408", "TPU409"]
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
-from tests.check.offer_facts import ZONE, facts, found_by, node, quota, request, resources, spec, summaries, wanted
+from tests.check.offer_facts import NOW, ZONE, facts, found_by, node, quota, request, resources, spec, summaries, wanted
 from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.check.quotas import QuotaPool
 from tpuctl.check.rules.quota_rules import QUOTA_RULES, dead_records_hold_quota, quota_is_enough
-from tpuctl.models.node import Tier
+from tpuctl.models.node import Node, Tier
 from tpuctl.models.project import QuotaLimit
 
 REGION, IN_ZONE = "TPUV4sPodPerProjectPerRegionForTPUAPI", "TPUV4sPodPerProjectPerZoneForTPUAPI"
@@ -234,3 +236,41 @@ HELD_BY_DEAD = f"dead records hold 8 cores of on-demand v4 quota: `{ZONE}/husk` 
 )
 def test_dead_records_are_reported(about: CheckFacts, expected: list[tuple[str, str, str]]) -> None:
     assert summaries(dead_records_hold_quota, about) == expected
+
+
+EXPIRED = {"tpuctl-expires": str(int((NOW - timedelta(hours=1)).timestamp()))}
+KEPT = {"tpuctl-keep": "1"}
+
+
+@pytest.mark.parametrize(
+    ("holders", "expected"),
+    [
+        pytest.param([node(f"{ZONE}/a"), node(f"{ZONE}/b", "v4-16")], None, id="nothing is dead"),
+        pytest.param(
+            [node(f"{ZONE}/a", state="PREEMPTED"), node(f"{ZONE}/b", "v4-16")], None, id="one record is named alone"
+        ),
+        pytest.param(
+            [node(f"{ZONE}/a", state="PREEMPTED"), node(f"{ZONE}/b", "v4-16", state="TERMINATED")],
+            f"tpuctl gc --everyones --zone={ZONE} --project=p",
+            id="dead records",
+        ),
+        pytest.param(
+            [node(f"{ZONE}/a", "v4-16"), node(f"{ZONE}/b", labels=EXPIRED)],
+            f"tpuctl gc --expired --everyones --zone={ZONE} --project=p",
+            id="an expired node",
+        ),
+        pytest.param([node(f"{ZONE}/a", "v4-16"), node(f"{ZONE}/b", labels=EXPIRED | KEPT)], None, id="a kept node"),
+        pytest.param(
+            [node(f"{ZONE}/a", "v4-16"), node(f"{ZONE}/b", labels=EXPIRED, state="STOPPED")],
+            None,
+            id="it may not count",
+        ),
+    ],
+)
+def test_quota_shortage_names_the_clean_up_that_frees_enough(holders: list[Node], expected: str | None) -> None:
+    about = facts(quotas=limits(quota(REGION, 24)), resources=resources(*holders))
+
+    (result,) = found_by(quota_is_enough, about)
+
+    commands = [remedy.command for remedy in result.remedies if (remedy.command or "").startswith("tpuctl gc")]
+    assert commands == ([expected] if expected else [])

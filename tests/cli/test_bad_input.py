@@ -43,6 +43,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`tpuctl list` has no option `--format`",
             "use `-o json`, `-o yaml` or `-o name`",
         ),
+        (("up", "a", "--best-effort"), "`tpuctl up` has no option `--best-effort`", "use `--tier best-effort`"),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),
@@ -64,7 +65,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("reset", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl reset --help`"),
         (
             ("list", "-o", "jsn"),
-            "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `json`, `yaml`, `name`",
+            "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `json`, `yaml`, `name`, `wide`",
             "did you mean `json`?",
         ),
         (

@@ -91,13 +91,15 @@ def test_completion_lists_commands_and_options(offline: Console) -> None:
     assert complete(offline, "st") == ["status", "start", "stop"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
     assert complete(offline, "up", "demo", "--ma") == [
+        "--max-run-duration",
         "--max-reboots",
         "--max-restarts",
         "--max-recreates",
         "--max-price",
     ]
     assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
-    assert complete(offline, "list", "-o", "") == ["table", "json", "yaml", "name"]
+    assert complete(offline, "list", "-o", "") == ["table", "json", "yaml", "name", "wide"]
+    assert complete(offline, "status", "-o", "") == ["table", "json", "yaml", "name"]
     assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates", "max_price"]
 
 

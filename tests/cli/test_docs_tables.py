@@ -96,12 +96,14 @@ def test_events_and_journal_have_the_documented_fields(tpuctl: Console, sandbox:
     """A run with every event: the fields of `--events` and of the journal are those in the tables."""
     put(sandbox, schedulingConfig={"spot": True})
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
+    put(sandbox, "over", labels={"tpuctl-expires": "1700000000"})
     sandbox.fault("http-error", method="*.nodes.get", count=9)
     sandbox.fault("maintenance", node="demo", after=timedelta(minutes=5))
     sandbox.fault("preempt", node="demo", after=timedelta(minutes=20))
     up = ("up", "--zone", "us-central2-b", "--events", "-", "-q")
 
     written = [
+        *tpuctl("watch", "over", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
         *tpuctl("watch", "demo", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
         *tpuctl(*up, "sick", "--repair", "none")[0].splitlines(),
         *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),

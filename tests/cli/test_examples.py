@@ -25,7 +25,10 @@ from tpuctl.nodes.hooks import hook_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(
-    path for name in ("watch", "github-actions") for path in (ROOT / "examples" / name).rglob("*") if path.is_file()
+    path
+    for name in ("watch", "clean-up", "github-actions")
+    for path in (ROOT / "examples" / name).rglob("*")
+    if path.is_file()
 )
 GUIDES = [
     ROOT / "docs" / name
@@ -152,6 +155,9 @@ def test_command_lines_are_found_in_every_example() -> None:
         "tpuctl-watch@.service",
         "tpuctl-watch.cron",
         "tpuctl-watch.yaml",
+        "tpuctl-gc.cron",
+        "tpuctl-gc.yml",
+        "tpuctl-gc.yaml",
         "train-on-tpu.yml",
         "one-command.yml",
         "workers.md",

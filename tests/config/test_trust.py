@@ -76,12 +76,13 @@ DESCRIBES = {
         "per_worker",
         "output",
     ),
-    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price"),
+    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price", "budget", "prices", "ttl"),
 }
 REQUIRES_TRUST = {
+    "idle",
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
-    *("skip_checks", "check_timeout", "egress_prices"),
+    *("skip_checks", "check_timeout", "egress_prices", "idle"),
 }
 
 

@@ -30,7 +30,7 @@ FROZEN = (
     *("TPU940", "TPU941"),
     *(f"TPU{number}" for number in range(945, 949)),
     *(f"TPU{number}" for number in range(950, 963)),
-    *(f"TPU{number}" for number in range(965, 988)),
+    *(f"TPU{number}" for number in range(965, 989)),
 )
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object", type(None): "null"}
 

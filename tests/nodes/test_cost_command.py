@@ -160,3 +160,46 @@ def test_wrong_options_are_refused(tpuctl: Console, arguments: tuple[str, ...], 
     _, err, code = tpuctl("cost", *arguments)
 
     assert (code, said in err, "hint: " in err) == (2, True, True)
+
+
+@one_face
+def test_wide_list_has_dollars_per_hour(tpuctl: Console, billed: Sandbox) -> None:
+    billed.fault("unreachable", zone="us-east5-a", count=0)
+    billed.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
+
+    table, err, _ = tpuctl("list", "-o", "wide", terminal=True, NO_COLOR="1")
+    piped, _, _ = tpuctl("list", "-o", "wide", "--zone", "us-east5-b")
+
+    titles = table.splitlines()[0]
+    column = slice(titles.index("$/HOUR"), titles.index("NOTE"))
+    assert {line.split()[0]: line[column].strip() for line in table.splitlines()[1:]} == {
+        "unpriced": "?", "calm": "$21.60", "short": "about $9.72", "stopped": "?", "later": "", "?": ""
+    }  # fmt: skip
+    assert "dollars per hour: list prices of 2026-08\n" in err
+    assert [line.split("\t")[-2] for line in piped.splitlines()] == ["$21.60", "about $9.72", "?"]
+
+
+@one_face
+def test_only_list_is_wide(tpuctl: Console, billed: Sandbox) -> None:
+    for arguments in (("status", "calm", "-o", "wide"), ("-o", "wide", "list")):
+        assert tpuctl(*arguments)[2] == 2
+    assert json.loads(tpuctl("list", "-o", "wide", "-o", "json")[0])[0]["nodeId"] == "unpriced"
+
+
+@one_face
+def test_status_and_history_have_the_cost_so_far(tpuctl: Console) -> None:
+    tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    assert "cost\t$21.60 per hour, so far $43.20 (list prices of 2026-08)\n" in tpuctl("status", "demo")[0]
+    assert "\ncost            about $43.20 (list prices of 2026-08)\n" in tpuctl("history", "demo", terminal=True)[0]
+
+
+@one_face
+def test_cost_without_nodes_is_nothing(tpuctl: Console) -> None:
+    out, err, code = tpuctl("cost", terminal=True, NO_COLOR="1")
+
+    assert (out.splitlines()[0], err.splitlines()[1:], code) == (
+        "total   $0.00 per hour, so far $0.00, by their expiry or in a day $0.00", ["no nodes"], 0
+    )  # fmt: skip
+    assert json.loads(tpuctl("cost", "-o", "json", "--by", "zone")[0])["groups"] == []

@@ -20,7 +20,7 @@ from tpuctl.nodes.costs import (
     BilledTime,
     CostFacts,
     NodeCost,
-    Sighting,
+    SeenState,
     billed_time,
     cost_of_history,
     cost_of_time,
@@ -89,7 +89,7 @@ def test_billed_time_from_what_was_seen(seen: str, expected: str) -> None:
     sightings = []
     for each in seen.split(", "):
         hours, state, *writer = each.split()
-        sightings.append(Sighting(at(float(hours)), NodeState(state), *writer))
+        sightings.append(SeenState(at(float(hours)), NodeState(state), *writer))
 
     billed = billed_time(sightings, START, at(10))
 
@@ -119,8 +119,8 @@ def test_cost_so_far_is_never_negative_and_grows(
     """Two looks at the same journal: the later one never costs less, nor more than all of the time."""
     costs = []
     for age in sorted(ages):
-        known = [Sighting(at(hours), NodeState(name), by) for hours, name, by in sorted(seen) if hours <= min(ages)]
-        billed = billed_time([*known, Sighting(at(age), NodeState(state))], START, at(age))
+        known = [SeenState(at(hours), NodeState(name), by) for hours, name, by in sorted(seen) if hours <= min(ages)]
+        billed = billed_time([*known, SeenState(at(age), NodeState(state))], START, at(age))
         costs.append(cost_of_time(billed, Price(Decimal(2), is_about=False, as_of="")).amount or Decimal(0))
         assert 0 <= costs[-1] <= Decimal(2) * Decimal(str(age)) + Decimal("0.001")
     assert costs[0] <= costs[1]

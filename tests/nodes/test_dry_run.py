@@ -150,6 +150,8 @@ def test_dry_run_in_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, f
 
     body: dict[str, Any] = step["request"].pop("body")
     assert (err, code) == ("", 0)
+    owner = body["labels"].pop("tpuctl-owner")
+    assert "_" in owner
     assert body.pop("labels") == {"team": "vision", "tpuctl-request": body_label(out)}
     assert body == {
         "acceleratorType": "v4-8",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from tpuctl.models.billing import NOTHING
 from tpuctl.models.node import Node
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
@@ -18,7 +20,6 @@ from tpuctl.nodes.garbage import (
     find_garbage,
     freed_quota,
     idle_candidates,
-    saved_dollars,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -35,12 +36,12 @@ def stamp(ago: timedelta) -> str:
     return (NOW - ago).isoformat()
 
 
-def expires(at: timedelta) -> dict[str, str]:
+def expires(at: timedelta) -> dict[str, Any]:
     """Return the label of a node that expires this long from now."""
     return {"tpuctl-expires": str(int((NOW + at).timestamp()))}
 
 
-def node(name: str = "a", state: str = "READY", *, of: str = "", age: timedelta = HOUR, **labels: str) -> Node:
+def node(name: str = "a", state: str = "READY", *, of: str = "", age: timedelta = HOUR, **labels: Any) -> Node:
     owner = {"queuedResource": f"{PLACE}/queuedResources/{of}"} if of else {}
     marks = {**MINE, **{key.replace("_", "-"): value for key, value in labels.items() if value}}
     return Node.from_api(
@@ -294,7 +295,10 @@ LITE = {"name": "projects/p/locations/us-central1-a/nodes/a", "acceleratorType":
             changed(node(state="STOPPED", **PAST), **LITE), "16 chips of on-demand v5e", None, id="a disk has no price"
         ),
         pytest.param(
-            changed(node(state="REPAIRING", **PAST), **LITE), "16 chips of on-demand v5e", None, id="a node in repair"
+            changed(node(state="HIDDEN", **PAST), **LITE),
+            "16 chips of on-demand v5e",
+            None,
+            id="unknown whether it bills",
         ),
     ],
 )
@@ -302,9 +306,15 @@ def test_item_says_what_it_holds_and_costs(found: Node, amount: str, dollars: st
     rules = GarbageRules(owner="ann", expired=True)
     items = find_garbage(GarbageFacts(project="p", nodes=[found], requests=()), rules, NOW)
 
-    assert [item.price.per_hour for item in items] == [None if dollars is None else Decimal(dollars)]
-    assert saved_dollars(items) == (Decimal(dollars or 0), dollars is not None)
+    assert [item.per_hour.amount for item in items] == [None if dollars is None else Decimal(dollars)]
     assert [str(held) for held in freed_quota(items)] == [amount]
+
+
+def test_node_that_a_grant_covers_costs_nothing() -> None:
+    found = changed(node(**PAST), **LITE)
+    facts = GarbageFacts(project="p", nodes=[found], requests=(), covered=(found.name,))
+
+    assert [item.per_hour for item in find_garbage(facts, replace(RULES, expired=True), NOW)] == [NOTHING]
 
 
 def test_request_holds_quota_for_all_its_nodes() -> None:

@@ -92,6 +92,7 @@ def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
             "repairs         1 restart",
             "preempted       1 time",
             "time to usable  4m19s (median of 2)",
+            "cost            ? (list prices of 2026-08)",
         ),
         "sandbox: nothing here is real, and nothing is billed\n",
         0,

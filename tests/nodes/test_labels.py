@@ -42,5 +42,5 @@ def test_valid_labels_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("update", "demo", "--labels", "équipe=vision-1_b,größe=,日本=東京")[2] == 0
     assert tpuctl("update", "demo", "--tags", "web-1,db")[2] == 0
     too_many = tpuctl("create", "new", "--zone", "us-central2-b", "--type", "v4-8", "--labels", LABELS)
-    hint = "a node has at most 64, 1 of them tpuctl's own"
+    hint = "a node has at most 64, 4 of them tpuctl's own"
     assert too_many == ("", f"error: 64 labels are too many\n  hint: {hint}\n", 2)

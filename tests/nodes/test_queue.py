@@ -177,6 +177,15 @@ def test_queue_status_in_json_has_the_nodes_and_the_failure(tpuctl: Console, san
     )
 
 
+def test_queue_status_of_an_expired_request_agrees_with_queue_wait(tpuctl: Console, sandbox: Sandbox) -> None:
+    queue(sandbox, "late", "FAILED", error={"code": 4, "message": "not before its valid-until time"})
+
+    failure = show(tpuctl, "queue", "status", "late")["failure"]
+
+    assert (failure["kind"], failure["exit_code"]) == ("timed_out", tpuctl("queue", "wait", "late")[2])
+    assert f"`tpuctl queue retry {ZONE}/late --queue-for 12h`" in failure["hint"]
+
+
 @pytest.mark.parametrize("verb", ["status", "wait", "cancel", "retry"])
 def test_missing_request_is_not_found(tpuctl: Console, verb: str) -> None:
     assert tpuctl("queue", verb, "demo") == (

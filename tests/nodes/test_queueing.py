@@ -209,7 +209,7 @@ def test_expired_request_ends_the_attempt_by_choice(policy: Policy) -> None:
     ids=["waiting", "provisioning"],
 )
 def test_replace_cancels_a_different_request_only_while_it_waits(state: str, decision: str) -> None:
-    policy = replace(UP, replace=True)
+    policy = replace(UP, replace_request=True)
 
     assert asked(policy, request(state), request_differences=OTHER_TYPE) == decision
 
@@ -293,7 +293,7 @@ def test_force_is_never_used_while_suspending(  # noqa: PLR0917  # drawn by hypo
     failed: bool,
 ) -> None:
     """Also never for a request of several nodes, and never a second creation while there is a request."""
-    policy = replace(UP, replace=replaces, moves_on=moves_on, is_patient=is_patient)
+    policy = replace(UP, replace=replaces, replace_request=replaces, moves_on=moves_on, is_patient=is_patient)
     found = request(state, initiator, nodes=nodes)
     decision = decide(
         policy,

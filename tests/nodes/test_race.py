@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.nodes.race_bench import NODE, POLICY, PROJECT, SPEC, ZONES, Killed, RaceBench, name_in
+from tests.nodes.simulation.stand_ins import MemoryStore
 from tpuctl.clock import Clock
 from tpuctl.errors import (
     AccessError,
@@ -218,14 +219,7 @@ def test_deadline_cancels_every_request(bench: RaceBench) -> None:
 
 def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench) -> None:
     bench.active_after = {A: MINUTE}
-    numbers: list[int] = []
-    bench.clock.after(timedelta(seconds=30), lambda: numbers.append(fault(bench, FaultKind.UNREACHABLE, B, count=0)))
-
-    def answer_again() -> None:
-        with bench.state.write() as session:
-            faults.remove_fault(session, numbers[0])
-
-    bench.clock.after(10 * MINUTE, answer_again)
+    bench.clock.after(timedelta(seconds=30), lambda: answers_again_after(bench, B, 10 * MINUTE))
 
     assert race(bench, A, B, C) == A
     assert bench.found() == {A: ("ACTIVE", "READY")}
@@ -283,18 +277,34 @@ def test_node_of_another_race_in_another_zone_is_left_alone(bench: RaceBench) ->
     assert bench.changes == []
 
 
-def test_node_of_another_race_that_answers_late_is_taken(bench: RaceBench) -> None:
-    """It may be in use: only requests of this race are cancelled."""
-    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
-    race(bench, B, C)
-    bench.changes.clear()
-    number = fault(bench, FaultKind.UNREACHABLE, B, count=0)
+def answers_again_after(bench: RaceBench, zone: str, duration: timedelta) -> None:
+    """Let a zone be silent from now on, for this time."""
+    number = fault(bench, FaultKind.UNREACHABLE, zone, count=0)
 
     def answer_again() -> None:
         with bench.state.write() as session:
             faults.remove_fault(session, number)
 
-    bench.clock.after(5 * MINUTE, answer_again)
+    bench.clock.after(duration, answer_again)
+
+
+def test_zone_that_has_the_node_must_answer_before_another_is_asked(bench: RaceBench) -> None:
+    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
+    race(bench, B, C)
+    bench.changes.clear()
+    answers_again_after(bench, B, 5 * MINUTE)
+
+    assert race(bench, A, B) == B
+    assert bench.changes == []
+
+
+def test_node_that_the_journal_lacks_and_that_answers_late_is_taken(bench: RaceBench) -> None:
+    """It may be in use: only requests of this race are cancelled."""
+    bench.active_after = {B: MINUTE, A: 10 * MINUTE}
+    race(bench, B, C)
+    bench.changes.clear()
+    bench.store = MemoryStore()
+    answers_again_after(bench, B, 5 * MINUTE)
 
     assert race(bench, A, B) == B
     assert [change[:2] for change in bench.changes] == [("create", A), ("delete", A)]

@@ -12,7 +12,7 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.nodes.race_bench import NODE, POLICY, PROJECT, SPEC, Killed, RaceBench
@@ -101,8 +101,19 @@ def until_not_killed(bench: RaceBench, kills: tuple[tuple[int, str], ...], act: 
             return
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(PLANS)
+@example(
+    Plan(
+        active_after=(5, None, 5),
+        refusing=frozenset(),
+        lost_answers=(),
+        silent=((ZONES[0], 30),),
+        late=frozenset(),
+        kills=((4, "after"), (27, "before")),
+        kills_of_down=(),
+    )
+)
 def test_race_leaves_one_usable_node_and_down_leaves_nothing(plan: Plan) -> None:
     with tempfile.TemporaryDirectory(prefix="tpuctl-race-", dir="/dev/shm") as folder:
         after = {

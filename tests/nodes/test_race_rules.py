@@ -61,6 +61,13 @@ LOST, OVER, LEFT = "zone-a won the race", "the race is over", "it is not needed 
         pytest.param((entry(A, WAITING), entry(B)), {}, (EnterZone(B),), id="no second request in a zone"),
         pytest.param((entry(A, is_pending=True),), {}, (), id="a request that does not show yet is not repeated"),
         pytest.param((entry(A, is_silent=True),), {}, (), id="nothing is sent to a zone that does not answer"),
+        pytest.param(
+            (entry(A), entry(B, is_silent=True, may_have_node=True)), {}, (), id="nothing while a node may be elsewhere"
+        ),
+        pytest.param((entry(A, may_have_node=True),), {}, (EnterZone(A),), id="a zone that answers has no node"),
+        pytest.param(
+            (WINNER, entry(B, is_silent=True, may_have_node=True)), {}, (), id="not won while a node may be elsewhere"
+        ),
         pytest.param((entry(A), entry(B, is_wanted=False)), {}, (EnterZone(A),), id="only wanted zones ask"),
         pytest.param((entry(A, refusal=QUOTA), entry(B)), {}, (EnterZone(B),), id="a zone that refused does not ask"),
         *(
@@ -228,6 +235,7 @@ def entries_of(name: Any, *, is_wanted: st.SearchStrategy[bool]) -> st.SearchStr
         st.sampled_from([None, *map(str, QueuedState), "NEW_STATE"]),
         is_silent=st.booleans(),
         was_sent=st.booleans(),
+        may_have_node=st.booleans(),
         is_pending=st.booleans(),
         is_wanted=is_wanted,
         is_leaving=st.booleans(),
@@ -253,7 +261,7 @@ DELETABLE = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(RACES)
 def test_race_never_deletes_or_ends_what_it_must_not(race: ObservedRace) -> None:
     """Whatever was observed: force only where it is allowed, one change for a zone, and no end that leaves a TPU behind."""

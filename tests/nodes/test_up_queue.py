@@ -194,7 +194,19 @@ def test_request_for_another_spec_is_a_conflict(tpuctl: Console, sandbox: Sandbo
 
     assert code == 8
     assert "differs from the requested spec:\n  accelerator_type: wanted `v6e-4`, found `v6e-8`\n" in err
+    assert (
+        "to wait for it unchanged, run `tpuctl up us-east5-b/demo`; to cancel it and ask again, add `--replace`" in err
+    )
     assert sandbox.changes() == ["create"]
+
+
+def test_replace_cancels_a_request_for_another_spec(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+    tpuctl(*QUEUE, "--timeout", "2h", "--no-wait")
+
+    tpuctl("up", "demo", "--type", "v6e-4", "--spot", "--zone", ZONE, "--queue", "--timeout", "10m", "--replace")
+
+    assert sandbox.changes() == ["create", "delete", "create", "delete"]
 
 
 def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: Sandbox) -> None:

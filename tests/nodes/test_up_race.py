@@ -52,7 +52,9 @@ def test_zone_that_won_is_the_one_that_is_remembered(tpuctl: Console, sandbox: S
     no_stock(sandbox, ZONES[0], ZONES[2])
     tpuctl(*RACE, "--timeout", "2h")
 
-    assert tpuctl("history", "t")[2] == 0
+    out, _, code = tpuctl("history", "t")
+    told_of_race = [line.split("\t")[-1] for line in out.splitlines() if line.split("\t")[1] == "race"]
+    assert (code, told_of_race) == (0, [f"in {', '.join(ZONES)}", f"{ZONES[1]} won", "over"])
     assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
     out, err, code = tpuctl("up", "t", "--yes", "--timeout", "2h")
 
@@ -80,6 +82,8 @@ def test_interrupted_race_is_named_and_continued_by_a_plain_up(
     left = f"the requests for `t` in {', '.join(ZONES)} still count against the quota, and bill when they get a TPU"
     assert (code, f"warning: interrupted: {left}; nothing was undone" in err.splitlines()) == (130, True)
     assert err.splitlines()[-1] == "  undo:   tpuctl down t"
+    _, err, code = tpuctl("status", "t")
+    assert (code, "error: there are 3 queued resources `t`: " in err) == (8, True)
 
     with sandbox.state.write() as session:
         administration.end_stockouts(session)

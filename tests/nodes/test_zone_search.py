@@ -39,7 +39,9 @@ def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sa
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "europe-west4-a")
     assert "us-central1-b: no capacity" in told(err)
     assert told(err)[-1].startswith("usable, ssh answers")
+    assert "\tREADY\t" in tpuctl("history", "demo")[0]
     assert tpuctl("down", "demo", "--yes")[2] == 0
+    assert tpuctl("up", "demo", "--dry-run")[0].startswith("1. create demo in europe-west4-a: ")
 
 
 def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -48,6 +50,8 @@ def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbo
     out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m", "--zone-order", "as-given")
 
     assert (out, code) == ("", 6)
+    again = "up demo --queue --timeout 12h --type v6e-8 --spot --zone us-east1-d,us-east5-b --zone-order as-given"
+    assert f"hint: wait with `tpuctl {again}`, or allow more zones (`--zone any`)" in err
     assert "error: no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
     assert tpuctl("list")[0] == ""
 
@@ -97,6 +101,17 @@ def test_tiers_are_tried_in_order_in_all_zones(tpuctl: Console, sandbox: Sandbox
         "trying us-east1-d (on-demand), 3 of 4",
     ]
     assert tpuctl("list")[0].split("\t")[7] == "on-demand"
+
+
+def test_tiers_are_tried_in_order_in_one_zone(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, tier="spot")
+    tiers = ("--type", "v6e-8", "--tier", "spot,on-demand")
+
+    out, err, code = tpuctl("up", "demo", *tiers, "--zone", "us-east5-b", "--timeout", "2h")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert "us-east5-b (spot): no capacity" in told(err)
+    assert tpuctl("up", "other", *tiers)[2] == 2
 
 
 def test_zones_that_cost_more_than_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -149,7 +164,9 @@ def test_up_again_keeps_the_tier_that_had_capacity(tpuctl: Console, sandbox: San
     assert tpuctl(*command)[2] == 0
     sent = sandbox.changes()
 
-    assert (tpuctl(*command)[::2], sandbox.changes()) == (("demo\tREADY\n", 0), sent)
+    again, plan = tpuctl(*command), tpuctl(*command, "--dry-run")
+
+    assert (again[::2], plan[2], sandbox.changes()) == (("demo\tREADY\n", 0), 0, sent)
 
 
 def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
@@ -164,6 +181,16 @@ def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sand
 
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
     assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]
+
+
+def test_watch_finds_the_request_of_a_killed_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The journal knows two zones, and there is no node yet."""
+    stockout(sandbox, duration=timedelta(minutes=40))
+    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    clock.after(timedelta(minutes=35), interrupt)
+    assert tpuctl(*ANY[:-1], *zones, "--queue", "--timeout", "1h")[2] == 130
+
+    assert (tpuctl("watch", "demo", "--until", "30m")[2], zone_of(tpuctl)) == (0, "us-east5-b")
 
 
 def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
@@ -228,7 +255,7 @@ def test_watch_recreates_in_another_zone_without_capacity(
 
 def test_down_during_a_pause_ends_the_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     stockout(sandbox)
-    downs = []
+    downs: list[object] = []
 
     def give_up() -> None:
         downs.append(tpuctl("down", "demo", "--yes")[::2])
@@ -259,7 +286,7 @@ def test_down_during_the_pause_of_a_moving_watch_ends_it(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     tpuctl(*ANY, "us-east1-d")
-    downs = []
+    downs: list[object] = []
 
     def preempt() -> None:
         stockout(sandbox)

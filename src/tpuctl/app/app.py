@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
-    from tpuctl.cloud.endpoint import HttpProxy, TransportOptions
+    from tpuctl.cloud.endpoint import TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.cloud.tpu import TpuClient
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
     from tpuctl.output.terminal import Cell, StandardStreams, View
+    from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -249,6 +250,13 @@ class App:
         return lease_service(self)
 
     @cached_property
+    def prices(self) -> PriceList:
+        """The prices of nodes: of the built-in table, or live."""
+        from tpuctl.app.pricing import price_list  # noqa: PLC0415  # most commands show no price
+
+        return price_list(self)
+
+    @cached_property
     def workers(self) -> SshWorkers:
         """The ssh access to workers of nodes."""
         return ssh_workers(self)
@@ -322,6 +330,7 @@ class App:
 
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
         from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
 
         # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
@@ -343,6 +352,7 @@ class App:
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
             chosen_by_file=chosen_by_file,
+            owner=lambda: owner_label(owner_identity(self)),
         )
 
     @contextmanager
@@ -670,11 +680,21 @@ def _no_sshd() -> str | None:
 
 
 def transport_options(app: App) -> TransportOptions:
-    """Return proxy, CA file and quota project from the settings."""
+    """Return proxy, CA file and quota project from the settings. Raises `SettingError` for an unsupported kind of proxy."""
     from tpuctl.cloud.endpoint import HttpProxy, TransportOptions  # noqa: PLC0415  # not needed by --help
 
-    proxy = HttpProxy.from_environment(app.invocation.environ) or _proxy_of_gcloud(app.settings)
-    return TransportOptions(proxy=proxy, ca_file=app.settings.path("ca_certs"), quota_project=_quota_project(app))
+    settings, proxy = app.settings, HttpProxy.from_environment(app.invocation.environ)
+    if proxy is None and (host := settings.text("proxy_address")) is not None:
+        # The proxy of gcloud's configuration.
+        kind = settings.text("proxy_type") or "http"
+        if not kind.startswith("http"):
+            raise SettingError(
+                f"gcloud's proxy type `{kind}` is not supported",
+                hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
+            )
+        port = settings.number("proxy_port") if settings["proxy_port"] else 8080
+        proxy = HttpProxy(host, port, settings.text("proxy_username"), settings.text("proxy_password"))
+    return TransportOptions(proxy=proxy, ca_file=settings.path("ca_certs"), quota_project=_quota_project(app))
 
 
 def _quota_project(app: App) -> str | None:
@@ -711,23 +731,6 @@ def cached_credentials(app: App) -> Any:  # google-auth's credentials, or what s
     if app.settings.text("impersonate_service_account") or not app.settings.is_on("token_cache") or not source.exists():
         return load_credentials(app)
     return CachedCredentials(source, state_folder(environ) / "tokens", lambda: load_credentials(app))
-
-
-def _proxy_of_gcloud(settings: Settings) -> HttpProxy | None:
-    """Return the proxy of gcloud's configuration. Raises `SettingError` for a kind that tpuctl does not support."""
-    from tpuctl.cloud.endpoint import HttpProxy  # noqa: PLC0415  # not needed by --help
-
-    host = settings.text("proxy_address")
-    if host is None:
-        return None
-    kind = settings.text("proxy_type") or "http"
-    if not kind.startswith("http"):
-        raise SettingError(
-            f"gcloud's proxy type `{kind}` is not supported",
-            hint="set `HTTPS_PROXY=http://HOST:PORT` instead",
-        )
-    port = settings.number("proxy_port") if settings["proxy_port"] else 8080
-    return HttpProxy(host, port, settings.text("proxy_username"), settings.text("proxy_password"))
 
 
 def _with_tracing(app: App, factory: Callable[[], Any]) -> Callable[[], Any]:
@@ -937,6 +940,41 @@ def caller_account(app: App) -> str | None:
     if isinstance(credentials, GcloudCredentials):
         return gcloud_account
     return account_of(credentials, AuthRequest(transport_options(app))) or _os_login(app).caller() or gcloud_account
+
+
+def owner_identity(app: App) -> str:
+    """Return who creates nodes, without a request: the account of the calls, else `user@host` of this machine.
+
+    Known are the sandbox's account, an impersonated service account, that of a key file, and gcloud's account.
+    """
+    import socket  # noqa: PLC0415  # most commands create nothing
+
+    from tpuctl.ssh.keys import login_name  # noqa: PLC0415  # most commands create nothing
+
+    if app.is_sandbox or served_sandbox_proxy(app):
+        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+
+        return OS_LOGIN_ACCOUNT
+    if chain := app.settings.text("impersonate_service_account"):
+        return chain.split(",")[-1].strip()
+    environ = app.invocation.environ
+    account = _account_of_key_file(environ) or app.settings.text("account")
+    return account or f"{login_name(environ)}@{socket.gethostname()}"
+
+
+def _account_of_key_file(environ: Mapping[str, str]) -> str | None:
+    """Return the service account of the credentials file in use, None for a file of another kind."""
+    from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE  # noqa: PLC0415  # most commands create nothing
+    from tpuctl.config.sources import adc_path  # noqa: PLC0415  # as above
+    from tpuctl.files import read_regular_file  # noqa: PLC0415  # as above
+    from tpuctl.shapes import Shape, ShapeError, parse_json  # noqa: PLC0415  # as above
+
+    try:
+        content, _ = read_regular_file(adc_path(environ), longest=LONGEST_CREDENTIALS_FILE)
+        found = Shape("", {"client_email": str}).read(parse_json(content))
+    except (OSError, ValueError, ShapeError):
+        return None  # calls report what is wrong with it
+    return found.get("client_email") or None
 
 
 def _os_login(app: App) -> OsLoginClient:

@@ -104,7 +104,13 @@ class RenamedOption(click.Option):
 # The group and each command accept these, so that they may be given before or after the command's name.
 GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
     partial(click.Option, ["--project"], metavar="ID", help="Google Cloud project of the nodes."),
-    partial(click.Option, ["--zone"], metavar="ZONE", multiple=True, help="Zone; list and types accept several (a,b)."),
+    partial(
+        click.Option,
+        ["--zone"],
+        metavar="ZONE",
+        multiple=True,
+        help="Zone; list, types and up accept several (a,b).",
+    ),
     partial(click.Option, ["--sandbox/--no-sandbox"], default=None, help="Use the local sandbox instead of the cloud."),
     partial(click.Option, ["--endpoint"], metavar="URL", help="Base URL of another server of the TPU API."),
     partial(
@@ -307,6 +313,13 @@ FOREIGN_OPTIONS = {
     "--yes": "not needed: this command never asks",
     "--quiet-confirm": "`--yes`",
     "--region": "`--zone`",
+    "--best-effort": "`--tier best-effort`",
+    "--guaranteed": "`--reserved`",
+    "--provisioning-model": "`--tier`, for RESERVATION_BOUND `--calendar`",
+    "--valid-until-time": "`--queue-for`, a duration from now",
+    "--node-id": "the node's name as an argument",
+    "--node-count": "several names as arguments: each gets its own queued resource",
+    "--node-prefix": "several names as arguments: each gets its own queued resource",
     "--all-zones": "not needed: all zones are searched unless `--zone` is given",
     "--tpu": "the node's name as an argument",
     "--name": "the node's name as an argument",

@@ -25,7 +25,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import DataDisk, NodeSpec, check_labels, check_tags
+from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_labels, check_tags
 from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class SpecOptions(GivenOptions):
     )
     run_for: timedelta | str | None = option(
         "--run-for",
+        "--max-run-duration",
         type=DurationType(),
         metavar="TIME",
         help="Run time of a flex-start node, at most 7d; the service deletes it then.",
@@ -212,6 +213,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         is_calendar=options.calendar,
         run_for=_run_time(options, tier),
         boot_disk_size=_boot_disk_size(options.boot_disk_size),
+        ttl=settings.duration("ttl") if settings["ttl"] else None,
         network=settings.text("network"),
         subnetwork=settings.text("subnetwork"),
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
@@ -219,7 +221,9 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         queue_count=options.queue_count,
         service_account=settings.text("service_account"),
         scopes=settings.items("scopes"),
-        labels=check_labels({**settings.pairs("labels"), **parse_pairs("--labels", options.labels)}, kept=1),
+        labels=check_labels(
+            {**settings.pairs("labels"), **parse_pairs("--labels", options.labels)}, kept=MAX_OWN_LABELS
+        ),
         tags=check_tags(parse_items(options.tags) or settings.items("tags")),
         metadata=_metadata(app, settings, options),
         data_disks=tuple(map(_disk, options.data_disk or settings.items("data_disks"))),
@@ -228,7 +232,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         setup=settings.text("setup"),
     )
     # A node may differ in these.
-    soft = {"named", "labels", "tags", "metadata", "description", "setup", "queue", "is_calendar"}
+    soft = {"named", "labels", "tags", "metadata", "description", "setup", "queue", "is_calendar", "ttl"}
     named = {
         entry.name
         for entry in fields(spec)

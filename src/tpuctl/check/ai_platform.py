@@ -66,8 +66,17 @@ def translate_job(
     """
     job = read_job(text, source)
     storage, replacement = find_job_storage(job), _find_replacement(job)
-    command = _render_command(job, replacement, target) if replacement else None
-    file = _render_settings_file(job, replacement, storage, command) if replacement and command else None
+    command = file = None
+    if replacement is not None:
+        words = ["tpuctl", "run", "--up", target, "--rm"]
+        limit, module = job.text("scheduling.maxRunningTime"), job.text("pythonModule")
+        if limit and (match := re.fullmatch(r"0*([1-9]\d{0,8})(?:\.\d+)?s", limit.value)):
+            words.append(f"--timeout={match[1]}s")
+        if replacement.type.is_slice:
+            # One program drives the whole slice, and must not claim the chips of its own machine [TensorFlow source].
+            words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
+        command = shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *job.arguments])
+        file = _render_settings_file(job, replacement, storage, command)
     report = evaluate_rules(JobCase(job, storage, replacement, target, command), JOB_RULES, accepted=accepted)
     return JobTranslation(source, report, replacement, file, command)
 
@@ -307,17 +316,6 @@ JOB_RULES = (
 )
 
 
-def _render_command(job: TrainingJob, replacement: Replacement, target: str) -> str:
-    words = ["tpuctl", "run", "--up", target, "--rm"]
-    limit, module = job.text("scheduling.maxRunningTime"), job.text("pythonModule")
-    if limit and (match := re.fullmatch(r"0*([1-9]\d{0,8})(?:\.\d+)?s", limit.value)):
-        words.append(f"--timeout={match[1]}s")
-    if replacement.type.is_slice:
-        # One program drives the whole slice, and must not claim the chips of its own machine [TensorFlow source].
-        words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
-    return shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *job.arguments])
-
-
 def _render_settings_file(job: TrainingJob, replacement: Replacement, storage: JobStorage, command: str) -> str:
     # An unprintable character, such as a newline, would end a comment; a command with an escaped one would be another command.
     shown = command if command.isprintable() else "tpuctl run … (see `tpuctl check --ai-platform`)"
@@ -328,9 +326,24 @@ def _render_settings_file(job: TrainingJob, replacement: Replacement, storage: J
         f"#   {shown}",
         "",
         *_machine_lines(job, replacement),
-        *_text_lines(job),
-        *_label_lines(job),
     ]
+    for key, setting in load_service_offer()["settings"].items():
+        if field := job.text(key):
+            try:
+                parse_setting(SETTINGS[setting], field.value)
+                lines.append(f"{setting}: {_render_scalar(field.value)}  # {field.origin}")
+            except ValueError as error:
+                lines.append(f"# {setting} is not translated: {escape_unprintable(str(error))}  # {field.origin}")
+    try:
+        check_labels({key: field.value for key, field in job.labels.items()}, kept=1)
+    except InvalidInputError as error:
+        lines.append(f"# labels are not translated: {escape_unprintable(error.message)}")
+    else:
+        lines += ["labels:"] if job.labels else []
+        lines += [
+            f"  {_render_scalar(key)}: {_render_scalar(field.value)}  # line {field.line}"
+            for key, field in job.labels.items()
+        ]
     for setting, paths in storage.buckets.items():
         lines += [f"{setting}:"] if paths else []
         lines += [f"  - {_render_scalar(str(path))}  # {origin}" for path, origin in paths.items()]
@@ -353,28 +366,6 @@ def _machine_lines(job: TrainingJob, replacement: Replacement) -> Iterator[str]:
     yield f"zone: {replacement.zone}  # {region.origin + elsewhere if region else 'a guess: the file names no region'}"
     version = job.text("runtimeVersion") if replacement.has_tensorflow else None
     yield f"version: {replacement.version}  # {version.origin if version else 'the default of the type'}"
-
-
-def _text_lines(job: TrainingJob) -> Iterator[str]:
-    for key, setting in load_service_offer()["settings"].items():
-        if field := job.text(key):
-            try:
-                parse_setting(SETTINGS[setting], field.value)
-                yield f"{setting}: {_render_scalar(field.value)}  # {field.origin}"
-            except ValueError as error:
-                yield f"# {setting} is not translated: {escape_unprintable(str(error))}  # {field.origin}"
-
-
-def _label_lines(job: TrainingJob) -> Iterator[str]:
-    try:
-        check_labels({key: field.value for key, field in job.labels.items()}, kept=1)
-    except InvalidInputError as error:
-        yield f"# labels are not translated: {escape_unprintable(error.message)}"
-        return
-    if job.labels:
-        yield "labels:"
-    for key, field in job.labels.items():
-        yield f"  {_render_scalar(key)}: {_render_scalar(field.value)}  # line {field.line}"
 
 
 # What YAML 1.1 reads as this exact text in every position.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
 from tpuctl.models.node import Tier
+from tpuctl.models.spec import without_own_labels
 
 if TYPE_CHECKING:
     pass
@@ -397,7 +398,7 @@ def create_or_check_command(
         ("queue-count", spec.queue_count),
         ("service-account", spec.service_account),
         ("scopes", ",".join(spec.scopes)),
-        ("labels", ",".join(f"{key}={value}" for key, value in spec.labels.items())),
+        ("labels", ",".join(f"{key}={value}" for key, value in without_own_labels(spec.labels).items())),
         ("tags", ",".join(spec.tags)),
         ("description", spec.description),
         *(
@@ -449,6 +450,11 @@ def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all
     """Delete the queued resource of a node, including the node."""
     words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
     return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
+
+
+def clean_up_command(project: str, zones: str, options: str) -> str:
+    """Show what is dead or has expired in these zones, also what others created."""
+    return shlex.join(["tpuctl", "gc", *options.split(), "--everyones", f"--zone={zones}", f"--project={project}"])
 
 
 def list_projects_command() -> str:

@@ -82,7 +82,8 @@ class PreflightCheck:
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
         wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         key = check_key(wanted, self._accepted, self._identity)
-        cached = self._memory.get(key)
+        # What else is billed may have changed since: a budget is checked with what is there now.
+        cached = None if wanted.budget is not None else self._memory.get(key)
         findings = _findings_from_cache(cached)
         if findings is None:
             report = self.report(wanted)
@@ -120,6 +121,7 @@ class PreflightCheck:
             zones=zones,
             grants=settings.grants,
             egress_prices=settings.egress_prices,
+            prices=settings.prices,
             **found._asdict(),
         )
 
@@ -147,23 +149,23 @@ class PreflightCheck:
         return FactGatherer(self._sources(), self._real, self._timeout)
 
 
+_NOT_READ_BY_RULES = {"metadata", "labels", "description", "setup", "named", "ttl", "expires"}
+
+
 def check_key(wanted: WantedNode, accepted: frozenset[str], identity: str) -> str:
     """Return the cache key of a check: a hash of everything that rules read, and of the identity of the caller."""
     parts = [
         *(__version__, identity, wanted.project, wanted.zone, str(wanted.name)),
         # Fewer rules apply to an existing node, so that its result does not permit to create it.
         *(wanted.creates, wanted.replaces and wanted.replaces.id),
-        [_relevant_spec(spec) for spec in (wanted.spec, *wanted.siblings)],
+        [
+            {name: value for name, value in spec.to_json().items() if name not in _NOT_READ_BY_RULES}
+            for spec in (wanted.spec, *wanted.siblings)
+        ],
         sorted(accepted),
         {entry.name: getattr(wanted, entry.name) for entry in fields(CheckSettings)},
     ]
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def _relevant_spec(spec: NodeSpec) -> dict[str, Any]:
-    """Return the parts of a spec that rules read."""
-    unseen = {"metadata", "labels", "description", "setup", "named"}
-    return {name: value for name, value in spec.to_json().items() if name not in unseen}
 
 
 def check_failed_error(errors: tuple[Finding, ...], what: str) -> CheckFailedError:

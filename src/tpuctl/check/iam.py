@@ -205,7 +205,11 @@ def _policy_entries(account: str, policies: BucketPolicies) -> list[_PolicyEntry
     found = []
     for place, policy in places:
         for binding in policy.value.bindings if isinstance(policy, Known) else ():
-            permits = _role_permits(binding.role, policies)
+            # What the role permits, by the API or by the table.
+            permits, listed = policies.roles.get(binding.role), role_permissions(binding.role)
+            if not isinstance(permits, Known) and listed is not None:
+                permits = Known(listed)
+            permits = permits or Unknown("it was not requested")
             condition = _condition_caveats(binding, policies)
             if condition is None or (isinstance(permits, Known) and permits.value.isdisjoint(OBJECT_PERMISSIONS)):
                 continue
@@ -214,14 +218,6 @@ def _policy_entries(account: str, policies: BucketPolicies) -> list[_PolicyEntry
                 if doubts is not None:
                     found.append(_PolicyEntry(binding.role, member, place, permits, doubts + condition))
     return found
-
-
-def _role_permits(role: str, policies: BucketPolicies) -> Fact[frozenset[str]]:
-    """Return what a role permits, by the API or by the table."""
-    permits, listed = policies.roles.get(role), role_permissions(role)
-    if not isinstance(permits, Known) and listed is not None:
-        return Known(listed)
-    return permits or Unknown("it was not requested")
 
 
 def _membership_caveats(account: str, member: str, policies: BucketPolicies) -> tuple[Caveat, ...] | None:

@@ -7,9 +7,9 @@ waiting or deleting resources count is not documented.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
 from tpuctl.accelerators import AcceleratorType, find_accelerator_type, load_accelerators
 from tpuctl.check.facts import ProjectResources, WantedNode
@@ -18,7 +18,7 @@ from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Node, Tier
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.queued import QueuedResource
-from tpuctl.names import last_segment, region_of_zone
+from tpuctl.names import NodeName, last_segment, region_of_zone
 
 # Flex-start nodes use preemptible quota [documentation].
 _PREEMPTIBLE_MODELS = frozenset({"SPOT", "FLEX_START"})
@@ -42,6 +42,10 @@ class HeldCapacity:
     is_dead: bool
     count: int
     delete: str
+    # When its time ends by the label of the first node; None without a valid label.
+    expires: datetime | None = None
+    # Its label says that no clean-up may delete it.
+    is_kept: bool = False
 
     @property
     def pool(self) -> QuotaPool:
@@ -72,7 +76,8 @@ def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[Held
     """
     replaced = wanted.replaces.name if wanted.replaces else None
     listed = {request.name for request in resources.requests}
-    found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted)]
+    existing = {node.name: node for node in resources.nodes}
+    found = [holding for request in resources.requests for holding in _capacity_of_request(request, wanted, existing)]
     for node in resources.nodes:
         zone, node_id = node.name.zone, node.name.node_id
         if node.accelerator and node.queued_resource not in listed and node.name != replaced:
@@ -80,13 +85,24 @@ def held_capacity(resources: ProjectResources, wanted: WantedNode) -> tuple[Held
             is_dead = node.is_preempted or node.state.is_dead
             found.append(
                 HeldCapacity(
-                    f"`{zone}/{node_id}`", zone, node.accelerator, node.tier, str(node.state), is_dead, 1, delete
+                    f"`{zone}/{node_id}`",
+                    zone,
+                    node.accelerator,
+                    node.tier,
+                    str(node.state),
+                    is_dead,
+                    1,
+                    delete,
+                    node.expires,
+                    node.is_kept,
                 )
             )
     return tuple(found)
 
 
-def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterator[HeldCapacity]:
+def _capacity_of_request(
+    request: QueuedResource, wanted: WantedNode, existing: Mapping[NodeName, Node]
+) -> Iterator[HeldCapacity]:
     """Yield each kind of node that is requested."""
     replaced = wanted.replaces.name if wanted.replaces else None
     parent, rest = request.name.rpartition("/queuedResources/")[0], list(request.node_ids)
@@ -98,6 +114,9 @@ def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterato
         kept = [node for node in nodes if node.name != replaced]
         if kept and kept[0].accelerator:
             several = len(request.node_ids) > 1
+            # The labels of a node that exists may have been changed since it was requested.
+            labelled = [existing.get(node.name, node) for node in kept]
+            ends = [node.expires for node in labelled if node.expires is not None]
             yield HeldCapacity(
                 f"queued resource `{request.zone}/{last_segment(request.name)}`",
                 request.zone,
@@ -107,6 +126,8 @@ def _capacity_of_request(request: QueuedResource, wanted: WantedNode) -> Iterato
                 is_dead=request.state.is_dead,
                 count=len(kept),
                 delete=delete_queued_resource_command(wanted.project, request.zone, ids[0], all_nodes=several),
+                expires=max(ends) if len(ends) == len(labelled) else None,
+                is_kept=any(node.is_kept for node in labelled),
             )
 
 
@@ -193,7 +214,10 @@ def effective_limits(quotas: Iterable[QuotaLimit], pool: QuotaPool, zone: str) -
     alike: dict[tuple[str, str, str], list[QuotaLimit]] = {}
     for quota in quotas:
         if _pool_of_limit(quota) == pool:
-            alike.setdefault((quota.metric, quota.name, _scope_of_limit(quota)), []).append(quota)
+            # The limit applies to each zone, to each region, or (empty) to the project.
+            text = f"{quota.unit} {quota.name}".lower()
+            scope = next((word for word in ("zone", "region") if f"{{{word}}}" in text or f"per{word}" in text), "")
+            alike.setdefault((quota.metric, quota.name, scope), []).append(quota)
     for (metric, name, scope), same in alike.items():
         # The limit of the place itself applies; otherwise the one without a place, which is the default.
         own = [quota for quota in same if scope and quota.places.get(scope) == places[scope]]
@@ -233,6 +257,24 @@ class LimitUsage:
         """Return whether the limit is known to be sufficient."""
         return self.limit.value is None or (self.is_complete and not self.is_short)
 
+    def clean_up(self, now: datetime) -> tuple[str, tuple[HeldCapacity, ...]] | None:
+        """Return the options of `tpuctl gc` that would free enough, and what it would delete; None if that is too little."""
+        short = self.amount + self.needed - (self.limit.value or 0)
+        dead = tuple(one for one in self.holders if one.is_dead and not one.is_kept)
+        ended = tuple(
+            one
+            for one in self.holders
+            if not one.is_dead
+            and not one.is_kept
+            and one.surely_counts
+            and one.expires is not None
+            and one.expires <= now
+        )
+        for options, found in (("", dead), ("--expired", (*dead, *ended))):
+            if found and sum(one.size for one in found) >= short:
+                return options, found
+        return None
+
     @property
     def place(self) -> str:
         """The zone, region or project that the limit applies to."""
@@ -267,12 +309,6 @@ def _pool_of_limit(quota: QuotaLimit) -> QuotaPool | None:
         return None
     kind = max(pool.kind for pool in pools)
     return QuotaPool(pools[0].generation, any(pool.is_preemptible for pool in pools), kind)
-
-
-def _scope_of_limit(quota: QuotaLimit) -> str:
-    """Return what the limit applies to: each zone, each region, or (empty) the project."""
-    text = f"{quota.unit} {quota.name}".lower()
-    return next((scope for scope in ("zone", "region") if f"{{{scope}}}" in text or f"per{scope}" in text), "")
 
 
 def _generation_of_word(word: str, words: frozenset[str]) -> str | None:

@@ -62,7 +62,15 @@ def findings_view(
             width, colored = terminal.streams.width, terminal.colors_out
             terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
         else:
-            terminal.table((), [_finding_row(finding) for finding in (report.findings if verbose else bad)])
+            rows = []
+            for finding in report.findings if verbose else bad:
+                found = finding.found
+                text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
+                # All of the finding in one row, as the log of a CI job may be the only source of information.
+                advice = "; ".join(one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies)
+                cells = (finding.level, finding.id, found.subject, text, found.why or "", advice)
+                rows.append([Cell(one) for one in cells])
+            terminal.table((), rows)
         terminal.note(report_summary(report, elapsed))
 
     return View(
@@ -70,14 +78,6 @@ def findings_view(
         text=write,
         names=lambda: dict.fromkeys(finding.id for finding in bad),
     )
-
-
-def _finding_row(finding: Finding) -> list[Cell]:
-    """Return all of the finding in one row, as the log of a CI job may be the only source of information."""
-    found = finding.found
-    text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
-    advice = [one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies]
-    return [Cell(one) for one in (finding.level, finding.id, found.subject, text, found.why or "", "; ".join(advice))]
 
 
 def findings_page(

@@ -79,6 +79,10 @@ class TrainingJob:
         return (*given, f"--job-dir={job_dir.value}")
 
 
+# An escaped backslash is matched first: what follows it is no escape.
+_ESCAPED_PAIR = re.compile(r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}", re.IGNORECASE)
+
+
 def read_job(text: str, source: str) -> TrainingJob:
     """Return the job with a TPU in a text: a whole job, or only its TrainingInput, as YAML or JSON.
 
@@ -86,8 +90,12 @@ def read_job(text: str, source: str) -> TrainingJob:
     the other machine type.
     """
     text = text.removeprefix("\ufeff")
-    is_json = text.lstrip().startswith("{")
-    document = parse_document(_json_as_yaml(text) if is_json else text, source, most=_MAX_VALUES, as_written=True)
+    if text.lstrip().startswith("{"):
+        # JSON without what YAML rejects: tabs, and characters escaped as surrogate pairs.
+        text = _ESCAPED_PAIR.sub(
+            lambda pair: pair[0] if pair[0] == r"\\" else json.loads(f'"{pair[0]}"'), text.replace("\t", " ")
+        )
+    document = parse_document(text, source, most=_MAX_VALUES, as_written=True)
     if not isinstance(document.value, dict):
         raise InvalidInputError(
             f"{source} is not a job's configuration: it holds no `key: value` lines",
@@ -139,13 +147,6 @@ def _check_has_tpu(job: TrainingJob) -> None:
             hint = f"is `{key}` in {job.source} line {line} meant to be `{meant}`?"
             break
     raise InvalidInputError(f"{job.source} is not a job with a TPU: it does not name its machines", hint=hint)
-
-
-def _json_as_yaml(text: str) -> str:
-    """Return JSON without what YAML rejects: tabs, and characters escaped as surrogate pairs."""
-    # An escaped backslash is matched first: what follows it is no escape.
-    escape = re.compile(r"\\\\|\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}", re.IGNORECASE)
-    return escape.sub(lambda pair: pair[0] if pair[0] == r"\\" else json.loads(f'"{pair[0]}"'), text.replace("\t", " "))
 
 
 _GS_URL = re.compile(r"gs://[^\s,;'\"\\]+")

@@ -26,7 +26,7 @@ from tpuctl.models.bucket import BucketPlacement
 from tpuctl.models.grants import Grant
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
-from tpuctl.prices import Price, hourly_price
+from tpuctl.prices import Price, PriceList
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,7 @@ def rank_zones(
     resources: Fact[ProjectResources] | None = None,
     grants: tuple[Grant, ...] = (),
     egress_prices: Mapping[str, str] | None = None,
+    prices: PriceList | None = None,
 ) -> ZoneRanking:
     """Return the zones that offer the type of a spec, the best first; only those in `zones` if given.
 
@@ -160,7 +161,7 @@ def rank_zones(
         offering: Collection[str] = zones_with_type(live, spec)
     else:
         offering = documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
-    settings = CheckSettings(grants=grants, egress_prices=egress_prices or {})
+    settings = CheckSettings(grants=grants, egress_prices=egress_prices or {}, prices=prices)
     ranked = [
         ZoneRank(
             zone=wanted.zone,
@@ -169,7 +170,7 @@ def rank_zones(
             grants=_covering_grants(wanted, resources, today),
             quota=_zone_quota(wanted, quotas, resources),
             locations=best_locations(wanted.region),
-            price=hourly_price(spec.accelerator_type, wanted.zone, spec.tier),
+            price=wanted.hourly_price(spec.accelerator_type, wanted.zone, spec.tier),
         )
         for wanted in (settings.wanted(project, zone, spec) for zone in offering if not zones or zone in zones)
     ]

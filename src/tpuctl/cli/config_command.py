@@ -82,21 +82,23 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     if key is not None and app.format is OutputFormat.NAME:
         app.terminal.document("".join(_text(value) + "\n" for _, value, _ in rows))  # unchanged, for scripts
         return
+    cells = []
+    for name, value, source in rows:
+        text = _text(value)
+        lines = text.splitlines()
+        # Of several lines a terminal shows the first and their number, a pipe all of them.
+        is_long = len(lines) > 1
+        shown = Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if is_long else Cell(text)
+        cells.append((Cell(name), shown, Cell(source)))
     app.show(
         table_view(
             ("KEY", "VALUE", "SOURCE"),
-            [(Cell(name), _value_cell(_text(value)), Cell(source)) for name, value, source in rows],
+            cells,
             value=lambda: [{"key": name, "value": value, "source": source} for name, value, source in rows],
             names=lambda: [_text(value) for _, value, _ in rows],
             is_marked=False,
         )
     )
-
-
-def _value_cell(text: str) -> Cell:
-    """Return the cell of a value. Of several lines a terminal shows the first and their number, a pipe all of them."""
-    lines = text.splitlines()
-    return Cell(f"{lines[0]} … ({len(lines)} lines)", "\\n".join(lines)) if len(lines) > 1 else Cell(text)
 
 
 @cli_command(

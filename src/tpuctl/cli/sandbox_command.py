@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.request_log import LoggedCall
-    from tpuctl.sandbox.stock import StockEntry, StockLevel
+    from tpuctl.sandbox.stock import StockLevel
 
 _SANDBOX_HELP = """Try tpuctl without an account, a network or a bill: a Cloud TPU API on this machine.
 
@@ -466,12 +466,16 @@ def sandbox_stock(app: App, *, action: str | None, **options: Any) -> None:
     given = _parse_stock_options(action, options)
     if action is None:
         with app.sandbox.read() as session:
-            entries = show_stock(session, **given)
+            entries = [
+                {**_level_json(entry.level), "used": entry.used, "free": entry.free}
+                for entry in show_stock(session, **given)
+            ]
+        columns = ("zone", "acceleratorType", "tier", "nodes", "free", "from", "until")
         app.show(
             table_view(
                 _STOCK_HEADER,
-                [_stock_cells(entry) for entry in entries],
-                value=lambda: [_stock_json(entry) for entry in entries],
+                [[Cell("-" if entry[name] is None else str(entry[name])) for name in columns] for entry in entries],
+                value=lambda: entries,
                 empty="the stock is unlimited everywhere",
                 is_marked=False,
             )
@@ -517,16 +521,6 @@ def _level_json(level: StockLevel) -> dict[str, Any]:
         "from": format_timestamp(datetime.fromtimestamp(level.begin, UTC)),
         "until": format_timestamp(datetime.fromtimestamp(level.until, UTC)) if level.until is not None else None,
     }
-
-
-def _stock_json(entry: StockEntry) -> dict[str, Any]:
-    return {**_level_json(entry.level), "used": entry.used, "free": entry.free}
-
-
-def _stock_cells(entry: StockEntry) -> list[Cell]:
-    values = _stock_json(entry)
-    columns = ("zone", "acceleratorType", "tier", "nodes", "free", "from", "until")
-    return [Cell("-" if values[name] is None else str(values[name])) for name in columns]
 
 
 @cli_command("advance", asks_trust=False, without=CLOUD_OPTIONS)

@@ -28,6 +28,7 @@ _SECTIONS = {
         "create": ("tpuctl.nodes.commands.create", "Create a node; fails if it exists."),
         "delete": ("tpuctl.nodes.commands.changes:delete", "Delete nodes; fails if they do not exist."),
         "queue": ("tpuctl.nodes.commands.queue:queue_group", "Show, await and cancel requests that wait for capacity."),
+        "extend": ("tpuctl.nodes.commands.extend", "Move or remove the end of the time of nodes."),
         "gc": ("tpuctl.nodes.commands.gc", "Find and delete dead, expired and forgotten nodes and requests."),
         "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
     },

@@ -220,21 +220,24 @@ class HttpFactory:
 
     def __call__(self) -> Http:
         """Return this thread's http object."""
+        from tpuctl.cloud.transport import AuthorizedHttp, Http  # noqa: PLC0415  # 25 ms, which the sandbox does not need
+
         thread = threading.current_thread()
         with self._lock:
             if thread not in self._by_thread:
                 ended = next((one for one in self._by_thread if not one.is_alive()), None)
-                self._by_thread[thread] = self._by_thread.pop(ended) if ended else self._create()
+                if ended is not None:
+                    http = self._by_thread.pop(ended)
+                elif self._credentials is None:
+                    http = Http(self._options)
+                else:
+                    http = AuthorizedHttp(
+                        self._options, self._credentials, endpoint=self._endpoint, lock=self._token_lock
+                    )
+                self._by_thread[thread] = http
             return self._by_thread[thread]
 
     def close(self) -> None:
         """Close the connections of all threads, also of those that have ended."""
         for http in tuple(self._by_thread.values()):
             http.close()
-
-    def _create(self) -> Http:
-        from tpuctl.cloud.transport import AuthorizedHttp, Http  # noqa: PLC0415  # 25 ms, which the sandbox does not need
-
-        if self._credentials is None:
-            return Http(self._options)
-        return AuthorizedHttp(self._options, self._credentials, endpoint=self._endpoint, lock=self._token_lock)

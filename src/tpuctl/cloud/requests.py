@@ -184,30 +184,31 @@ class ApiClient:
         self, request: ApiRequest, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True
     ) -> T:
         """Do the same as `_attempt` for an answer that is not JSON; `read` gets its lower-case headers and its bytes."""
+
+        def send(left: timedelta) -> T:
+            sender = self._http_factory()
+            # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
+            sender.timeout = left.total_seconds()
+            try:
+                response, content = sender.request(
+                    request.url, method=request.method, body=request.content, headers=request.headers
+                )
+            # Raised by an http object that is not ours: it does not show whether the request was carried out.
+            except OSError as error:
+                raise AnswerLostError(f"the service did not answer: {error}") from error
+            if moment := parse_http_date(response.get("date")):
+                self.server_time = moment
+            if not 200 <= response.status < 300:
+                raise ApiRefusedError(parse_refusal(response.status, response, content, now=self._clock.now()))
+            return read(response, content)
+
         return retrying(
-            lambda left: self._send(request, read, left),
+            send,
             is_safe=is_safe,
             policy=self._policy,
             clock=self._clock,
             random=self._random,
         )
-
-    def _send(self, request: ApiRequest, read: Callable[[Mapping[str, str], bytes], T], left: timedelta) -> T:
-        sender = self._http_factory()
-        # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
-        sender.timeout = left.total_seconds()
-        try:
-            response, content = sender.request(
-                request.url, method=request.method, body=request.content, headers=request.headers
-            )
-        # Raised by an http object that is not ours: it does not show whether the request was carried out.
-        except OSError as error:
-            raise AnswerLostError(f"the service did not answer: {error}") from error
-        if moment := parse_http_date(response.get("date")):
-            self.server_time = moment
-        if not 200 <= response.status < 300:
-            raise ApiRefusedError(parse_refusal(response.status, response, content, now=self._clock.now()))
-        return read(response, content)
 
     def _pages(
         self, method: str, page: Page, read: Read[ItemT], *, payer: str | None = None, **parameters: Any

@@ -353,14 +353,36 @@ class TpuClient(ApiClient):
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
         """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
+        return self._change_map(name, "metadata", change)
+
+    def change_labels(
+        self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, expected_id: str
+    ) -> Operation:
+        """Replace the labels by the result of `change`. Retried if another client changed the node meanwhile.
+
+        Raises `ConflictError` if the node that has the name now has another id.
+        """
+        return self._change_map(name, "labels", change, expected_id=expected_id)
+
+    def _change_map(
+        self,
+        name: NodeName,
+        field: str,
+        change: Callable[[Mapping[str, str]], Mapping[str, str]],
+        *,
+        expected_id: str | None = None,
+    ) -> Operation:
         attempt = 1
         while True:
-            before = self.get_node(name).metadata
+            node = self.get_node(name)
+            if expected_id not in {None, node.id}:
+                raise ConflictError(f"`{name.node_id}` changed meanwhile: another client recreated the node")
+            before = node.raw.get(field) or {}
             after = dict(change(before))
             if after == before:
                 return Operation(None, done=True)
             try:
-                return self.update_node(name, {"metadata": after})
+                return self.update_node(name, {field: after})
             # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
             except ConflictError:
                 if attempt == _METADATA_ATTEMPTS:

@@ -347,7 +347,11 @@ class _Connection(http.client.HTTPConnection):
         self.default_port = http.client.HTTPS_PORT if scheme == "https" else http.client.HTTP_PORT
         super().__init__(authority)
         self._options, self._limit, self._server = options, limit, self.host
-        self._tls = _tls_context(options.ca_file) if scheme == "https" else None
+        self._tls: ssl.SSLContext | None = None
+        if scheme == "https":
+            # Locked, because threads that begin at the same time would each read the file, which takes 26 ms.
+            with _AUTHORITIES_LOCK:
+                self._tls = _read_authorities(options.ca_file)
         self._response: http.client.HTTPResponse | None = None
         # Hooks of http.client: it calls the one for a socket, the other for the head of an answer, also of the proxy.
         self._create_connection = self._open
@@ -473,12 +477,6 @@ def _no_token_error() -> NotSentError:
 
 def _lower_names(headers: Mapping[str, str] | None) -> dict[str, str]:
     return {name.lower(): value for name, value in (headers or {}).items()}
-
-
-def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    # Locked, because threads that begin at the same time would each read the file, which takes 26 ms.
-    with _AUTHORITIES_LOCK:
-        return _read_authorities(ca_file)
 
 
 @functools.cache

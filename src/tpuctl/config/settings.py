@@ -254,6 +254,22 @@ _SPECS: Final = (
         "every worker of a new node runs these commands as you",
         has_lines=True,
     ),
+    # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limits`.
+    _any(
+        "ttl",
+        _DURATION,
+        "time until a new node may be deleted, like 8h; of two files the lower limit",
+        shortest=timedelta(seconds=1),
+        longest=timedelta(days=365),
+    ),
+    _trusted(
+        "idle",
+        _DURATION,
+        "time without use after which a node is deleted or stopped, like 2h",
+        "nodes that are not used for this time are deleted, or stopped",
+        shortest=timedelta(minutes=5),
+        longest=timedelta(days=365),
+    ),
     _any("timeout", _DURATION, "time limit of a command", default="30m"),
     _trusted(
         "repair",
@@ -316,9 +332,22 @@ _SPECS: Final = (
         optional_fields=("until",),
     ),
     _own("no_billing_outside_grants", _BOOLEAN, "create only nodes that a grant covers"),
-    # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limit`.
+    # A project file may lower these two limits of the user file, but not raise them: see `_keep_lower_limits`.
     _any("max_price", _DOLLARS, "most that a new node may cost, in dollars per hour; of two files the lower limit"),
-    _own("allow_unknown_price", _BOOLEAN, "with `max_price`, also create nodes whose price is unknown"),
+    _any(
+        "budget",
+        _DOLLARS,
+        "most that all nodes of the project together may cost, in dollars per hour; of two files the lower limit",
+    ),
+    _any(
+        "prices",
+        _TEXT,
+        "source of prices: the built-in list, or live from the Cloud Billing Catalog, read once a day",
+        has_flag=False,
+        default="table",
+        choices=("table", "live"),
+    ),
+    _own("allow_unknown_price", _BOOLEAN, "with `max_price` and `budget`, also create nodes whose price is unknown"),
     _trusted(
         "egress_prices",
         _PAIRS,
@@ -364,6 +393,7 @@ _SPECS: Final = (
 )
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
+_OWN_LIMITS = ("max_price", "budget", "ttl")
 
 # Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = {
@@ -588,7 +618,7 @@ def resolve_settings(
         if setting := next(_candidates(spec, flags, environ, files, gcloud), None):
             found[spec.key] = setting
     _resolve_quota_project(found)
-    _keep_lower_limit(found, files)
+    _keep_lower_limits(found, files)
     untrusted = frozenset(
         key
         for key, setting in found.items()
@@ -667,15 +697,16 @@ def _resolve_quota_project(found: dict[str, ResolvedSetting]) -> None:
         found["quota_project"] = replace(setting, value=project.value)
 
 
-def _keep_lower_limit(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
-    """Replace a price limit of the project file by the lower one of the user file: only the user who pays may raise it."""
-    spec, setting = SETTINGS["max_price"], found.get("max_price")
-    if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
-        return
+def _keep_lower_limits(found: dict[str, ResolvedSetting], files: Mapping[FileKind, ConfigFile]) -> None:
+    """Replace limits of the project file by the lower ones of the user file: only the user who pays may raise them."""
     own_files: dict[FileKind, ConfigFile] = {kind: file for kind, file in files.items() if kind is not FileKind.PROJECT}
-    own = next(_candidates(spec, {}, {}, own_files, {}), None)
-    if own is not None and as_dollars(own.value) < as_dollars(setting.value):
-        found["max_price"] = own
+    for key in _OWN_LIMITS:
+        spec, setting = SETTINGS[key], found.get(key)
+        if setting is None or setting.source.kind is not SourceKind.PROJECT_FILE:
+            continue
+        own = next(_candidates(spec, {}, {}, own_files, {}), None)
+        if own is not None and parse_setting(spec, own.value) < parse_setting(spec, setting.value):
+            found[key] = own
 
 
 # Scalars stay text as written: `version: 1.10` is not a number, `off` may be the value of a label.

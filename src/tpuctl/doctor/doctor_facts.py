@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.tpu_guard import GuardReport
     from tpuctl.ssh.tpu_holders import HoldersFound
 
 
@@ -432,6 +433,7 @@ class WorkerReport:
     variables: Fact[TpuVariables]
     environments: Fact[tuple[PythonEnvironment, ...]]
     is_synchronized: Fact[bool]
+    guard: Fact[GuardReport] = field(default_factory=Absent)
 
 
 @dataclass(frozen=True, slots=True)

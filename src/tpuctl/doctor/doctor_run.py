@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.findings import CheckReport, Finding
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
-    from tpuctl.models.node import Node
 
 _DEFAULT_TIMEOUT = timedelta(seconds=4)
 
@@ -129,7 +128,15 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
     client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
     operations = OperationsClient(factory, app.clock, endpoint=endpoint)
     found = locate_node(client, app.place, app.reference(name))
-    obstacle, remedy = _why_workers_unreachable(app, found)
+    # Why no worker can be examined, and what helps.
+    obstacle, remedy = None, None
+    try:
+        check_login_state(found)  # rules cover its warnings
+        obstacle = app.workers.obstacle(found)
+        if obstacle is None:
+            app.workers.learn_host_keys(found)
+    except TpuctlError as error:
+        obstacle, remedy = error.message, error.hint
     facts = gather_node_facts(found, client, operations, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
     if obstacle is not None:
         return run_rules(facts, NODE_RULES)
@@ -141,15 +148,3 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
         has_own_key=app.settings["ssh_key"] is not None,
     )
     return (*run_rules(facts, NODE_RULES), *run_rules(workers, WORKER_RULES))
-
-
-def _why_workers_unreachable(app: App, node: Node) -> tuple[str | None, str | None]:
-    """Return why no worker can be examined, and what helps; None if they can."""
-    try:
-        check_login_state(node)  # rules cover its warnings
-        if obstacle := app.workers.obstacle(node):
-            return obstacle, None
-        app.workers.learn_host_keys(node)
-    except TpuctlError as error:
-        return error.message, error.hint
-    return None, None

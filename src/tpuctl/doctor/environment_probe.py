@@ -6,7 +6,7 @@ Slow probes run in parallel, with one deadline; a probe without a result by then
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -86,7 +86,13 @@ class EnvironmentProbe:
 
     def __init__(self, app: App, *, timeout: timedelta, node: str | None = None) -> None:
         self._app, self._environ, self._timeout, self._node = app, app.invocation.environ, timeout, node
-        self._settings = fact_of(lambda: _trusted_settings(app))
+
+        def trusted_settings() -> Settings:
+            """Return the settings. Raises an error if they cannot be used, or if their file is not trusted."""
+            app.require_trust()
+            return app.settings
+
+        self._settings = fact_of(trusted_settings)
         self._values = value_or_none(self._settings) or Settings({})
         transport = self._settings if isinstance(self._settings, Unknown) else fact_of(lambda: transport_options(app))
         # The deadline of the probes ends calls without an answer; a timeout of the transport must not come first.
@@ -94,7 +100,14 @@ class EnvironmentProbe:
         options = replace(value_or_none(transport) or TransportOptions(), connect_timeout=longer, timeout=longer)
         self._ca_file = options.ca_file
         self._cloud = choose_cloud(app, self._settings, options)
-        self._proxy = self._find_proxy(transport)
+        if isinstance(self._settings, Unknown):
+            # With invalid settings the proxy of the environment counts, if it has one.
+            transport = fact_of(lambda: TransportOptions(proxy=HttpProxy.from_environment(self._environ)))
+        self._proxy: Fact[HttpProxy] = Absent()
+        if not isinstance(transport, Known):
+            self._proxy = transport
+        elif transport.value.proxy:
+            self._proxy = Known(transport.value.proxy)
         self._home = Path(self._environ.get("HOME") or Path.home())
         self._check_settings: Fact[CheckSettings] = Absent()
         if (
@@ -187,14 +200,6 @@ class EnvironmentProbe:
             quota_project=self._values.text("quota_project"),
         )
 
-    def _find_proxy(self, transport: Fact[TransportOptions]) -> Fact[HttpProxy]:
-        """Return the proxy for requests; with invalid settings that of the environment, if it has one."""
-        if isinstance(self._settings, Unknown):
-            transport = fact_of(lambda: TransportOptions(proxy=HttpProxy.from_environment(self._environ)))
-        if not isinstance(transport, Known):
-            return transport
-        return Known(transport.value.proxy) if transport.value.proxy else Absent()
-
     def _uses_proxy(self, host: str) -> bool:
         proxy = value_or_none(self._proxy)
         return proxy is not None and proxy.applies_to(host.partition(":")[0])
@@ -227,9 +232,25 @@ class EnvironmentProbe:
         paths = (*((project_file,) if project_file else ()), user_file)
         files = [fact_of(partial(load_config_file, path)) for path in paths]
         gcloud_file, endpoint = gcloud_configuration_file(self._environ), value_or_none(self._cloud.endpoint)
+        # What is wrong with values that commands read only when they need them.
+        problems: list[str] = []
+        for spec, setting in self._values:
+            if setting is None:
+                continue
+            try:
+                parse_setting(spec, setting.value)
+            except ValueError as error:
+                invalid = invalid_value_error(spec, setting.value, setting.source.place, str(error))
+                problems.append(invalid.message)
+        # One invalid value is reason enough for invalid settings of checks.
+        is_wrong = bool(problems)
+        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
+            problems.append(self._cloud.endpoint.reason)
+        if isinstance(self._check_settings, Unknown) and not is_wrong:
+            problems.append(self._check_settings.reason)
         return ConfigFacts(
             settings=self._settings,
-            problems=tuple(dict.fromkeys(self._problems())),
+            problems=tuple(dict.fromkeys(problems)),
             files=tuple(file.value for file in files if isinstance(file, Known)),
             entries=tuple(map(path_status, paths)),
             gcloud_name=gcloud_configuration_name(self._environ),
@@ -242,23 +263,6 @@ class EnvironmentProbe:
             is_sandbox=self._cloud.is_sandbox,
             endpoint=endpoint.url() if endpoint else None,
         )
-
-    def _problems(self) -> Iterator[str]:
-        """Yield what is wrong with values that commands read only when they need them."""
-        is_wrong = False
-        for spec, setting in self._values:
-            if setting is None:
-                continue
-            try:
-                parse_setting(spec, setting.value)
-            except ValueError as error:
-                is_wrong = True
-                yield invalid_value_error(spec, setting.value, setting.source.place, str(error)).message
-        if isinstance(self._settings, Known) and isinstance(self._cloud.endpoint, Unknown):
-            yield self._cloud.endpoint.reason
-        # One invalid value is reason enough for invalid settings of checks.
-        if isinstance(self._check_settings, Unknown) and not is_wrong:
-            yield self._check_settings.reason
 
     def _project_facts(self, now: datetime, identity: CallerIdentity, network: NetworkFacts) -> ProjectFacts:
         """Ask the cloud about the project, unless credentials or network make that impossible."""
@@ -274,12 +278,16 @@ class EnvironmentProbe:
         if not isinstance(found.project, Known):
             return found
         name, zone = found.project.value, self._values.text("zone") or ""
+
+        def ask(call: ApiCall) -> Known[Any]:
+            return Known(call.send())
+
         try:
             sources = check_sources(self._app)
             calls = project_calls(sources, name)
             asked = {fact: calls[fact] for fact in ("project", "services", "billing")}
             probes: Probes = {
-                **{fact: partial(_ask, call) for fact, call in asked.items()},
+                **{fact: partial(ask, call) for fact, call in asked.items()},
                 "permissions": lambda: Known(sources.projects.test_permissions(name, NEEDED_PERMISSIONS)),
             }
             answers = self._run(probes, {fact: call.permission for fact, call in asked.items()})
@@ -306,16 +314,6 @@ class EnvironmentProbe:
         if self._values["project"] is None and value_or_none(fact_of(lambda: self._app.is_sandbox)) is False:
             return Absent()
         return fact_of(lambda: self._app.project)
-
-
-def _ask(call: ApiCall) -> Known[Any]:
-    return Known(call.send())
-
-
-def _trusted_settings(app: App) -> Settings:
-    """Return the settings. Raises an error if they cannot be used, or if their file is not trusted."""
-    app.require_trust()
-    return app.settings
 
 
 GOOGLE_HOSTS = ("tpu.googleapis.com", "compute.googleapis.com", "storage.googleapis.com", "oauth2.googleapis.com")
@@ -362,13 +360,26 @@ def choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions
     endpoint = fact_of(lambda: ApiEndpoint.parse(text)) if text else Absent()
     if isinstance(endpoint, Unknown):
         return ChosenCloud(clock=clock, endpoint=endpoint)
+
+    def gcloud_token() -> str:
+        """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
+        environ = app.invocation.environ
+        if find_program("gcloud", environ) and not gcloud_may_have_login(environ):
+            raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
+        return gcloud_access_token(environ)
+
+    # The hosts that commands call, of Google or of another endpoint, each with a URL for a request.
+    origins = {name: f"https://{name}/" for name in GOOGLE_HOSTS}
+    if isinstance(endpoint, Known):
+        own = {f"{endpoint.value.host}:{endpoint.value.port}": endpoint.value.url()}
+        origins = own if endpoint.value.is_loopback else {**own, GOOGLE_HOSTS[3]: origins[GOOGLE_HOSTS[3]]}
     cloud = ChosenCloud(
         clock=clock,
         endpoint=endpoint,
-        origins=_host_origins(value_or_none(endpoint)),
+        origins=origins,
         # Without an account, so that no project is billed.
         http=lambda: Http(replace(transport, quota_project=None)),
-        load=lambda: load_credentials(app, gcloud_token=lambda: _gcloud_token(app.invocation.environ)),
+        load=lambda: load_credentials(app, gcloud_token=gcloud_token),
         request=lambda: AuthRequest(transport),
     )
     return replace(cloud, load=None) if cloud.is_local else cloud
@@ -385,22 +396,6 @@ def _choose_sandbox(app: App, real_clock: Clock) -> ChosenCloud:
         return ChosenCloud(clock=real_clock, endpoint=Absent(), is_sandbox=True, sandbox_failure=failure)
     except TpuctlError as error:
         return ChosenCloud(clock=real_clock, is_sandbox=True, endpoint=Unknown(error.message))
-
-
-def _host_origins(endpoint: ApiEndpoint | None) -> dict[str, str]:
-    """Return the hosts that commands call, of Google or of another endpoint, each with a URL for a request."""
-    google = {name: f"https://{name}/" for name in GOOGLE_HOSTS}
-    if endpoint is None:
-        return google
-    own = {f"{endpoint.host}:{endpoint.port}": endpoint.url()}
-    return own if endpoint.is_loopback else {**own, GOOGLE_HOSTS[3]: google[GOOGLE_HOSTS[3]]}
-
-
-def _gcloud_token(environ: Mapping[str, str]) -> str:
-    """Return gcloud's token. Without a login gcloud is not started: it takes a second, and creates its folder."""
-    if find_program("gcloud", environ) and not gcloud_may_have_login(environ):
-        raise CredentialsError("gcloud is not logged in", hint="run `gcloud auth login`")
-    return gcloud_access_token(environ)
 
 
 # A `Date` header has no fractions of a second.

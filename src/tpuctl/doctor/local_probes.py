@@ -13,6 +13,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,7 +65,10 @@ def read_local_machine(
     """Return the facts about this machine. `programs` come from parallel calls of `probe_program`."""
     own = _distribution("tpuctl")
     lower_bounds = (_AT_LEAST.match(line) for line in (own and own.requires) or () if "extra ==" not in line)
-    left = _free_bytes(state)
+    bytes_left = {}
+    with suppress(OSError):
+        # The folder need not exist.
+        bytes_left[str(state)] = shutil.disk_usage(_nearest_existing(state)).free
     return LocalMachine(
         python=sys.version_info[:3],
         executable=sys.executable,
@@ -79,7 +83,7 @@ def read_local_machine(
             what: path_status(path, is_folder=True, is_written=True)
             for what, path in (("state", state), ("config", config))
         },
-        bytes_left={} if left is None else {str(state): left},
+        bytes_left=bytes_left,
         journal=_count_journal(journal) if journal else None,
         term=environ.get("TERM"),
         locale=next((environ[name] for name in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(name)), None),
@@ -115,14 +119,6 @@ def _installed_by(own: Distribution | None) -> str | None:
     if "uv" in parts and "tools" in parts:
         return "uv tool"
     return (own.read_text("INSTALLER") or "").strip() or None
-
-
-def _free_bytes(path: Path) -> int | None:
-    """Return the free bytes on the disk of a path, which need not exist. None if they cannot be read."""
-    try:
-        return shutil.disk_usage(_nearest_existing(path)).free
-    except OSError:
-        return None
 
 
 def _count_journal(folder: Path) -> Fact[int]:

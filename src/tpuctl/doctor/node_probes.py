@@ -57,6 +57,7 @@ from tpuctl.ssh.channel import AS_ROOT, AgentError, bootstrap, on_each_worker, o
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
+from tpuctl.ssh.tpu_guard import parse_guard_report
 from tpuctl.ssh.tpu_holders import HoldersFound, parse_holders
 
 if TYPE_CHECKING:
@@ -334,6 +335,7 @@ _FACTS: dict[str, Parser[Any]] = {
     "memory": _record(WorkerMemory, total=parse_integer, available=parse_integer),
     "oom_kills": _record(OomKills, count=parse_integer, last=parse_line),
     "tpu_use": _holders,
+    "guard": parse_guard_report,
     "inspection": _inspection,
     "variables": _record(
         TpuVariables,

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     )
     from tpuctl.models.node import Node
     from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.tpu_guard import GuardReport
     from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound
 
 # In percent, of a disk's room and of its inodes.
@@ -543,3 +544,45 @@ def check_same_variables(facts: AllWorkersFacts) -> Iterator[Verdict]:
         )
     if not differs:
         yield ok("variables of TPU programs are the same on all", subject=workers_text(variables))
+
+
+@workers_rule("TPU988", "guard of the node")
+def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+    """Check the guard on worker 0 that deletes the node at the end of its time: a warning if it is missing or cannot do so."""
+    report, expires = facts.reports.get(0), facts.node.expires
+    if report is None:
+        return
+    what_remains = (
+        "until it works, only `tpuctl gc --expired` and `tpuctl watch` delete the node at the end of its time"
+    )
+    start = on_node("start it again", "up")
+    match report.guard:
+        case Known(guard) if guard.is_installed and not (guard.status and guard.status.has_ended):
+            about = {"facts": {"running": guard.is_running, "log": list(guard.log[-_SHOWN:])}}
+            if (problem := guard.problem()) is None:
+                text = guard.status.text if guard.status else ""
+                yield 0, ok(f"the guard runs: {text}", **about)
+                if clock := guard.clock_note():
+                    yield 0, note(f"{clock}: the guard uses the service's time", **about)
+            else:
+                log = f"; its log ends with `{guard.log[-1]}`" if guard.log else ""
+                yield 0, warning(problem, *_guard_remedies(guard, facts.node, start), why=what_remains + log, **about)
+        case Known(_) | Absent() if expires is not None:
+            yield 0, warning("the node has a time limit and no guard", start, why=what_remains)
+        case Unknown() as fact if expires is not None:
+            yield 0, unread("its guard could not be read", fact)
+
+
+def _guard_remedies(guard: GuardReport, node: Node, start: Remedy) -> tuple[Remedy, ...]:
+    """Return how to make a guard work that does not."""
+    account = str((node.raw.get("serviceAccount") or {}).get("email") or "SERVICE_ACCOUNT")
+    match guard.status.problem if guard.status and guard.is_running else None:
+        case "permission":
+            words = ["gcloud", "projects", "add-iam-policy-binding", node.name.project]
+            command = shlex.join([*words, f"--member=serviceAccount:{account}", f"--role={guard.needed_role}"])
+            return (Remedy(f"give {account} the role {guard.needed_role}", command),)
+        case "scope" | "account":
+            return (Remedy("recreate the node with a service account and the scope cloud-platform"),)
+        case None:
+            return (start,)
+    return (run_there("show its log", "tail -n 40 ~/.tpuctl/guard/log"),)

@@ -11,11 +11,10 @@ from tpuctl.explain.conclusion import Confidence
 from tpuctl.output.terminal import Cell, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import datetime
 
     from tpuctl.explain.conclusion import Conclusion, Explanation
-    from tpuctl.explain.device_memory import MemoryUsage
     from tpuctl.explain.log_lines import LogPlace, Sighting
     from tpuctl.explain.lookup import IdEntry, Topic
     from tpuctl.explain.messages import Message
@@ -76,7 +75,12 @@ def render_explanation(explanation: Explanation, *, width: int, colored: bool) -
         if one.symptom_of is None:
             yield from _render_cause(one, width=width, colored=colored)
             for symptom in symptoms.get(one.id, ()):
-                yield from _render_symptom(symptom, width=width, colored=colored)
+                head = styled(f"  symptom: {symptom.id}", "yellow", colored=colored)
+                yield "  ".join(filter(None, (head, _where_met(symptom), _repeats(symptom.sighting))))
+                yield from _hang("    ", symptom.meaning, width)
+                # An uncertain cause must not hide the remedy of the symptom.
+                for line in symptom.remedy if symptom.confidence is not Confidence.HIGH else ():
+                    yield from _hang("    → ", line, width)
             yield ""
     if explanation.harmless:
         named = ", ".join(f"`{one.id}` ({_where_met(one)})" for one in explanation.harmless)
@@ -131,15 +135,6 @@ def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Itera
         yield from _hang("  ", f"more: {_topic_commands(topics)}", width)
 
 
-def _render_symptom(conclusion: Conclusion, *, width: int, colored: bool) -> Iterator[str]:
-    head = styled(f"  symptom: {conclusion.id}", "yellow", colored=colored)
-    yield "  ".join(filter(None, (head, _where_met(conclusion), _repeats(conclusion.sighting))))
-    yield from _hang("    ", conclusion.meaning, width)
-    # An uncertain cause must not hide the remedy of the symptom.
-    for line in conclusion.remedy if conclusion.confidence is not Confidence.HIGH else ():
-        yield from _hang("    → ", line, width)
-
-
 def _hang(first: str, text: str, width: int) -> Iterator[str]:
     """Yield a text whose further lines are indented as far as the first."""
     return wrap_text(text, first=first, rest=" " * len(first), width=width)
@@ -191,13 +186,23 @@ def _worker(worker: str | None) -> str:
 def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
     sighting = conclusion.sighting
     message = sighting.message
+    facts: dict[str, Any] = dict(sighting.facts)
+    if (use := sighting.memory) is not None:
+        # The sizes that the log gives, in bytes.
+        sizes = {"used_bytes": use.used, "limit_bytes": use.limit, "over_bytes": use.over}
+        facts |= {"space": use.space, **{name: size for name, size in sizes.items() if size is not None}}
+        if use.allocations:
+            facts["largest"] = [
+                {"bytes": one.size, "shape": one.shape, "operator": one.operator, "padding_bytes": one.padding}
+                for one in use.allocations
+            ]
     return {
         "id": conclusion.id,
         "action": str(message.action),
         "where": str(message.where),
         "confidence": str(conclusion.confidence),
         "symptom_of": conclusion.symptom_of,
-        "facts": {**sighting.facts, **_memory_to_json(sighting.memory)},
+        "facts": facts,
         "first_line": sighting.first.line or None,
         "count": sighting.count,
         "remedy": list(conclusion.remedy),
@@ -214,19 +219,6 @@ def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
         "retriable": message.retriable,
         "topics": list(message.topics),
     }
-
-
-def _memory_to_json(use: MemoryUsage | None) -> Mapping[str, Any]:
-    """Return the sizes that the log gives, in bytes."""
-    if use is None:
-        return {}
-    sizes = {"used_bytes": use.used, "limit_bytes": use.limit, "over_bytes": use.over}
-    largest = [
-        {"bytes": one.size, "shape": one.shape, "operator": one.operator, "padding_bytes": one.padding}
-        for one in use.allocations
-    ]
-    known = {name: size for name, size in sizes.items() if size is not None}
-    return {"space": use.space, **known, **({"largest": largest} if largest else {})}
 
 
 def _format_log_time(time: datetime | None) -> str | None:

@@ -446,18 +446,13 @@ class JsonRecordReader:
             self._size += len(text)
             is_end = bare in {b"}", b"},", b"}]", b"}, {"} and text.startswith(self._indent + b"}")
             if is_end or len(self._open) > _MAX_RECORD_LINES or self._size > _MAX_RECORD_BYTES:
-                record, self._open = self._open, LogLines()
-                _add_multiline(found, record)
+                whole, self._open = self._open, LogLines()
+                records = _parse_records(b"\n".join(whole.texts).strip().removeprefix(b"[").rstrip(b"],{ \t"))
+                keys = (line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") for line in whole.texts)
+                first = next((at for at, key in enumerate(keys) if key in _MESSAGE_KEYS), 0)
+                if not records or not _add_message(found, records[0], whole.numbers[first], NO_HEADER):
+                    found.extend(whole)  # no record, or one without a message
         return found
-
-
-def _add_multiline(found: LogLines, lines: LogLines) -> None:
-    """Add the message of a record over several lines; the lines themselves if they are not a record."""
-    records = _parse_records(b"\n".join(lines.texts).strip().removeprefix(b"[").rstrip(b"],{ \t"))
-    keys = (line.strip().partition(b":")[0].strip(b'"').decode("ascii", "replace") for line in lines.texts)
-    number = next((at for key, at in zip(keys, lines.numbers, strict=True) if key in _MESSAGE_KEYS), lines.numbers[0])
-    if not records or not _add_message(found, records[0], number, NO_HEADER):
-        found.extend(lines)
 
 
 def _add_message(found: LogLines, record: Mapping[str, Any], number: int, header: LineHeader) -> bool:

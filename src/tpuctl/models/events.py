@@ -30,6 +30,7 @@ class EventKind(StrEnum):
     PREEMPTED = "preempted"  # the service preempted the node
     RECOVERED = "recovered"  # the node is usable again, after a repair or by itself
     MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
+    EXPIRED = "expired"  # the time of the node has ended, and the node is deleted
     GAVE_UP = "gave-up"  # the run stops working on this node
 
 

@@ -190,8 +190,11 @@ class QueuedResource:
     def spec(self, project: str) -> NodeSpec:
         """Return the spec that requests its first node again."""
         reservation = str(self.raw.get("reservationName") or "")
+        node = self.requested_node(project)
+        has_limit = node.expires and self.created and node.expires > self.created
         return replace(
-            NodeSpec.from_node(self.requested_node(project)),
+            NodeSpec.from_node(node),
+            ttl=node.expires - self.created if node.expires and self.created and has_limit else None,
             queue=True,
             tier=self.tier,
             # `-` is any reservation of the project.

@@ -6,19 +6,18 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.durations import format_timestamp
+from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import InvalidInputError
-from tpuctl.models.node import Node, Tier
+from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL, Node, Tier
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import ANY, COUNT, INTEGER, ListOf, MapOf, Scalar, Shape
+from tpuctl.shapes import ANY, COUNT, INTEGER, TIME, ListOf, MapOf, Scalar, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
 # The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -26,7 +25,9 @@ REQUEST_LABEL = "tpuctl-request"
 REMOVAL_LABEL = "tpuctl-rm"
 # The label of a node that is requested in several zones at once. Its value identifies the race.
 RACE_LABEL = "tpuctl-race"
-_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL})
+_OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL, OWNER_LABEL})
+# The most of them that one node has: a race never requests a node that is deleted at the end of its run.
+MAX_OWN_LABELS = len(_OWN_LABELS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ _KEPT = Shape(
 _DISK = Scalar(
     "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
 )
-_LONGEST_RUN = 3650 * 86400
+_SECONDS = Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= 3650 * 86400)
 # A spec in the journal.
 JOURNALED_SPEC = Shape(
     "",
@@ -73,7 +74,8 @@ JOURNALED_SPEC = Shape(
         **dict.fromkeys(("internal_ips", "shielded_secure_boot", "queue", "is_calendar"), bool),
         "reservation": str,
         "boot_disk_size": COUNT,
-        "run_for": Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= _LONGEST_RUN),
+        **dict.fromkeys(("run_for", "ttl"), _SECONDS),
+        "expires": TIME,
         **dict.fromkeys(("labels", "metadata"), MapOf(str)),
         **dict.fromkeys(("scopes", "tags", "named"), ListOf(str)),
         "tier": Scalar("a tier", lambda value: value in list(Tier)),
@@ -123,6 +125,9 @@ class NodeSpec:
     run_for: timedelta | None = None
     # In GB.
     boot_disk_size: int | None = None
+    # When the time of a new node ends, if that is in the future; else it ends after `ttl`. Without both, never.
+    expires: datetime | None = None
+    ttl: timedelta | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
 
@@ -260,7 +265,9 @@ class NodeSpec:
             "named": sorted(self.named),
             "tier": self.tier and str(self.tier),
             "run_for": None if self.run_for is None else int(self.run_for.total_seconds()),
-            "labels": _without_own_labels(self.labels),
+            "ttl": None if self.ttl is None else int(self.ttl.total_seconds()),
+            "expires": self.expires and format_timestamp(self.expires),
+            "labels": without_own_labels(self.labels),
             "metadata": dict(self.metadata),
             "kept": dict(self.kept),
             "scopes": list(self.scopes),
@@ -271,7 +278,9 @@ class NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
         import hashlib  # noqa: PLC0415  # 2 ms, and few nodes are removed at the end of a run
 
-        text = json.dumps(self.to_json(), sort_keys=True, default=str)
+        # Runs of one spec at different times, or with other limits, have the same label.
+        identity = {key: value for key, value in self.to_json().items() if key not in {"ttl", "expires"}}
+        text = json.dumps(identity, sort_keys=True, default=str)
         return replace(self, labels={**self.labels, REMOVAL_LABEL: hashlib.sha256(text.encode()).hexdigest()[:16]})
 
     @classmethod
@@ -282,7 +291,9 @@ class NodeSpec:
         values = {name: value for name, value in data.items() if name in known}
         values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
         values["tier"] = Tier(data["tier"]) if data.get("tier") else None
-        values["run_for"] = None if data.get("run_for") is None else timedelta(seconds=int(data["run_for"]))
+        for name in ("run_for", "ttl"):
+            values[name] = None if data.get(name) is None else timedelta(seconds=int(data[name]))
+        values["expires"] = parse_timestamp(data.get("expires"))
         values["named"] = frozenset(data.get("named", ()))
         values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
         return cls(**values)
@@ -311,7 +322,7 @@ class NodeSpec:
             cidr_block=None,  # the service chooses a new one
             service_account=account.get("email"),
             scopes=tuple(account.get("scope") or ()),
-            labels=_without_own_labels(node.labels),
+            labels=without_own_labels(node.labels),
             tags=tuple(node.raw.get("tags") or ()),
             metadata=dict(node.metadata),
             data_disks=tuple(
@@ -319,6 +330,8 @@ class NodeSpec:
             ),
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
+            expires=node.expires,
+            ttl=node.expires - node.created if node.expires and node.created and node.expires > node.created else None,
             kept=kept,
         )
 
@@ -349,7 +362,7 @@ def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
     """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
     return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 

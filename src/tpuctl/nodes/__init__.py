@@ -15,6 +15,7 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` does that;
   `queue_rendering.py` shows queued resources.
 - `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
+- `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.
 - `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
   `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
   workers accept our ssh key.

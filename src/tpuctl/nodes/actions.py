@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     ConflictError,
     InvalidInputError,
@@ -24,12 +24,20 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node, NodeState
+from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
-from tpuctl.nodes.actuator import REBOOT_PAUSE, RequestedChange, check_same_node, describe_file_choices, describe_spec
+from tpuctl.nodes.actuator import (
+    PATCHABLE_STATES,
+    REBOOT_PAUSE,
+    RequestedChange,
+    check_same_node,
+    describe_file_choices,
+    describe_spec,
+)
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_node, reconcile_nodes
+from tpuctl.nodes.expiry import expiry_label
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
@@ -37,6 +45,7 @@ from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from datetime import datetime
 
     from tpuctl.clock import Clock
     from tpuctl.cloud.tpu import TpuClient
@@ -44,9 +53,6 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.tracker import ReconcileRequest
-
-# States in which the service accepts a change of labels or metadata [observed: it refuses others].
-_PATCHABLE = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
 def bring_up_nodes(
@@ -74,11 +80,15 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
     Raises `ConflictError` if another client holds the lease of that name.
     """
     context.check(name, spec)
+    spec = context.stamped(spec)
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", spec=spec.to_json())
         if chosen := describe_file_choices(context, name, spec):
             context.report(
-                EventKind.ACTION, name, f"creating {describe_spec(spec, name.zone)}{chosen}", verb=str(Verb.CREATE)
+                EventKind.ACTION,
+                name,
+                f"creating {describe_spec(context, spec, name.zone)}{chosen}",
+                verb=str(Verb.CREATE),
             )
         return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
 
@@ -127,7 +137,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
     if not changes:
         return
     what = ", ".join(changes)
-    if node.state not in _PATCHABLE:
+    if node.state not in PATCHABLE_STATES:
         text, kind = f"{what} differ and cannot be changed while it is {node.state}", EventKind.NOTE
     else:
         context.cloud.update_node(node.name, changes)
@@ -157,6 +167,42 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
 def changed_fields(node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
     """Return the API fields to write: only those whose value changes."""
     return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
+
+
+def change_expiry(
+    context: ActionContext, node: Node, new_end: Callable[[Node], datetime | None], *, timeout: timedelta | None
+) -> Node:
+    """Set the end of a node's time, or remove it for None. Return the node as it is then.
+
+    `new_end` gets the node as it is right before the change. Raises `ConflictError` in a state in which the service refuses
+    a change of labels, and if another client recreated the node.
+    """
+    name = node.name
+    if node.state not in PATCHABLE_STATES:
+        hint = f"wait until it is READY: `tpuctl wait {name.zone}/{name.node_id} --for ready`"
+        if node.state.is_dead or node.state is NodeState.DELETING:
+            hint = f"`tpuctl up {name.node_id} --ttl 8h` recreates it with a new time limit"
+        raise ConflictError(f"`{name.node_id}` is {node.state}: its time limit cannot be changed", hint=hint)
+    chosen: list[datetime | None] = []
+
+    def change(labels: Mapping[str, str]) -> dict[str, str]:
+        end = new_end(Node(name, {**node.raw, "labels": labels}))
+        chosen.append(end)
+        kept = {key: value for key, value in labels.items() if key != EXPIRY_LABEL}
+        return kept if end is None else {**kept, EXPIRY_LABEL: expiry_label(end)}
+
+    def late(waited: timedelta) -> TimedOutError:
+        return TimedOutError(
+            f"the time limit of `{name.node_id}` has not been changed after {format_duration(waited)}",
+            hint=f"check it with `tpuctl status {name.zone}/{name.node_id}`",
+        )
+
+    operation = context.cloud.change_labels(name, change, expected_id=node.id)
+    await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
+    text = "never" if chosen[-1] is None else format_timestamp(chosen[-1])
+    with suppress(JournalError):  # nothing is destroyed
+        context.record(name, "extend", reason=f"expires {text}", id=node.id)
+    return context.cloud.find_node(name) or node
 
 
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.models.node import Node
+from tpuctl.models.node import Node, NodeState
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # A guest needs this long to shut down after `sudo reboot`; before that, the old system would still answer.
 REBOOT_PAUSE = timedelta(seconds=30)
+# States in which the service accepts a change of labels or metadata [observed: it refuses others].
+PATCHABLE_STATES = frozenset({NodeState.READY, NodeState.STOPPED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,12 @@ class ActionContext:
     # The name of the project file, and the settings of the node that come from it.
     project_file: str = ""
     chosen_by_file: Mapping[str, str] = field(default_factory=dict)
+    # Returns the label of who creates a node, empty without one.
+    owner: Callable[[], str] = str
+
+    def stamped(self, spec: NodeSpec) -> NodeSpec:
+        """Return the spec of a node that is created now, with the labels of its end and its owner."""
+        return stamp_spec(spec, owner=self.owner(), now=self.server_now())
 
     def check(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None = None) -> None:
         """Raise `CheckFailedError` if the node must not be created. `replaces` is the node that is deleted before."""
@@ -137,10 +146,12 @@ def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec
     return f" ({', '.join(chosen)}: from {context.project_file})" if chosen else ""
 
 
-def describe_spec(spec: NodeSpec, zone: str) -> str:
+def describe_spec(context: ActionContext, spec: NodeSpec, zone: str) -> str:
     """Describe a spec and its price, if that is known: `v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h`."""
     shape = f" ({spec.topology})" if spec.topology else ""
     tier = f", {spec.tier}" if spec.tier else ""
-    price = hourly_price(spec.accelerator_type, zone, spec.tier)
+    # The check before the creation has read the prices: nothing is read between the announcement and the request.
+    price_of = context.preflight.settings.hourly_price if context.preflight else hourly_price
+    price = price_of(spec.accelerator_type, zone, spec.tier)
     cost = "" if price.per_hour is None else f", {price}"
     return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}{cost}"

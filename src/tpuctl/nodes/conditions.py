@@ -140,6 +140,8 @@ class Policy:
     may_start: bool = False
     # Delete and recreate a node that differs from its spec.
     replace: bool = False
+    # Cancel a queued resource that differs from its spec, and ask again: nothing is lost but its place.
+    replace_request: bool = False
     # The run keeps the node usable: it repairs the node unless a process holds its TPU or that is unknown.
     is_keeper: bool = False
     # Repair the node even if it may be in use.

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -28,8 +28,9 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
 from tpuctl.nodes.actuator import (
+    PATCHABLE_STATES,
     REBOOT_PAUSE,
     LeaseLostError,
     RequestedChange,
@@ -57,10 +58,14 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
+from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
+from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard, TakenOverError
+from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
+from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
 from tpuctl.ssh.keys import add_metadata_key
 from tpuctl.ssh.routes import UnreachableError
@@ -68,13 +73,14 @@ from tpuctl.ssh.routes import UnreachableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
+    from datetime import datetime
 
-    from tpuctl.models.node import Node
     from tpuctl.models.operation import Operation
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Change
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.ssh_workers import SetupResult
 
 _CONDITION_PHRASES = {
@@ -147,6 +153,7 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
     """Take the next step for one node. Return its result when finished, None to be called again."""
     try:
         with node.within_deadline():
+            node.ensure_expiry()
             if not once:
                 node.ensure_ssh_key()
             decision = node.decide()
@@ -188,12 +195,18 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     """Run the set-up, report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
     node.run_setup()
+    node.start_guard(level)
     node.record_usable(level)
-    text = f"{_describe_reached(node.policy, level)} after {format_duration(took)}" + (f"; {note}" if note else "")
+    notes = [note, expiry_note(node.tracker.node, node.server_now())] if level.is_usable else [note]
+    text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
     if node.was_repaired:
         node.report_and_journal(EventKind.RECOVERED, text, goal=str(level), took=took.total_seconds())
     else:
         node.report(EventKind.REACHED, text, goal=str(level), took=took.total_seconds())
+    if level.is_usable and node.has_expired:
+        ended = expiry_note(node.tracker.node, node.server_now())
+        text = f"its time has ended, it {ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
+        node.report(EventKind.NOTE, text)
     return NodeResult(node.seen.node)
 
 
@@ -340,13 +353,17 @@ def watch_nodes(
     until: timedelta | None,
     each_round: Callable[[], None],
     move: Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None] = lambda _: None,
+    delete_expired: Callable[[Node], bool] | None = None,
+    end_idle: Callable[[Node, IdleLimit], bool] | None = None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
-    the same node in another zone, which is watched from then on, and a pause before it. Raises `AccessError` as soon as the
-    credentials stop working, and `ConflictError` if another client already holds the lease of a node.
+    the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
+    deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. `end_idle`
+    stops or deletes a node that was idle for the time of its limit, and returns whether it did. Raises `AccessError` as soon
+    as the credentials stop working, and `ConflictError` if another client already holds the lease of a node.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -363,11 +380,12 @@ def watch_nodes(
             for node, failure in controller.observe_due():
                 try:
                     # Before the step, which would ask again in the same zone.
-                    if failure is None and node.may_move and (successor := move(node)):
+                    is_movable = failure is None and node.ending is None and node.may_move
+                    if is_movable and (successor := move(node)):
                         errors.pop(node.name, None)
                         controller.replace(node, *successor)
                         continue
-                    error = failure or _watch_step(context, node)
+                    error = failure or _watch_step(context, node, delete_expired, end_idle)
                 except TpuctlError as unmovable:
                     error = unmovable
                 if error is None:
@@ -380,7 +398,7 @@ def watch_nodes(
                     errors[node.name] = error
                     node.has_degraded = True
                     node.pause(_WATCH_INTERVAL)
-                if isinstance(error, NotFoundError | TakenOverError):
+                if node.has_ended or isinstance(error, NotFoundError | TakenOverError):
                     controller.remove(node)
             each_round()
             controller.sleep(until=end)
@@ -400,15 +418,25 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
     return replace(task, attempts=tried, spec=spec)
 
 
-def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | None:
+def _watch_step(
+    context: ActionContext,
+    node: NodeReconciler,
+    delete_expired: Callable[[Node], bool] | None,
+    end_idle: Callable[[Node, IdleLimit], bool] | None,
+) -> TpuctlError | None:
     """Take the next step for one node. Return the error if nothing more can be done for it, else None."""
     try:
+        if delete_expired is not None and node.has_expired:
+            _end_expired(context, node, delete_expired)
+            return None
         node.ensure_ssh_key()
         was_usable = node.is_usable
         decision = node.decide()
         match decision:
             case Done(level, note):
                 _keep_usable(node, level, note, was_usable=was_usable)
+                if end_idle is not None:
+                    _end_if_idle(context, node, end_idle)
             case Requeue():
                 # A node that an earlier run created and did not finish is also reported once it is usable.
                 if (was_usable or node.seen.is_ours) and not node.seen.outage:
@@ -442,10 +470,73 @@ def _watch_step(context: ActionContext, node: NodeReconciler) -> TpuctlError | N
     return None
 
 
+def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callable[[Node, IdleLimit], bool]) -> None:
+    """Stop or delete a node that was idle for the time of its limit, and end its watch."""
+    found, limit, idle = node.seen.node, node.task.idle, node.idle_time
+    if found is None or limit is None or idle is None:
+        return
+    left = limit.after - idle
+    if left > timedelta():
+        action = limit.action_for(found)
+        if left <= IDLE_WARNING and action is not None and not node.has_warned_of_idleness:
+            node.has_warned_of_idleness = True
+            text = f"idle for {format_duration(idle)}: it is {action.past} in {format_duration(left)} unless it is used"
+            node.report(EventKind.NOTE, text)
+        return
+    node.lease.keep()
+    if end_idle(found, limit):
+        if limit.action_for(found) is IdleAction.DELETE:
+            node.ending = NodeEnding(found.id, context.clock.monotonic())
+        else:
+            node.has_ended = True
+    node.forget_idleness()
+
+
+# A deletion that the service accepted and that does not show for this long is sent again.
+_DELETION_LAG = timedelta(minutes=5)
+
+
+def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[[Node], bool]) -> None:
+    """Delete a node whose time has ended, once, and end its watch when the API shows that it is gone."""
+    found, ending, now = node.seen.node, node.ending, context.clock.monotonic()
+    if ending is not None and (found is None or found.id != ending.node_id):
+        node.has_ended = True
+        return
+    if found is None or node.seen.outage:
+        node.requeue(Requeue(_WATCH_INTERVAL, "the API does not answer"))
+        return
+    is_sent = ending is not None and now - ending.since < _DELETION_LAG
+    if is_sent or found.state is NodeState.DELETING:
+        node.ending = ending or NodeEnding(found.id, now)
+    elif found.state is NodeState.CREATING:
+        node.requeue(Requeue(_WATCH_INTERVAL, "its time has ended: it is deleted when it is no longer CREATING"))
+        return
+    else:
+        node.lease.keep()
+        try:
+            node.ending = NodeEnding(found.id, now) if delete(found) else None
+        except (ServiceUnavailableError, QuotaError) as error:
+            node.tracker.record_outage(error)
+        except DeletionRefusedError as error:
+            # Its queued resource is in a state that forbids it, which passes.
+            node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: {error.message}"))
+            return
+    node.pause(_WATCH_INTERVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEnding:
+    """The deletion of a node whose time has ended; `since` is monotonic."""
+
+    node_id: str
+    since: timedelta
+
+
 def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, was_usable: bool) -> None:
     """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
     if not was_usable:
         node.run_setup()
+        node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
         text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
@@ -457,6 +548,8 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
     node.pause(_WATCH_INTERVAL)
 
 
+# Two examinations with more time between them say nothing about that time.
+_LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
 # The part of a delay by which a node may be fetched early, together with others.
@@ -475,11 +568,18 @@ class NodeReconciler:
         self.lease = task.lease or LeaseGuard(context, task.name, task.purpose, force_lease=task.force_lease)
         self.tracker = NodeTracker(context, task)
         self._acted_at: timedelta | None = None
+        # Since when the node is idle, and when its workers were examined last; monotonic.
+        self._idle_since: timedelta | None = None
+        self._examined_at: timedelta | None = None
+        self.has_warned_of_idleness = False
         self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
         # The failure after which the node was last requested again: its verb and count.
         self._failure_tried_after: object = None
         self.was_repaired = self.has_degraded = False
+        # The deletion of a node whose time has ended, and whether that is complete.
+        self.ending: NodeEnding | None = None
+        self.has_ended = False
         self.due = context.clock.monotonic()
         # A list call made for other nodes also serves this node, up to this long before it is due.
         self.slack = timedelta()
@@ -504,6 +604,13 @@ class NodeReconciler:
     def is_usable(self) -> bool:
         """Return whether the node was usable at the last decision."""
         return self._usable_since is not None
+
+    @property
+    def has_expired(self) -> bool:
+        """Return whether the time of the node has ended, or the node is being deleted for that."""
+        node = self.seen.node
+        is_over = node is not None and not self.seen.outage and not node.is_kept and is_expired(node, self.server_now())
+        return self.ending is not None or is_over
 
     @property
     def was_stopped_by_us(self) -> bool:
@@ -538,6 +645,34 @@ class NodeReconciler:
             self.tracker.policy = replace(self.policy, goal=Condition.HEALTHY)
             self.tracker.workers = ()
             self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
+        if self.task.idle is not None and self.is_usable:
+            self._examine_activity()
+
+    @property
+    def idle_time(self) -> timedelta | None:
+        """How long all workers were idle at the last examination; None if one was in use, or could not be examined."""
+        if self._idle_since is None or self._examined_at is None:
+            return None
+        return self._examined_at - self._idle_since
+
+    def forget_idleness(self) -> None:
+        """Count the time without use from the next examination on."""
+        self._idle_since, self.has_warned_of_idleness = None, False
+
+    def _examine_activity(self) -> None:
+        """Examine the workers of a usable node. A longer pause between two examinations hides what happened meanwhile."""
+        node, now = self.seen.node, self._context.clock.monotonic()
+        if node is None or (self._examined_at is not None and now - self._examined_at > _LONGEST_BLINDNESS):
+            self.forget_idleness()
+        self._examined_at = now
+        try:
+            is_idle = node is not None and not self._context.workers.find_activity(node)
+        except TpuctlError:
+            is_idle = False
+        if not is_idle:
+            self.forget_idleness()
+        elif self._idle_since is None:
+            self._idle_since = now
 
     def decide(self) -> Decision:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
@@ -549,6 +684,7 @@ class NodeReconciler:
             decision = self._decide(since_action)
         if not isinstance(decision, Done) and not self.seen.outage:
             self._usable_since = None
+            self.forget_idleness()
         return decision
 
     def _decide(self, since_action: timedelta | None) -> Decision:
@@ -645,6 +781,22 @@ class NodeReconciler:
             )
         self._key_sent_to = node.id
 
+    def ensure_expiry(self) -> None:
+        """Give a node that exists the end that the user named, once its labels can be changed."""
+        node, end = self.seen.node, self.tracker.ends
+        if node is None or end is None or node.state not in PATCHABLE_STATES:
+            return
+        if self.seen.differences or self.tracker.requested.pending:
+            return  # it may be deleted, and the next one is created with that end
+        if node.expires != end:
+            self.report(
+                EventKind.ACTION, f"setting the end of its time: {format_timestamp(end)}", verb=str(Verb.UPDATE)
+            )
+            label = {EXPIRY_LABEL: expiry_label(end)}
+            self._context.cloud.change_labels(self.name, lambda labels: {**labels, **label}, expected_id=node.id)
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": {**node.labels, **label}}))
+        self.tracker.ends = None
+
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
         now, node = self._context.clock.monotonic(), self.seen.node
@@ -675,6 +827,22 @@ class NodeReconciler:
         finally:
             history.record_setup(node, ok=is_done)
 
+    def start_guard(self, level: Condition) -> None:
+        """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
+        node, limit = self.seen.node, self.task.idle
+        if node is None or self.task.purpose is None or not level.is_usable:
+            return
+        if node.expires is None and limit is None:
+            return
+        started = start_node_guard(self._context, node, limit, has_ssh=level.includes(Condition.SSH))
+        self.report(EventKind.NOTE, started.text)
+        until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
+        self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
+
+    def server_now(self) -> datetime:
+        """Return the time of the service's clock."""
+        return self._context.server_now()
+
     def pause(self, duration: timedelta) -> None:
         """Become due again after that time, with a jitter of a fifth."""
         pause = duration * (0.8 + 0.4 * self._context.random.random())
@@ -702,24 +870,29 @@ class NodeReconciler:
         context, spec = self._context, self.tracker.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
+        spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"
-            ready(f"{verb} {describe_spec(spec, self.name.zone)}{chosen}: {reason}")
+            ready(f"{verb} {describe_spec(context, spec, self.name.zone)}{chosen}: {reason}")
             try:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
+        self.tracker.ends = None
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
         window = queue_window(self.policy, self.tracker.left, self._context.server_now())
+        if spec.expires is not None:
+            text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
+            self.report(EventKind.NOTE, text)
         if window.valid_until is None:
             self.report(EventKind.NOTE, "the request has no end: limit it with `--queue-for 6h` or `--timeout 6h`")
         return self._context.cloud.create_queued_resource(self.name, spec, window)

@@ -45,7 +45,7 @@ FORECAST = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class SeenState:
     """The state of a node as one writer of the journal saw it; without a writer it is the API's answer."""
 
     at: datetime
@@ -67,7 +67,7 @@ class BilledTime:
     at_most: bool = False
 
 
-def billed_time(sightings: Sequence[Sighting], created: datetime | None, now: datetime) -> BilledTime:
+def billed_time(sightings: Sequence[SeenState], created: datetime | None, now: datetime) -> BilledTime:
     """Return the billed time of one node from what was seen of it, oldest first.
 
     A change between two sightings of one writer is exact, as a run polls without a break. The moment of any other change is
@@ -75,7 +75,7 @@ def billed_time(sightings: Sequence[Sighting], created: datetime | None, now: da
     """
     chips, since = timedelta(), None
     is_about = at_least = at_most = False
-    before: Sighting | None = None
+    before: SeenState | None = None
     is_new = True
     for seen in sightings:
         at, billing = max(min(seen.at, now), created or seen.at), billing_in(seen.state)
@@ -96,7 +96,7 @@ def billed_time(sightings: Sequence[Sighting], created: datetime | None, now: da
     return BilledTime(chips, since, is_about=is_about, at_least=at_least, at_most=at_most)
 
 
-def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[Sighting]:
+def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[SeenState]:
     """Return what the journal has seen of this very node, oldest first, and at last its present state."""
     found = []
     for entry in entries:
@@ -106,8 +106,8 @@ def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[S
         # An id belongs to one creation; several nodes may have had the name.
         is_of_node = entry["id"] == node.id if entry.get("id") else node.created is not None and at >= node.created
         if is_of_node:
-            found.append(Sighting(at, seen, str(entry.get("by"))))
-    return [*sorted(found, key=lambda one: one.at), Sighting(now, node.state)]
+            found.append(SeenState(at, seen, str(entry.get("by"))))
+    return [*sorted(found, key=lambda one: one.at), SeenState(now, node.state)]
 
 
 def _seen_state(entry: Mapping[str, Any]) -> NodeState | None:
@@ -241,7 +241,7 @@ def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: 
     Type and tier are those of the last `create` before.
     """
     dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
-    lives: list[tuple[Price, datetime | None, list[Sighting]]] = []
+    lives: list[tuple[Price, datetime | None, list[SeenState]]] = []
     price, created, last_id = prices.hourly_price("", zone, None), None, ""
     for at, entry in sorted(dated, key=lambda one: one[0]):
         event, state, writer = entry.get("event"), _seen_state(entry), str(entry.get("by"))
@@ -253,9 +253,9 @@ def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: 
                 lives.append((price, created, []))
                 created = None
             last_id = entry.get("id") or last_id
-            lives[-1][2].append(Sighting(at, state, writer))
+            lives[-1][2].append(SeenState(at, state, writer))
         elif event in {"state", "delete"} and lives:
-            lives[-1][2].append(Sighting(at, NodeState.DELETING, writer))
+            lives[-1][2].append(SeenState(at, NodeState.DELETING, writer))
     costs = []
     for of_life, begin, sightings in lives:
         billed = billed_time(sightings, begin, now)

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.models.node import EXPIRY_LABEL
+from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL
 from tpuctl.models.spec import MAX_LABEL_LENGTH
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
 
 # How much longer than its run a node of `run --up --rm` lives, if the client was killed.
 DEFAULT_GRACE: Final = timedelta(hours=1)
-LONGEST_TIME: Final = timedelta(days=366)
+LONGEST_TIME: Final = timedelta(days=365)
 
 
 def expiry_label(moment: datetime) -> str:
@@ -39,6 +41,36 @@ def is_expired(node: Node, now: datetime) -> bool:
 def extended_expiry(node: Node, by: timedelta, now: datetime) -> datetime:
     """Return the new end of a node: counted from its present end, or from now if it has none or has passed it."""
     return max(node.expires or now, now) + by
+
+
+def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
+    """Return the spec of a node that is created now, with the labels of its end and its owner.
+
+    Its end is `spec.expires`; once that has passed it is `spec.ttl` from now.
+    """
+    end = spec.expires
+    if end is None or end <= now:
+        end = None if spec.ttl is None else (now + spec.ttl).replace(microsecond=0)
+    labels = dict(spec.labels)
+    if end is not None:
+        labels[EXPIRY_LABEL] = expiry_label(end)
+    if owner:
+        labels[OWNER_LABEL] = owner
+    return replace(spec, expires=end, labels=labels)
+
+
+def inherit_expiry(spec: NodeSpec, node: Node, *, is_keeper: bool) -> NodeSpec:
+    """Return the spec to recreate a node: it keeps its end, or gets the same duration again if that has passed.
+
+    A node without an end gets none from a keeper, such as `watch`; other commands give it that of the spec.
+    """
+    if node.expires is None:
+        ttl = None if is_keeper else spec.ttl
+        return spec if (spec.expires, spec.ttl) == (None, ttl) else replace(spec, expires=None, ttl=ttl)
+    if node.expires == spec.expires:
+        return spec
+    lasted = node.expires - node.created if node.created and node.expires > node.created else None
+    return replace(spec, expires=node.expires, ttl=spec.ttl or lasted)
 
 
 def expiry_note(node: Node, now: datetime | None) -> str:

@@ -9,25 +9,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.quotas import QuotaPool
 from tpuctl.durations import format_duration
+from tpuctl.models.billing import NOTHING, UNKNOWN_AMOUNT, Billing, Dollars, billing_in, sum_dollars
 from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, Node, NodeState, QueuedState, Tier
 from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
-from tpuctl.prices import Price, hourly_price
+from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.prices import PriceList
 
-# A change of the node is under way: its end is waited for, whoever started it.
+# A change of the node is under way: its end is waited for.
 _IN_TRANSITION: Final = frozenset(
     {
         *(NodeState.CREATING, NodeState.STARTING, NodeState.RESTARTING, NodeState.REIMAGING),
@@ -87,6 +88,9 @@ class GarbageFacts:
     # The nodes that another process works on, with who does, or why the lease cannot be read.
     leases: Mapping[NodeName, str] = field(default_factory=dict)
     idleness: Mapping[NodeName, Idleness] = field(default_factory=dict)
+    prices: PriceList = field(default_factory=price_table)
+    # The nodes that grants cover: their chips are free.
+    covered: Collection[NodeName] = ()
 
 
 @dataclass(frozen=True)
@@ -186,7 +190,7 @@ class GarbageItem:
     # None for a type that the table lacks.
     quota: QuotaHeld | None
     # Dollars per hour now.
-    price: Price
+    per_hour: Dollars
     left_because: str = ""
     # It belongs to others, which alone keeps it.
     is_of_others: bool = False
@@ -242,9 +246,9 @@ def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, 
         return None
     if group.nodes and all(node.state is NodeState.DELETING for node in group.nodes):
         return None
-    price = _hourly_cost(group)
+    per_hour = _hourly_cost(group, facts)
     age = None if group.created is None else max(now - group.created, timedelta())
-    item = GarbageItem(group, None, "", age, _quota_held(group), price)
+    item = GarbageItem(group, None, "", age, _quota_held(group), per_hour)
     found = [_reason_of(part, group, facts, rules, now) for part in group.described]
     reasons = [reason for reason in found if reason is not None]
     if not reasons:
@@ -361,16 +365,19 @@ def _quota_held(group: ResourceGroup) -> QuotaHeld | None:
     return QuotaHeld(QuotaPool.of(accelerator, tier), accelerator.size * count, accelerator.generation.unit)
 
 
-def _hourly_cost(group: ResourceGroup) -> Price:
-    """Return what a group costs for an hour now. Only READY nodes bill; whether one in a rarer state does is unknown."""
-    known = hourly_price(group.accelerator_type, group.zone, group.tier)
-    total: Decimal | None = Decimal(0)
+def _hourly_cost(group: ResourceGroup, facts: GarbageFacts) -> Dollars:
+    """Return what the nodes of a group cost for an hour now; a request without nodes costs nothing."""
+    amounts = []
     for node in group.nodes:
-        if is_dead_record(node) or node.state is NodeState.CREATING:
-            continue
-        of_node = hourly_price(node.accelerator_type, group.zone, group.tier).per_hour
-        total = total + of_node if total is not None and of_node is not None and node.state is NodeState.READY else None
-    return replace(known, per_hour=total, is_about=known.is_about and bool(total))
+        billing = billing_in(node.state)
+        if billing is Billing.NOTHING or node.name in facts.covered:
+            amounts.append(NOTHING)
+        elif billing is Billing.CHIPS:
+            price = facts.prices.hourly_price(node.accelerator_type, group.zone, group.tier)
+            amounts.append(Dollars(price.per_hour, is_about=price.per_hour is not None and price.is_about))
+        else:
+            amounts.append(UNKNOWN_AMOUNT)
+    return sum_dollars(amounts)
 
 
 def freed_quota(items: Sequence[GarbageItem]) -> tuple[QuotaHeld, ...]:
@@ -381,9 +388,3 @@ def freed_quota(items: Sequence[GarbageItem]) -> tuple[QuotaHeld, ...]:
             before = sums.get(held.pool)
             sums[held.pool] = replace(held, amount=held.amount + (before.amount if before else 0))
     return tuple(sums[pool] for pool in sorted(sums, key=str))
-
-
-def saved_dollars(items: Sequence[GarbageItem]) -> tuple[Decimal, bool]:
-    """Return dollars per hour of these items together, and whether that is all: False if a price is unknown."""
-    known = [item.price.per_hour for item in items if item.price.per_hour is not None]
-    return sum(known, Decimal(0)), len(known) == len(items)

@@ -227,7 +227,7 @@ class GarbageRemover:
             facts = replace(facts, idleness=self._examine(group))
         again = judge_group(group, facts, self._rules, self._context.server_now())
         if again is None or again.reason is not item.reason:
-            raise _NotDeletedError(RemovalOutcome.LEFT, f"it is no longer {item.why}")
+            raise _NotDeletedError(RemovalOutcome.LEFT, f"this is no longer so: {item.why}")
         if again.left_because:
             raise _NotDeletedError(RemovalOutcome.LEFT, again.left_because)
 
@@ -249,7 +249,6 @@ class GarbageRemover:
         context, group, removal = self._context, item.group, None
         if group.request is not None:
             name = group.request.node_name(group.project)
-            context.report(EventKind.ACTION, name, f"deleting its queued resource ({item.why})", verb=str(Verb.DELETE))
             removal = RequestRemoval(context, name, group.request, until=until)
             removal.send(wait=False)
         changes = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.models.node import NodeState
-from tpuctl.nodes.garbage import freed_quota, is_dead_record, saved_dollars
+from tpuctl.models.billing import Billing, billing_in, sum_dollars
+from tpuctl.nodes.garbage import freed_quota
 from tpuctl.output.terminal import Cell
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.garbage import GarbageItem
     from tpuctl.nodes.garbage_removal import RemovalResult
 
-GARBAGE_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "AGE", "QUOTA", "$/H", "WHY")
+GARBAGE_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "AGE", "QUOTA", "$/HOUR", "WHY")
 _MOST_LINES = 20
 _MOST_NAMES = 3
 
@@ -40,12 +40,12 @@ def garbage_row(item: GarbageItem) -> tuple[Cell, ...]:
 
 
 def _price_cell(item: GarbageItem) -> Cell:
-    per_hour = item.price.per_hour
-    if per_hour is not None:
-        return Cell(f"{'~' if item.price.is_about else ''}{per_hour:,}", plain=str(per_hour))
-    alive = [node for node in item.group.nodes if not is_dead_record(node)]
-    # Its disk bills, at a price that the table does not have.
-    return Cell("disk only" if all(node.state is NodeState.STOPPED for node in alive) else "?")
+    amount = item.per_hour.amount
+    if amount is not None:
+        return Cell(str(item.per_hour), plain=str(item.per_hour.to_json()["dollars"]))
+    # Its disk is billed, at a price that is in no list.
+    is_stopped = {billing_in(node.state) for node in item.group.nodes} <= {Billing.DISK, Billing.NOTHING}
+    return Cell("disk only" if is_stopped else "?", plain="?")
 
 
 def garbage_json(item: GarbageItem, result: RemovalResult | None = None) -> dict[str, Any]:
@@ -68,7 +68,7 @@ def garbage_json(item: GarbageItem, result: RemovalResult | None = None) -> dict
         "reason": item.reason and str(item.reason),
         "why": item.why,
         "quota": quota,
-        "price": item.price.to_json(),
+        "perHour": item.per_hour.to_json(),
         "delete": item.is_deleted,
         "leftBecause": (result.text if result else item.left_because) or None,
         **({"outcome": str(result.outcome)} if result else {}),
@@ -98,7 +98,5 @@ def _kept(items: Sequence[GarbageItem], results: Mapping[str, str]) -> list[tupl
 
 def sum_line(items: Sequence[GarbageItem]) -> str:
     """Return what these items hold together: `12 chips of on-demand v5p, $8.40/h`."""
-    dollars, is_all = saved_dollars(items)
     quota = [str(held) for held in freed_quota(items)]
-    about = "about " if any(item.price.is_about for item in items) else ""
-    return ", ".join([*quota, f"{'' if is_all else 'at least '}{about}${dollars:,}/h"])
+    return ", ".join([*quota, f"{sum_dollars(item.per_hour for item in items)}/h"])

@@ -27,6 +27,7 @@ from tpuctl.nodes.journal_entries import (
     decode_entries,
     encode_entry,
     entries_of_type,
+    had_no_capacity,
     has_lost_race,
     merge_journals,
     shorten_journal,
@@ -130,10 +131,18 @@ class Journal:
         return self._store.names()
 
     def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
-        """Return the names of one node in several zones without the zones that lost a race for it."""
+        """Return the names of one node in several zones without the zones that lost a race for it, or had no capacity.
+
+        All of them if it is in none of these zones.
+        """
         if len(names) < 2:
             return list(names)
-        return [name for name in names if not has_lost_race(self.entries(name, rotated=False), name.zone)]
+        kept = []
+        for name in names:
+            entries = self.entries(name, rotated=False)
+            if not has_lost_race(entries, name.zone) and not had_no_capacity(entries):
+                kept.append(name)
+        return kept or list(names)
 
     def usual(
         self, project: str, accelerator_type: str, zone: str, *, limit: int = 50

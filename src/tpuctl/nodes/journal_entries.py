@@ -32,7 +32,7 @@ _LINE = Shape(
         **dict.fromkeys(("race", "winner", "created"), str),
         "zones": ListOf(SEGMENT),
         **dict.fromkeys(("ok", "repair", "over"), bool),
-        "at": TIME,
+        **dict.fromkeys(("at", "until"), TIME),
         "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
         "spec": JOURNALED_SPEC,
     },
@@ -179,6 +179,37 @@ def has_lost_race(entries: JournalEntries, zone: str) -> bool:
         elif entry.get("event") == "create":
             has_lost = False
     return has_lost
+
+
+def had_no_capacity(entries: JournalEntries) -> bool:
+    """Return whether the last creation found no capacity or quota, and left no node."""
+    found_none = is_there = False
+    for entry in entries:
+        match entry.get("event"):
+            case "create":
+                found_none = is_there = False
+            case "state":
+                is_there = entry.get("state") is not None
+            case "gave-up":
+                found_none = entry.get("error") in {"no_capacity", "quota"}
+    return found_none and not is_there
+
+
+def may_have_node(entries: JournalEntries, zone: str) -> bool:
+    """Return whether tpuctl has requested or seen a node in this zone, and not seen or requested its end since."""
+    has_node, winner = False, None
+    for entry in entries:
+        match entry.get("event"):
+            case "create" | "bringing-up" | "usable" | "recovered":
+                has_node = True
+            case "delete":
+                has_node = False
+            case "state":
+                has_node = entry.get("state") is not None
+            case "race":
+                winner = entry.get("winner") or winner
+                has_node = has_node and (not entry.get("over") or winner == zone)
+    return has_node
 
 
 def usable_spans(entries: JournalEntries) -> list[TimeSpan]:

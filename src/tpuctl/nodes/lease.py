@@ -675,7 +675,7 @@ def hold_lease(
 
 
 class ZoneLeases:
-    """The leases of one node in several zones: whoever ends one of them ends the run."""
+    """The leases of one node in several zones: the end of one of them ends the run."""
 
     def __init__(self, context: ActionContext, *, force_lease: bool) -> None:
         self._context, self._force_lease = context, force_lease

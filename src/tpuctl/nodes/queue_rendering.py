@@ -91,7 +91,7 @@ def _begin_cell(begin: StateBegin | None, now: datetime) -> Cell:
 
 def _end_cell(request: QueuedResource, now: datetime) -> Cell:
     end = request.valid_until
-    if end is None:
+    if end is None or request.state is QueuedState.ACTIVE:
         return Cell("")
     left = end - now
     text = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
@@ -161,7 +161,7 @@ def request_details(
         yield "created", _moment(request.created, now), ""
     if request.valid_after:
         yield "valid after", _moment(request.valid_after, now), ""
-    if request.valid_until:
+    if request.valid_until and request.state is not QueuedState.ACTIVE:
         yield "valid until", _moment(request.valid_until, now), ""
     for node_id in request.node_ids[:8]:
         node = nodes.get(node_id)
@@ -185,7 +185,9 @@ def request_error(cloud: TpuClient, request: QueuedResource) -> TpuctlError | No
     """Return why a request FAILED, as the error of an operation; None if the service does not say. Hints name its node."""
     if request.error is None:
         return None
-    error = cloud.operation_error(request.error)
+    from tpuctl.nodes.queueing import request_failure  # noqa: PLC0415  # most requests have not failed
+
+    error = request_failure(request, cloud.operation_error(request.error), is_left=True)
     if error.hint:
         # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
         node_id = next(iter(request.node_ids), "NODE")

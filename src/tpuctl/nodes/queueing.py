@@ -83,11 +83,11 @@ def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedRes
 
 
 def _decide_different_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
-    if not (policy.may_create or policy.replace) or seen.node is not None:
+    if not (policy.may_create or policy.replace_request) or seen.node is not None:
         return None  # an existing node is compared itself
     if len(request.node_ids) > 1:
         return Fail(several_nodes_error(seen, request))
-    if policy.replace and request.state in UNDECIDED and not seen.attempts.recreates:
+    if policy.replace_request and request.state in UNDECIDED and not seen.attempts.recreates:
         differences = "; ".join(map(str, seen.request_differences))
         return DeleteRequest(f"it differs: {differences}", request.name, force=True, is_repair=True)
     return Fail(different_request_error(seen, request, seen.request_differences))
@@ -137,15 +137,19 @@ def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> Queue
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 
-def request_failure(request: QueuedResource, error: TpuctlError | None) -> TpuctlError:
-    """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout."""
+def request_failure(request: QueuedResource, error: TpuctlError | None, *, is_left: bool = False) -> TpuctlError:
+    """Return why a FAILED request failed. `error` is what the service says; a passed limit is a timeout.
+
+    `is_left`: its record stays, and can be asked again.
+    """
     end = request.valid_until
     code = request.error.code if request.error else None
     if code == _DEADLINE_EXCEEDED or (error is None and end is not None):
         until = f" until {format_timestamp(end)}" if end else " in time"
+        again = f"queue retry {request.short_name}" if is_left else "up NODE --queue"
         return RequestExpiredError(
             f"no capacity for `{request.queued_resource_id}` in {request.zone}{until}",
-            hint="wait longer with `--queue-for 12h`, or ask in more zones with `--zone any`",
+            hint=f"wait longer with `tpuctl {again} --queue-for 12h`, or ask in more zones with `--zone any`",
         )
     if error is None:
         return NoCapacityError(
@@ -177,12 +181,16 @@ def different_request_error(
     seen: ObservedState, request: QueuedResource, differences: Sequence[SpecDifference]
 ) -> ConflictError:
     """Return the error for a request of that name for another spec."""
+    # With its zone the name is not the one that was typed: the command keeps none of the options that differ.
+    unchanged = f"to wait for it unchanged, run `tpuctl up {seen.name.zone}/{seen.name.node_id}`"
+    if request.state in UNDECIDED:
+        other = "to cancel it and ask again, add `--replace`"
+    else:
+        other = f"to cancel it, run `tpuctl down {seen.name.node_id}`"
     return ConflictError(
         f"the queued resource `{request.queued_resource_id}` is {request.state} and differs from the requested spec:",
         details=[f"  {difference}" for difference in differences],
-        hint=(
-            f"to wait for it unchanged, run `tpuctl up {seen.name.node_id}`; to cancel it and ask again, add `--replace`"
-        ),
+        hint=f"{unchanged}; {other}",
     )
 
 

@@ -6,7 +6,8 @@ a race that was killed at any moment. Rules:
 - Each wanted zone without a request of the race asks once. A zone that refuses, or whose request FAILED, drops out.
 - The first ACTIVE request wins. It is recorded before another request is cancelled, so that two that become ACTIVE at the same
   moment never cancel each other. It is reported only when every other request is gone: each of them could bill.
-- A zone that does not answer is asked again. It has lost only when it says so itself.
+- A zone that does not answer is asked again. It has lost only when it says so itself. While one that may have the node from
+  before does not answer, nothing is requested elsewhere: there would be two.
 - A request is deleted by the rules of `request_steps`: SUSPENDING is waited for, FAILED and SUSPENDED go without `force`.
 - After its deadline, and after all zones have dropped out, a race has no request left.
 """
@@ -59,6 +60,8 @@ class RaceEntry:
     is_silent: bool = False
     # A create was sent, now or by an earlier run, so that a zone that does not answer may have a request.
     was_sent: bool = False
+    # The journal has a node here that was not deleted since: it may be in use.
+    may_have_node: bool = False
     # A create was sent so recently that it may not show yet.
     is_pending: bool = False
     # The user asks in this zone.
@@ -75,6 +78,11 @@ class RaceEntry:
     def is_settled(self) -> bool:
         """Return whether it is certain that the race has no request in this zone."""
         return self.request is None and not self.is_pending and not (self.is_silent and self.was_sent)
+
+    @property
+    def is_unclear(self) -> bool:
+        """Return whether the zone may have the node from before the race, and does not answer."""
+        return self.is_silent and self.may_have_node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +147,9 @@ def decide_race(seen: ObservedRace) -> tuple[RaceAction, ...]:
         # A passed deadline explains more than the zones that dropped out before it.
         error = _timeout_error(seen) if _is_over(seen) else _refused_error(seen)
         return _cancel_all(seen, "the race is over") or _end(seen, EndRace(error=error))
-    return tuple(action for entry in seen.entries if (action := _decide_zone(entry)))
+    may_enter = not any(entry.is_unclear for entry in seen.entries)
+    actions = (action for entry in seen.entries if (action := _decide_zone(entry)))
+    return tuple(action for action in actions if may_enter or not isinstance(action, EnterZone))
 
 
 def decide_cancel(entry: RaceEntry, reason: str) -> CancelRequest | None:
@@ -197,7 +207,8 @@ def _is_kept(entry: RaceEntry) -> bool:
 
 def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
     """Return the end of the race once no request is left; an error if one is left long after the deadline."""
-    rest = [entry for entry in seen.entries if not entry.is_settled and not _is_kept(entry)]
+    others = [entry for entry in seen.entries if not _is_kept(entry)]
+    rest = [entry for entry in others if not entry.is_settled or (result.winner and entry.is_unclear)]
     if not rest:
         return (result,)
     if seen.left is not None and -seen.left >= CLEAN_UP_TIME:
@@ -208,9 +219,10 @@ def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
 def _timeout_error(seen: ObservedRace) -> TimedOutError:
     node_id, zones = seen.entries[0].name.node_id, sum(entry.is_wanted for entry in seen.entries)
     return TimedOutError(
-        f"none of {zones} zones had a TPU for `{node_id}` in time; every request is cancelled",
+        f"{f'none of {zones} zones had a' if zones > 1 else 'there was no'} TPU for `{node_id}` in time; "
+        "every request is cancelled",
         details=_answers(seen),
-        hint="wait longer with `--timeout 12h`, or ask in more zones with `--zone any`",
+        hint=f"wait longer with `tpuctl up {node_id} --timeout 12h`, or ask in more zones with `--zone any`",
     )
 
 

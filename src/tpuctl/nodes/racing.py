@@ -36,6 +36,7 @@ from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.journal import JournalError
+from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
 from tpuctl.nodes.locate import only_node
 from tpuctl.nodes.polling import poll_interval
@@ -267,6 +268,7 @@ class _Zone:
     name: NodeName
     was_sent: bool
     is_wanted: bool
+    may_have_node: bool = False
     request: QueuedResource | None = None
     is_silent: bool = False
     # A list has said which nodes the zone had before the race.
@@ -304,6 +306,9 @@ class _RaceRun:
             name: _Zone(name, was_sent=name in race.sent, is_wanted=name in wanted)
             for name in dict.fromkeys((*wanted, *race.names))
         }
+        for name in () if race.is_open else wanted:
+            entries = context.journal.entries(name, rotated=False)
+            self._zones[name].may_have_node = may_have_node(entries, name.zone)
         self._first = next(iter(self._zones))
         self._has_looked = False
         # An existing node is taken as it is.
@@ -370,6 +375,7 @@ class _RaceRun:
             request=request,
             is_silent=zone.is_silent,
             was_sent=zone.was_sent,
+            may_have_node=zone.may_have_node,
             is_pending=zone.sent_at is not None and now - zone.sent_at < _VISIBILITY_LAG,
             is_wanted=zone.is_wanted,
             is_leaving=zone.is_leaving,
@@ -573,14 +579,14 @@ class _RaceRun:
         if not names:
             return
         self._journal_race()
-        spec = replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id})
+        spec = self._context.stamped(replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id}))
         window = self._window()
         with ExitStack() as announced:
             for name in names:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
                 ready = announced.enter_context(self._announced(name, Verb.CREATE, "create", **entry))
                 chosen = describe_file_choices(self._context, name, spec)
-                ready(f"requesting {describe_spec(spec, name.zone)} in {name.zone}{chosen}")
+                ready(f"requesting {describe_spec(self._context, spec, name.zone)} in {name.zone}{chosen}")
                 self._zones[name].was_sent = self._zones[name].sent_by_us = True
             send = partial(self._context.cloud.create_queued_resource, spec=spec, window=window)
             outcomes = fan_out(send, names, limit=_MOST_AT_ONCE)

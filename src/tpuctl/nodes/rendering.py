@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
-from tpuctl.models.node import Health, Node, NodeState, Tier
+from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment
+from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
@@ -62,10 +63,14 @@ def unreachable_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
 
 
 def node_json(node: Node) -> dict[str, Any]:
-    """Return the API's own fields, and those that users look for: nodeId, zone, project, workers."""
+    """Return the API's own fields, and those that users look for: nodeId, zone, project, workers.
+
+    A node with the label of its end also has `expires`, null if the label is not a time.
+    """
     name = node.name
     added = {"nodeId": name.node_id, "zone": name.zone, "project": name.project, "workers": node.workers}
-    return {**node.raw, **added}
+    expires = {"expires": node.expires and format_timestamp(node.expires)} if EXPIRY_LABEL in node.labels else {}
+    return {**node.raw, **added, **expires}
 
 
 def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
@@ -84,6 +89,12 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "tier", str(node.tier), ""
     if node.created:
         yield "created", f"{format_timestamp(node.created)} ({format_duration(now - node.created)} ago)", ""
+    if node.expires:
+        yield (
+            "expires",
+            f"{format_timestamp(node.expires)} ({expiry_note(node, now).removeprefix('expires ')})",
+            _expiry_style(node, now),
+        )
     for index, endpoint in enumerate(node.endpoints[:8]):
         addresses = " / ".join(filter(None, (endpoint.external, endpoint.internal)))
         yield f"worker {index}", addresses, ""
@@ -95,12 +106,15 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
         yield "tags", ", ".join(node.raw["tags"]), ""
     if node.raw.get("description"):
         yield "description", node.raw["description"], ""
-    if text := node_note(node, now):
+    if text := node_note(node, now, has_expiry=node.expires is None):
         yield "note", text, "yellow"
 
 
-def node_note(node: Node, now: datetime | None) -> str:
-    """Return what users need to know beyond the state, most urgent first. Without `now` times are absolute."""
+def node_note(node: Node, now: datetime | None, *, has_expiry: bool = True) -> str:
+    """Return what users need to know beyond the state, most urgent first. Without `now` times are absolute.
+
+    Without `has_expiry` the end of its time is left out.
+    """
     parts = []
     if node.is_preempted:
         parts.append("preempted: `up` recreates it, `down` frees its quota")
@@ -122,6 +136,8 @@ def node_note(node: Node, now: datetime | None) -> str:
             left = maintenance.start - now
             when = f" in {format_duration(left)}" if left.total_seconds() > 0 else " now"
         parts.append(f"maintenance{when}")
+    if has_expiry and (expiry := expiry_note(node, now)):
+        parts.append(expiry)
     if node.queued_resource:
         parts.append(f"of queued resource {last_segment(node.queued_resource)}")
     if not node.state.is_known:
@@ -145,6 +161,10 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
 
 
+def _expiry_style(node: Node, now: datetime) -> str:
+    return "red" if is_expired(node, now) else ""
+
+
 def _health_style(health: Health) -> str:
     return "green" if health is Health.HEALTHY else "red"
 
@@ -161,6 +181,32 @@ def nodes_view(nodes: Sequence[Node], now: datetime, *, is_list: bool = True) ->
             terminal.table(NODE_HEADER, node_rows(nodes, now))
         else:
             terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
+
+    return View(
+        value=lambda: values if is_list or len(values) != 1 else values[0],
+        names=lambda: [node.name.node_id for node in nodes],
+        text=show,
+    )
+
+
+def expiry_view(nodes: Sequence[Node], now: datetime, *, is_list: bool) -> View:
+    """Return the view of nodes whose end a command changed: name and end, or the whole nodes as JSON."""
+    values = [node_json(node) for node in nodes]
+
+    def show(terminal: Terminal) -> None:
+        header = ("NAME", "ZONE", "EXPIRES") if terminal.is_interactive else ()
+        rows = [
+            (
+                Cell(node.name.node_id),
+                Cell(node.name.zone),
+                Cell(
+                    expiry_note(node, now).removeprefix("expires ") or "never",
+                    plain=format_timestamp(node.expires) if node.expires else "never",
+                ),
+            )
+            for node in nodes
+        ]
+        terminal.table(header, rows)
 
     return View(
         value=lambda: values if is_list or len(values) != 1 else values[0],

@@ -28,6 +28,7 @@ from tpuctl.nodes.lease import hold_lease
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.request_steps import (
     AwaitRequest,
+    DeletionRefusedError,
     ObservedRequest,
     RequestGoal,
     RequestGone,
@@ -179,8 +180,8 @@ class RequestRemoval:
         self._refusals, self._ended_at, self.has_forced = 0, None, self.has_forced or step.force
         return True
 
-    def _not_now(self, reason: str) -> ConflictError:
-        return ConflictError(
+    def _not_now(self, reason: str) -> DeletionRefusedError:
+        return DeletionRefusedError(
             f"`{self.request.queued_resource_id}` cannot be deleted now: {reason}",
             hint=f"`tpuctl queue cancel {self.request.short_name}` waits for that and deletes it",
         )
@@ -268,10 +269,11 @@ def request_node(
     Raises `ConflictError` if another client holds the lease of that name, `AlreadyExistsError` if the request exists.
     """
     context.check(name, spec)
+    spec = context.stamped(spec)
     with hold_lease(context, name, "create", force_lease=force_lease):
         context.record(name, "create", reason=reason, spec=spec.to_json())
         chosen = describe_file_choices(context, name, spec)
-        text = f"requesting {describe_spec(spec, name.zone)}{chosen}"
+        text = f"requesting {describe_spec(context, spec, name.zone)}{chosen}"
         context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         with_key = spec_with_ssh_key(context, spec)
         try:
@@ -300,9 +302,6 @@ def retry_request(
     with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
         context.record(name, "delete", reason=f"retry: it is {request.state}", spec=spec.to_json())
         removal = RequestRemoval(context, name, request, until=until)
-        context.report(
-            EventKind.ACTION, name, f"deleting its queued resource `{request.queued_resource_id}`", verb="delete"
-        )
         removal.send(wait=True)
         removal.follow()
     operation = request_node(

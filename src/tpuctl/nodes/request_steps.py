@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 LINGER_TIME: Final = timedelta(seconds=30)
 
 
+class DeletionRefusedError(ConflictError):
+    """A queued resource cannot be deleted in its present state, which passes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
     """What a command has seen of the queued resource that it deletes."""
@@ -111,7 +115,7 @@ def decide_awaited(
         case QueuedState.ACTIVE:
             return RequestReached()
         case QueuedState.FAILED:
-            return Fail(request_failure(request, cause))
+            return Fail(request_failure(request, cause, is_left=True))
         case QueuedState.SUSPENDED:
             return Fail(_suspended_error(request))
         case QueuedState.DELETING:

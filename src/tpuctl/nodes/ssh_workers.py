@@ -25,6 +25,7 @@ from tpuctl.ssh.connection import (
     CommandResult,
     Connection,
     ProbeOutcome,
+    Target,
     classify_exit,
     host_alias,
     last_printed_line,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.ssh.keys import SshKey
+    from tpuctl.ssh.tpu_guard import GuardReport
 
 # Handshakes under way at once: enough for a slice, few enough for one machine.
 _MAX_SESSIONS = 32
@@ -207,6 +209,36 @@ class SshWorkers:
         return self._on_each_worker(
             node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
         )
+
+    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None) -> GuardReport:
+        """Start the guard on worker 0 and return its report. `idle`: how long the node may be idle, and what happens then.
+
+        Raises `RemoteCommandError`.
+        """
+        from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
+
+        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
+        return start_guard(target, idle=idle)
+
+    def find_activity(self, node: Node) -> tuple[str, ...]:
+        """Return what uses the workers of a node, or why they cannot be examined: empty only if all of them are idle.
+
+        Raises `UnreachableError` without a route to the workers, and what the API raises.
+        """
+        from tpuctl.nodes.idle_workers import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
+
+        def ask(connection: Connection, worker: int) -> tuple[str, ...]:
+            try:
+                target = Target(node, worker, connection, f"{node.name.node_id}-{worker}")
+                report = fetch_idleness(target, with_traces=False)
+            except RemoteCommandError as error:
+                return (f"worker {worker} cannot be examined: {error.message}",)
+            return tuple(f"worker {worker}: {what}" for what in (*report.in_use, *report.unknown))
+
+        found = [what for each in self._on_each_worker(node, ask) for what in each]
+        if len(node.endpoints) != node.workers:
+            found.append(f"{len(node.endpoints)} of {node.workers} workers have an address")
+        return tuple(found)
 
     def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -21,18 +22,22 @@ from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
+from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.idleness import IdleLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +226,18 @@ def _is_of(node: Node, request: QueuedResource) -> bool:
 
 
 def tear_down(
-    context: ActionContext, targets: Sequence[DeletionTarget], policy: Policy, *, by: str, wait: bool
+    context: ActionContext,
+    targets: Sequence[DeletionTarget],
+    policy: Policy,
+    *,
+    by: str,
+    wait: bool,
+    reason: str = "asked for",
 ) -> list[NodeResult | TpuctlError]:
     """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
-    The lease of any other holder is ended first; `by` is the command that the holder's error names. Call
+    The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
+    journal, one of `FINAL_REASONS`. Call
     `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
@@ -241,7 +253,7 @@ def tear_down(
         results[target.deleted] = NodeResult(None)
         try:
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
-                pending = _request(context, target, removals[target.deleted], by=by, wait=wait)
+                pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
         except TpuctlError as error:
             results[target.deleted] = error
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
@@ -273,7 +285,13 @@ def tear_down(
 
 
 def _request(
-    context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, by: str, wait: bool
+    context: ActionContext,
+    target: DeletionTarget,
+    removals: Sequence[RequestRemoval],
+    *,
+    by: str,
+    wait: bool,
+    reason: str,
 ) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
     node_ids = [node_id for request in target.requests for node_id in request.node_ids]
@@ -285,7 +303,7 @@ def _request(
         data = {"spec": spec.to_json(), "id": target.node.id}
     elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
         data = {"spec": target.request.spec(target.name.project).to_json()}
-    context.record(target.name, "delete", reason="asked for", **data)
+    context.record(target.name, "delete", reason=reason, **data)
     if target.node is not None:
         check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
@@ -303,6 +321,71 @@ def _request(
             context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
             operation = context.cloud.delete_node(target.name, expected_id=seen_id)
     return RequestedChange(Verb.DELETE, operation, seen_id)
+
+
+def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
+    """Request the deletion of a node whose time has ended, through its queued resource if it has one.
+
+    Return False, and delete nothing, if it has more time now, must be kept, or is another node. Raises
+    `DeletionRefusedError` while its queued resource forbids the deletion, or has a node whose time has not ended.
+    """
+    name = node.name
+    target = find_deletion_target(
+        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
+    )
+    now = context.server_now()
+    current = target.node if target else None
+    if target is None or current is None or current.id != node.id or current.is_kept or not is_expired(current, now):
+        return False
+    others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
+    if others:
+        listing = context.cloud.list_nodes(name.project, (name.zone,))
+        alive = [one for one in listing.nodes if one.name.node_id in others and not is_expired(one, now)]
+        if alive or listing.unreachable:
+            raise DeletionRefusedError(f"its queued resource has {len(others) + 1} nodes, and not all have expired")
+    policy = Policy(goal=Condition.GONE, timeout=None)
+    (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="expired")
+    if isinstance(result, TpuctlError):
+        raise result
+    text = f"its time has ended, it {expiry_note(current, now)}: it is being deleted"
+    context.report(
+        EventKind.EXPIRED, name, text, id=node.id, expires=current.expires and format_timestamp(current.expires)
+    )
+    return True
+
+
+def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: str) -> bool:
+    """Stop or delete a node that was idle for the time of its limit. Return False, and do nothing, if that is not possible.
+
+    Raises what the API raises.
+    """
+    name, idle = node.name, f"it was idle for {format_duration(limit.after)}"
+    target = find_deletion_target(
+        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
+    )
+    current = target.node if target else None
+    is_same = current is not None and current.id == node.id and current.state is NodeState.READY
+    if target is None or current is None or not is_same or current.is_kept:
+        return False
+    match limit.action_for(current):
+        case None:
+            return False
+        case IdleAction.STOP:
+            context.record(name, "stop", reason="idle", id=current.id, repair=False)
+            context.cloud.stop_node(name)
+        case IdleAction.DELETE:
+            others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
+            if others:
+                text = f"{idle}, but its queued resource has {len(others)} other nodes: not deleted"
+                context.report(EventKind.NOTE, name, text)
+                return False
+            policy = Policy(goal=Condition.GONE, timeout=None)
+            (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="idle")
+            if isinstance(result, TpuctlError):
+                raise result
+    action = limit.action_for(current)
+    context.report(EventKind.ACTION, name, f"{idle}: it is being {action.past if action else ''}", verb=str(action))
+    return True
 
 
 def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeReference, *, by: str) -> bool:

@@ -31,6 +31,7 @@ from tpuctl.nodes.conditions import (
     WorkerSnapshot,
 )
 from tpuctl.nodes.decide import change_is_visible
+from tpuctl.nodes.expiry import inherit_expiry
 from tpuctl.nodes.journal import NodeHistory
 from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.lease import LeaseGuard
 
 
@@ -71,6 +73,10 @@ class ReconcileRequest:
     accepts_healthy: bool = False
     # When the timeout began to count, by the monotonic clock. None: now.
     since: timedelta | None = None
+    # The end that the user named for the node's time. A node that exists gets it too.
+    ends: datetime | None = None
+    # How long the node may be idle.
+    idle: IdleLimit | None = None
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
@@ -90,6 +96,8 @@ class NodeTracker:
         self.policy = task.policy
         # What the node is compared with and created from.
         self.spec = task.spec
+        # The end that the user named, until the node has it.
+        self.ends = task.ends
         self.requested = PendingOperation(context.cloud, task.pending)
         self.history = NodeHistory(context.journal, task.name, context.clock)
         if task.purpose:
@@ -153,7 +161,7 @@ class NodeTracker:
         """Replace fields of the observed state."""
         self.seen = replace(self.seen, **facts)
 
-    def observe(self, snapshot: NodeSnapshot) -> None:
+    def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
         now = self._context.clock.monotonic()
         if snapshot.error is not None:
@@ -204,8 +212,9 @@ class NodeTracker:
             node_id = node.id if node and node.id == self._created_id else ""
             self.record_failure(failed.verb, self._context.cloud.operation_error(cause), node_id=node_id)
             has_vanished = False
-        elif is_creation_lost:
+        elif is_creation_lost and before is not None:
             self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
+            self.spec = self.spec or self.history.spec_as_it_is(before)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -222,6 +231,7 @@ class NodeTracker:
             differences = self.spec.differences(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
+        self._inherit_expiry(node, request)
         exists = node is not None and node.state is not NodeState.DELETING
         self.note(
             node=node,
@@ -232,6 +242,12 @@ class NodeTracker:
             last_alive=self._context.server_now() if exists and self._was_alive else self.seen.last_alive,
             outage=None,
         )
+
+    def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
+        """Let a node that is created after this one keep its end."""
+        seen = node or (request and request.requested_node(self._task.name.project))
+        if self.spec is not None and seen:
+            self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""

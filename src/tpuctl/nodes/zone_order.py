@@ -156,5 +156,6 @@ def search_error(accelerator_type: str, attempts: Sequence[Attempt]) -> TpuctlEr
     return NoCapacityError(
         f"no capacity for `{accelerator_type}` in {where}:",
         details=details,
-        hint="wait with `--queue --timeout 12h`, or allow more zones (`--zone any`) or tiers (`--tier spot,on-demand`)",
+        hint="wait with `tpuctl up NODE --queue --timeout 12h`, or allow more zones (`--zone any`) "
+        "or tiers (`--tier spot,on-demand`)",
     )

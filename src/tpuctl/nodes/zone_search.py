@@ -21,7 +21,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease import hold_leases
 from tpuctl.nodes.locate import only_node
-from tpuctl.nodes.queueing import RequestExpiredError
+from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
@@ -76,7 +76,8 @@ def bring_up_somewhere(
         (result,) = bring_up_nodes(context, [task], once=once)
         if not isinstance(result, TpuctlError):
             return result
-        if once or not isinstance(result, _MOVE_ON):
+        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+        if once or is_over or not isinstance(result, _MOVE_ON):
             raise result
         context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
     offers = find_offers()
@@ -137,7 +138,7 @@ def _search(
                     to_try = sum(tried[other] <= tried[offer] for other in offers)
                     idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
                     idle = min(max(idle, timedelta()), left)
-                    policy = replace(policy, queue_for=idle + (left - idle) / to_try)
+                    policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
                 announce(name)
                 number = f"{offers.index(offer) + 1} of {len(offers)}"
                 text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"

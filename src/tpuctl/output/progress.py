@@ -37,6 +37,7 @@ _STYLES = {
     EventKind.RECOVERED: "green",
     EventKind.PREEMPTED: "red",
     EventKind.MAINTENANCE: "yellow",
+    EventKind.EXPIRED: "red",
     EventKind.GAVE_UP: "red",
 }
 _WAITS = frozenset({EventKind.WAIT, EventKind.SILENT})

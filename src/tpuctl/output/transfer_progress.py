@@ -22,9 +22,10 @@ class TransferProgress:
     def __call__(self, worker: str, done: int, total: int) -> None:
         """Note how many bytes of the total were sent to a worker."""
         self._workers[worker] = (done, total)
-        self._line.show(self._text)
 
-    def _text(self) -> str:
-        done, total = (sum(column) for column in zip(*list(self._workers.values()), strict=True))
-        rate = format_size(done / (self._clock.monotonic() - self._began).total_seconds())
-        return f"sent {format_size(done)} of {format_size(total)}, {rate}/s"
+        def describe() -> str:
+            sent, size = (sum(column) for column in zip(*list(self._workers.values()), strict=True))
+            rate = format_size(sent / (self._clock.monotonic() - self._began).total_seconds())
+            return f"sent {format_size(sent)} of {format_size(size)}, {rate}/s"
+
+        self._line.show(describe)

@@ -137,16 +137,13 @@ def resolve_accelerator(body: Json, zone: str) -> AcceleratorType:
     if by_name and by_config and (by_name.name != by_config.name):
         raise bad_request(f'The accelerator type "{name}" does not match the accelerator config.')  # unverified
     found = by_config or by_name
-    if found is None or not _is_offered(found, zone):
-        raise _not_offered(found.name if found else name, zone)
+    if found is None:
+        raise _not_offered(name, zone)
+    is_listed = any(offer.name == found.name for offer in _offers().get(zone, ()))
+    # Large slices are offered where their generation is.
+    if not is_listed and not (found.is_listed and zone in documented_zones_of(found)):
+        raise _not_offered(found.name, zone)
     return found
-
-
-def _is_offered(wanted: AcceleratorType, zone: str) -> bool:
-    """Return whether a zone has a type; large slices are offered where their generation is."""
-    offers = _offers().get(zone, ())
-    listed = any(offer.name == wanted.name for offer in offers)
-    return listed or (wanted.is_listed and zone in documented_zones_of(wanted))
 
 
 def check_runtime_version(version: str) -> None:

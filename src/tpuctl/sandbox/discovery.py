@@ -306,8 +306,10 @@ class _SchemaReader:
                     reason = f"Cannot bind query parameter. Field '{given}' could not be found in request message."
                     self.unknown(given, "", reason)
                 continue
+            if declared[name].get("type") == "boolean" and text.lower() in {"true", "false"}:
+                text = text.lower()  # noqa: PLW2901  # booleans in any case, as gcloud sends `True`
             try:
-                value = _read_query_value(declared[name], text, field=name)
+                value = _read_scalar(declared[name], text, field=name, enum_type=name)
             except ScalarError as error:
                 self._invalid(snake_case(name), str(error))
                 continue
@@ -463,12 +465,17 @@ def _read_scalar(
     try:
         if "enum" in spec:
             form = ""
-            return _read_enum(spec["enum"], value, numbers or {})
+            if isinstance(value, str) and value in spec["enum"]:
+                return value
+            wanted = _read_integer("int32", value)
+            return next(name for name, number in (numbers or {}).items() if number == wanted)
         if form in _RANGES:
             number = _read_integer(form, value)
             return str(number) if kind == "string" else number
         if form == "byte":
-            return _read_bytes(value)
+            text = _checked(value, str).rstrip("=").replace("-", "+").replace("_", "/")
+            base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # binascii.Error is a ValueError
+            return value
         if kind == "boolean":
             return {"true": True, "false": False}[value] if isinstance(value, str) else _checked(value, bool)
         if kind == "number":
@@ -478,12 +485,6 @@ def _read_scalar(
         name = f"TYPE_{ {'byte': 'BYTES'}.get(form, form.upper()) }" if form else f"type.googleapis.com/{enum_type}"
         reason = "Base64 decoding failed for " if form == "byte" else ""
         raise ScalarError(f"({name}), {reason}{quoted(value)}") from None
-
-
-def _read_query_value(spec: Json, text: str, *, field: str) -> Any:
-    """Return a query parameter's value with the document's type; booleans in any case, as gcloud sends `True`."""
-    value = text.lower() if spec.get("type") == "boolean" and text.lower() in {"true", "false"} else text
-    return _read_scalar(spec, value, field=field, enum_type=field)
 
 
 def quoted(value: Any) -> str:
@@ -506,13 +507,6 @@ def _read_well_known(form: str, value: Any, *, field: str) -> str:
     raise ScalarError(f"(type.googleapis.com/google.protobuf.{name}), Field '{field}', {complaint}")
 
 
-def _read_enum(names: list[str], value: Any, numbers: Mapping[str, int]) -> str:
-    if isinstance(value, str) and value in names:
-        return value
-    wanted = _read_integer("int32", value)
-    return next(name for name, number in numbers.items() if number == wanted)
-
-
 def _read_integer(form: str, value: Any) -> int:
     if not (
         re.fullmatch(r"-?\d{1,20}", value) if isinstance(value, str) else _checked(value, int, float) == value // 1
@@ -522,12 +516,6 @@ def _read_integer(form: str, value: Any) -> int:
     if not low <= int(value) <= high:
         raise ValueError
     return int(value)
-
-
-def _read_bytes(value: Any) -> str:
-    text = _checked(value, str).rstrip("=").replace("-", "+").replace("_", "/")
-    base64.b64decode(text + "=" * (-len(text) % 4), validate=True)  # binascii.Error is a ValueError
-    return str(value)
 
 
 _CONTEXT = 20
@@ -541,8 +529,12 @@ def decode_json(body: bytes) -> Any:
         raise _refusal("Encountered non UTF-8 code points.", "", error.start) from error
     if not text.strip():
         return None
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise _refusal("Unexpected token.", name, 0)
+
     try:
-        value = json.loads(text, strict=False, parse_constant=_refuse_constant)
+        value = json.loads(text, strict=False, parse_constant=refuse_constant)
     except json.JSONDecodeError as error:
         raise _refusal(_reason(error), text, error.pos) from error
     except RecursionError as error:
@@ -588,7 +580,3 @@ def _refusal(reason: str, text: str, position: int) -> ApiError:
         start = max(0, position - _CONTEXT)
         message += f"\n{text[start : position + _CONTEXT]}\n{' ' * (position - start)}^"
     return ApiError(400, "INVALID_ARGUMENT", message)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _refusal("Unexpected token.", name, 0)

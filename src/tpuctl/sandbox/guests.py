@@ -59,7 +59,12 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
     if node is None or phase is None or index >= node.workers:
         return None
     metadata = dict(node.document.get("metadata") or {})
-    if session.now < (node.keys_changed or node.timeline[0].at) + _key_delay(session, node):
+    key_delay = timedelta()
+    if session.faults():
+        from tpuctl.sandbox.faults import ssh_key_delay  # noqa: PLC0415  # 8 ms for each ssh connection
+
+        key_delay = ssh_key_delay(session, node)
+    if session.now < (node.keys_changed or node.timeline[0].at) + key_delay:
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
     project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
@@ -70,14 +75,6 @@ def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
     node = worker.node
     return state_path.parent / "workers" / node.project / node.zone / f"{node.node_id}-{node.number}"
-
-
-def _key_delay(session: StateSession, node: NodeRecord) -> timedelta:
-    if not session.faults():
-        return timedelta()
-    from tpuctl.sandbox.faults import ssh_key_delay  # noqa: PLC0415  # 8 ms for each ssh connection
-
-    return ssh_key_delay(session, node)
 
 
 def worker_host_name(number: str, index: int) -> str:

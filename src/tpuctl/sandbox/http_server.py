@@ -65,6 +65,10 @@ class SandboxServer(ThreadingHTTPServer):
         """Return the address without a path: `http://127.0.0.1:PORT`."""
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def answer(self, request: Request) -> Response | DroppedConnection:
+        """Return the response to a request."""
+        return answer_request(self.state, request)
+
     def serve_forever(self, poll_interval: float = 0) -> None:  # noqa: ARG002  # socketserver's signature
         """Serve until `close` is called from another thread, or an exception such as KeyboardInterrupt ends it."""
         self._ended.clear()
@@ -87,7 +91,12 @@ class SandboxServer(ThreadingHTTPServer):
         """Stop serving and cut open connections. A second call does nothing."""
         self._stop.close()
         self._ended.wait()
-        self._cut_connections()
+        with self._changed:
+            for connection in self._open:
+                with contextlib.suppress(OSError):  # the client was quicker
+                    connection.shutdown(socket.SHUT_RDWR)
+            # Their threads end first: closing the database during their work crashes the interpreter.
+            self._changed.wait_for(lambda: not self._open, _SOCKET_TIMEOUT)
         self.server_close()
         self._stopped.close()
 
@@ -110,14 +119,6 @@ class SandboxServer(ThreadingHTTPServer):
             self._open.discard(request)
             self._changed.notify_all()
         super().shutdown_request(request)
-
-    def _cut_connections(self) -> None:
-        """Cut open connections and wait for their threads: closing the database during their work crashes the interpreter."""
-        with self._changed:
-            for connection in self._open:
-                with contextlib.suppress(OSError):  # the client was quicker
-                    connection.shutdown(socket.SHUT_RDWR)
-            self._changed.wait_for(lambda: not self._open, _SOCKET_TIMEOUT)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # socketserver's signature
         """Log the error: a client that disconnected is normal, and no other error must end the server."""
@@ -163,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         answer: Response | DroppedConnection
         try:
-            answer = answer_request(self.server.state, self._request(body))
+            answer = self.server.answer(self._request(body))
         except Exception:  # noqa: BLE001  # a bug must not end the server: the client gets a 500, the log the trace
             self.server.log(traceback.format_exc())
             answer = self._refusal(error_of(500))

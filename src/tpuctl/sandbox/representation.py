@@ -45,10 +45,6 @@ def millisecond_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _external_address(number: int) -> str:
-    return _address(_EXTERNAL + number)
-
-
 def internal_address(number: int, *, network: int = 0) -> str:
     """Return the internal address of a worker in the n-th of the node's networks."""
     return _address(_INTERNAL + network * _NETWORKS + number)
@@ -109,7 +105,7 @@ def _endpoints(record: NodeRecord) -> list[Json]:
         has_external = network == 0 and config.get("enableExternalIps", False)
         for number in range(record.first_address, record.first_address + record.workers):
             endpoint: Json = {"ipAddress": internal_address(number, network=network), "port": ENDPOINT_PORT}
-            endpoint["accessConfig"] = {"externalIp": _external_address(number)} if has_external else {}
+            endpoint["accessConfig"] = {"externalIp": _address(_EXTERNAL + number)} if has_external else {}
             endpoints.append(endpoint)
     return endpoints
 

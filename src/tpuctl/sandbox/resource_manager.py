@@ -203,15 +203,15 @@ def read_iam_policy(
     visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag_of(found)}
     visible.pop("serial", None)
     if is_conditional and version < _WITH_CONDITIONS:
-        visible |= {"version": 1, "bindings": [_plain_binding(binding) for binding in bindings]}
+        plain = []
+        for binding in bindings:
+            if condition := binding.get("condition"):
+                digest = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
+                plain.append({"role": f"{binding['role']}_withcond_{digest}", "members": binding["members"]})
+            else:
+                plain.append(binding)
+        visible |= {"version": 1, "bindings": plain}
     return visible
-
-
-def _plain_binding(binding: Json) -> Json:
-    if not (condition := binding.get("condition")):
-        return binding
-    suffix = hashlib.blake2b(json.dumps(condition, sort_keys=True).encode(), digest_size=10).hexdigest()
-    return {"role": f"{binding['role']}_withcond_{suffix}", "members": binding["members"]}
 
 
 def replace_iam_policy(

@@ -17,6 +17,7 @@ from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
     catalog,
     compute_engine,
     org_policy,
+    price_skus,
     storage_objects,
     tpu_nodes,
     tpu_operations,
@@ -231,23 +232,19 @@ def check_admission(session: StateSession, call: Call) -> None:
         if api == "compute":
             # Compute answers before its frontends check the owner (observed: errors that gcloud and terraform users quote).
             raise ApiError(404, "NOT_FOUND", f"The resource 'projects/{project}' was not found")
-        raise _permission_denied(project, api)
+        # The project does not exist or is not the caller's (observed: gemini-cli#1808).
+        message = f"Permission denied on resource project {project}."
+        metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}
+        info = error_info("CONSUMER_INVALID", metadata)
+        localized = {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message}
+        help_link = help_detail("Google developers console", "https://console.developers.google.com")
+        raise ApiError(403, "PERMISSION_DENIED", message, info, localized, help_link)
     service = f"{api}.googleapis.com"
     if call.method not in _ALWAYS_ALLOWED and api != "storage" and not is_service_enabled(session, project, service):
         raise service_disabled_error(project, service)
     if api not in _APIS_WITHOUT_BILLING and not is_billing_enabled(session, project):
         raise billing_disabled_error(project, service)
     check_permissions(session, call, project)
-
-
-def _permission_denied(project: str, api: str) -> ApiError:
-    """Return the error for a project that does not exist or is not the caller's (observed: gemini-cli#1808)."""
-    message = f"Permission denied on resource project {project}."
-    metadata = {"service": f"{api}.googleapis.com", "consumer": f"projects/{project}", "containerInfo": project}
-    info = error_info("CONSUMER_INVALID", metadata)
-    localized = {"@type": "type.googleapis.com/google.rpc.LocalizedMessage", "locale": "en-US", "message": message}
-    help_link = help_detail("Google developers console", "https://console.developers.google.com")
-    return ApiError(403, "PERMISSION_DENIED", message, info, localized, help_link)
 
 
 # Permissions that are not named after the method. Source: the API's documentation of each method. The reference of

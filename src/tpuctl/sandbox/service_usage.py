@@ -208,22 +208,21 @@ def _list_quota_metrics(session: StateSession, call: Call) -> Json:
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
             found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
-    metrics = [_metric_document(parent, metric, limits) for metric, limits in sorted(found.items())]
+    metrics = []
+    for metric, limits in sorted(found.items()):
+        name = f"{parent}/{quote(metric, safe='')}"
+        by_dimension = [_limit_document(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)]
+        metrics.append(
+            {
+                "name": name,
+                "metric": metric,
+                # The real display names are unknown.
+                "displayName": metric.rpartition("/")[2],
+                "consumerQuotaLimits": by_dimension,
+                "unit": "1",
+            }
+        )
     return list_response(call, "metrics", metrics)
-
-
-def _metric_document(parent: str, metric: str, limits: Mapping[str, list[TpuQuota]]) -> Json:
-    name = f"{parent}/{quote(metric, safe='')}"
-    return {
-        "name": name,
-        "metric": metric,
-        # The real display names are unknown.
-        "displayName": metric.rpartition("/")[2],
-        "consumerQuotaLimits": [
-            _limit_document(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)
-        ],
-        "unit": "1",
-    }
 
 
 def _limit_document(parent: str, metric: str, dimension: str, limits: list[TpuQuota]) -> Json:

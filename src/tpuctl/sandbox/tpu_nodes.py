@@ -99,7 +99,12 @@ def _create_node(session: StateSession, call: Call) -> Json:
     node = prepare_node(session, where.project, where.zone, node_id, body=body)
     fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
     if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
-        return _fail_create(session, node, call, error)
+        # The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
+        # reported, neither is documented).
+        timeline = failed_timeline((), session.now, durations_of(session, node), during="CREATING", then=GONE)
+        is_kept = session.setting("keep_failed_nodes", default=False)
+        session.put_node(replace(node, timeline=timeline[:1] if is_kept else timeline))
+        return begin_operation(session, node, "create", call, goal="READY", ended=timeline[-1].at, error=error)
     node = replace(node, timeline=apply_faults(session, node, node.timeline))
     session.put_node(node)
     answer = begin_operation(session, node, "create", call, goal="READY")
@@ -123,18 +128,6 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
         catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
     if body.get("networkConfig") and body.get("networkConfigs"):
         raise invalid("Only one of network_config and network_configs may be set.")  # API field text
-    _check_policies(session, project, zone, node_id, body=body)
-    for config in body.get("networkConfigs") or [body.get("networkConfig") or {}]:
-        network = str(config.get("network") or "default")
-        if not network_exists(session, project, network):
-            raise invalid_field("Network", network.rpartition("/")[2])
-    check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
-    if session.node(project, zone, node_id) is not None:
-        raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
-
-
-def _check_policies(session: StateSession, project: str, zone: str, node_id: str, *, body: Json) -> None:
-    """Raise `ApiError` 400 if an organisation policy forbids the node."""
     configs = body.get("networkConfigs") or [body.get("networkConfig") or {}]
     has_addresses = any(config.get("enableExternalIps") for config in configs)
     if has_addresses and org_policy_denies_all(session, project, "compute.vmExternalIpAccess"):
@@ -150,6 +143,13 @@ def _check_policies(session: StateSession, project: str, zone: str, node_id: str
         raise bad_request(
             "Constraint constraints/compute.requireShieldedVm violated. Please create TPUs with Secure Boot enabled"
         )
+    for config in configs:
+        network = str(config.get("network") or "default")
+        if not network_exists(session, project, network):
+            raise invalid_field("Network", network.rpartition("/")[2])
+    check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
+    if session.node(project, zone, node_id) is not None:
+        raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
 
 
 def prepare_node(
@@ -227,19 +227,6 @@ def _network_config(config: Json, project: str, zone: str) -> Json:
         # Absent means false, as for every field of proto3; clients that want addresses request them.
         "enableExternalIps": bool(config.get("enableExternalIps", False)),
     }
-
-
-def _fail_create(session: StateSession, node: NodeRecord, call: Call, error: Json) -> Json:
-    """Store a node whose creation fails, and return its operation.
-
-    The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
-    reported, neither is documented).
-    """
-    pace = durations_of(session, node)
-    timeline = failed_timeline((), session.now, pace, during="CREATING", then=GONE)
-    is_kept = session.setting("keep_failed_nodes", default=False)
-    session.put_node(replace(node, timeline=timeline[:1] if is_kept else timeline))
-    return begin_operation(session, node, "create", call, goal="READY", ended=timeline[-1].at, error=error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,18 +138,6 @@ class FrameDecoder:
         self._data += data
         if not self.found_mark and not self._find_mark():
             return []
-        return self._decode()
-
-    def feed_raw(self, data: bytes) -> bytes:
-        """Return what follows the mark, without decoding it. Raises `UnexpectedAnswerError` as `feed` does."""
-        self._data += data
-        if not self.found_mark and not self._find_mark():
-            return b""
-        rest = bytes(self._data)
-        self._data.clear()
-        return rest
-
-    def _decode(self) -> list[Frame]:
         frames = []
         at = 0
         while len(self._data) - at >= _HEAD:
@@ -165,6 +153,15 @@ class FrameDecoder:
             at = end
         del self._data[:at]
         return frames
+
+    def feed_raw(self, data: bytes) -> bytes:
+        """Return what follows the mark, without decoding it. Raises `UnexpectedAnswerError` as `feed` does."""
+        self._data += data
+        if not self.found_mark and not self._find_mark():
+            return b""
+        rest = bytes(self._data)
+        self._data.clear()
+        return rest
 
     def _find_mark(self) -> bool:
         """Drop everything up to the mark; without a mark, all that cannot be its beginning."""
@@ -529,6 +526,11 @@ def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, byte
     else:
         first, rest = program + call.encode() + b"\n", b""
     return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(first))]), first + rest
+
+
+def standalone_program(name: str, call: str) -> str:
+    """Return the text of a program that a worker stores and runs without a connection. `call` as for `bootstrap`."""
+    return f"{_source(name).decode()}{call}\n"
 
 
 @cache

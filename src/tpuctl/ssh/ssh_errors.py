@@ -19,7 +19,7 @@ from tpuctl.explain.messages import Classification, MessageOrigin, classify
 from tpuctl.names import number_ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import timedelta
 
     from tpuctl.ssh.connection import Target
@@ -154,7 +154,10 @@ def _classify_for_worker(stderr: str, target: Target, context: FailureContext) -
 def _error(
     targets: list[Target], stderr: str, verdict: Classification | None, context: FailureContext
 ) -> SshFailedError:
-    who = f"{_format_workers(target.worker for target in targets)} of `{targets[0].node.name.node_id}`"
+    # As text: `worker 3`, or `workers 3, 5-7`.
+    ranges = number_ranges(target.worker for target in targets)
+    plural = "" if ranges[0].isdigit() and len(ranges) == 1 else "s"
+    who = f"worker{plural} {', '.join(ranges)} of `{targets[0].node.name.node_id}`"
     printed = significant_line(stderr)
     if verdict is None:
         why = printed or "ssh ended without a message"
@@ -193,9 +196,3 @@ def _specific_hints(target: Target, verdict: Classification, context: FailureCon
             yield f"other workers accept the key, so the guest agent of this one may hang: `tpuctl reset {node.name.node_id}`"
         if context.key_is_locked:
             yield f"the key has a passphrase: add it to the ssh agent with `ssh-add {connection.identity}`"
-
-
-def _format_workers(numbers: Iterable[int]) -> str:
-    """Return worker numbers as text: `worker 3`, or `workers 3, 5-7`."""
-    ranges = number_ranges(numbers)
-    return f"worker{'' if ranges[0].isdigit() and len(ranges) == 1 else 's'} {', '.join(ranges)}"

@@ -9,3 +9,5 @@ VFIO_FILES = "/dev/vfio/[0-9]*"
 # A TPU program locks this file, and fails at once if another process holds the lock or the file is not writable [TensorFlow
 # source].
 LOCK_FILE = "/tmp/libtpu_lockfile"  # noqa: S108  # the path that libtpu uses
+# Where libtpu writes its logs unless `TPU_LOG_DIR` names another folder.
+LOG_FOLDER = "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice

@@ -215,18 +215,14 @@ def open_transfer(
                 login.close()
                 yield stream
             except PeerLostError as error:
-                raise _lost_error(channel) from error
+                failure = channel.failure()
+                # Messages of ssh explain a failed login only before the program has started.
+                if failure.ssh_stderr is not None and (channel.has_begun or not failure.ssh_stderr.strip()):
+                    what = failure.what if failure.ssh_stderr.strip() else "the connection was lost"
+                    failure = AgentError(failure.target, what, is_retriable=True)
+                raise _unnamed(failure) from error
             except AgentError as error:
                 raise _unnamed(error) from error.__cause__
-
-
-def _lost_error(channel: AgentChannel) -> AgentError:
-    """Return why the connection ended early. Messages of ssh explain a failed login only before the program has started."""
-    error = channel.failure()
-    if error.ssh_stderr is not None and (channel.has_begun or not error.ssh_stderr.strip()):
-        what = error.what if error.ssh_stderr.strip() else "the connection was lost"
-        error = AgentError(error.target, what, is_retriable=True)
-    return _unnamed(error)
 
 
 def _unnamed(error: AgentError) -> AgentError:

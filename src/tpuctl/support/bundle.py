@@ -325,12 +325,11 @@ class BundleBuilder:
             known = {key: value for key, value in environment_json(environment()).items() if key != "settings"}
             return {"system": platform.platform(), **known}
 
+        def without_home(query: Callable[[], Any]) -> Any:  # JSON
+            return replace_folder(query(), home)
+
         queries = {"settings.json": settings, "doctor.json": doctor, "versions.json": versions}
-        return {path: partial(_without_home, query, home) for path, query in queries.items()}
-
-
-def _without_home(query: Callable[[], Any], home: str) -> Any:  # JSON
-    return replace_folder(query(), home)
+        return {path: partial(without_home, query) for path, query in queries.items()}
 
 
 # Verdicts whose evidence is located in its file; for the others see `files` in explanation.json.

@@ -200,7 +200,14 @@ class WorkerCollector:
             folder.add_missing("", error.message)
         except AgentError as error:
             self.incomplete.append(error)
-            folder.add_missing("", _explain_gap(error))
+            if error.waited is not None:
+                state = "incomplete" if error.has_begun else "no answer"
+                why = f"{state} within {error.waited.total_seconds():.0f} s"
+            elif error.ssh_stderr is None:
+                why = f"collection failed: {error.what}"
+            else:
+                why = "the connection broke" if error.has_begun else error.what
+            folder.add_missing("", why)
         folder.finish()
         self._done += 1
 
@@ -236,14 +243,6 @@ class WorkerCollector:
                 folder.take(kind, payload)
                 received()
             raise channel.failure()
-
-
-def _explain_gap(error: AgentError) -> str:
-    if error.waited is not None:
-        return f"{'incomplete' if error.has_begun else 'no answer'} within {error.waited.total_seconds():.0f} s"
-    if error.ssh_stderr is None:
-        return f"collection failed: {error.what}"
-    return "the connection broke" if error.has_begun else error.what
 
 
 class _WorkerFolder:

@@ -173,7 +173,8 @@ def redact(data: bytes, accounts: AccountAliases | None = None) -> bytes:
 @cache
 def _rules() -> tuple[SecretRule, ...]:
     """Return all rules; of two that find the same place, the earlier names it."""
-    return (*_key_rules(), *_token_rules(), *_place_rules(), *_name_rules())
+    names = (SecretRule(anchor, partial(_find_value, anchor)) for anchor in _NAME_ANCHORS)
+    return (*_key_rules(), *_token_rules(), *_place_rules(), *names)
 
 
 def _detect_encoding(begin: bytes) -> Callable[[bytes, bool], bytes]:
@@ -367,7 +368,15 @@ def hide_metadata(document: Any) -> Any:  # JSON
 
     Keeps the logins and fingerprints of ssh keys, and scripts.
     """
-    return mask_metadata(document, _show_metadata)
+
+    def shown(key: str, value: Any) -> Any:  # JSON
+        if key.lower() in _HARMLESS_METADATA:
+            return value
+        if key.lower() in _SSH_KEY_NAMES and isinstance(value, str):
+            return "\n".join(_fingerprint(line) for line in value.splitlines() if line.strip())
+        return f"[hidden: {len(str(value))} characters]"
+
+    return mask_metadata(document, shown)
 
 
 def hide_suspicious_values(document: Any) -> Any:  # JSON
@@ -382,14 +391,6 @@ def hide_suspicious_values(document: Any) -> Any:  # JSON
         else hide_suspicious_values(value)
         for key, value in document.items()
     }
-
-
-def _show_metadata(key: str, value: Any) -> Any:  # JSON
-    if key.lower() in _HARMLESS_METADATA:
-        return value
-    if key.lower() in _SSH_KEY_NAMES and isinstance(value, str):
-        return "\n".join(_fingerprint(line) for line in value.splitlines() if line.strip())
-    return f"[hidden: {len(str(value))} characters]"
 
 
 def _fingerprint(line: str) -> str:
@@ -787,11 +788,6 @@ _JOINS = (b"_", b"-")
 # `tokens/s`, `(token)`, the end of a sentence.
 _NO_VALUE = re.compile(rb"s?[/().;<>\[{}]")
 _LONG_VALUE = 256
-
-
-def _name_rules() -> Iterator[SecretRule]:
-    """Yield the rules, one for each word in names of secrets."""
-    yield from (SecretRule(anchor, partial(_find_value, anchor)) for anchor in _NAME_ANCHORS)
 
 
 def _find_value(anchor: bytes, data: bytes, at: int) -> Iterator[SecretSpan]:

@@ -418,24 +418,21 @@ def _parse_plan(
     known = parse_pairs(digests, "plan.digests", files - stored.keys())
     for one in known.values():
         parse_digest(one, "plan.digests")
+    # The place only goes back to the worker that chose it.
+    root, is_into, names, tree = parse_row(place, "plan.place", 4)
+    numbers = (
+        None if tree is None else [parse_integer(number, "place.tree") for number in parse_row(tree, "place.tree", 2)]
+    )
+    chosen = CopyPlace(
+        parse_path(root, "place.root"), parse_boolean(is_into, "place.into"), parse_path(names, "place.parts"),
+        (numbers[0], numbers[1]) if numbers else None,
+    )  # fmt: skip
     return (
-        _parse_place(place),
+        chosen,
         stored,
         known,
         parse_numbers(refused, "plan.refused", files - stored.keys() - known.keys()),
     )
-
-
-def _parse_place(value: Any) -> CopyPlace:  # JSON
-    """Return a place, which only goes back to the worker that chose it."""
-    root, is_into, parts, tree = parse_row(value, "plan.place", 4)
-    numbers = (
-        None if tree is None else [parse_integer(number, "place.tree") for number in parse_row(tree, "place.tree", 2)]
-    )
-    return CopyPlace(
-        parse_path(root, "place.root"), parse_boolean(is_into, "place.into"), parse_path(parts, "place.parts"),
-        (numbers[0], numbers[1]) if numbers else None,
-    )  # fmt: skip
 
 
 def _parse_problems(value: Any, names: set[str]) -> dict[str, str]:  # JSON

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,7 +28,9 @@ from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.commands.node_lookup import locate_for_create
 from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
+from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.expiry import DEFAULT_GRACE
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -45,6 +48,7 @@ from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node, WorkerSet
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.file_tree import FileTree
@@ -74,6 +79,8 @@ class OneOffRequest:
     checks: CheckOptions
     remove: bool
     exclusive: bool
+    limit: TimeLimit
+    idle: IdleLimit | None
     sync: Path | None
     collect: tuple[str, ...]
     workers: WorkerSet
@@ -86,7 +93,7 @@ class OneOffRequest:
 
 def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequest) -> int:
     """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
-    one_off = OneOffNode(*_reconcile_request(app, node, job), removes=job.remove)
+    one_off = OneOffNode(*_reconcile_request(app, node, job, request.timeout), removes=job.remove, now=app.now())
     name = one_off.name
     if one_off.was_taken_over:
         app.terminal.note(
@@ -141,7 +148,13 @@ def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: One
     return left or code
 
 
-def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[ReconcileRequest, Node | None]:
+# How long the command of a node that is deleted at the end may run without `--timeout`, as far as its time limit goes.
+_LONGEST_RUN = timedelta(days=1)
+
+
+def _reconcile_request(
+    app: App, node: str | None, job: OneOffRequest, timeout: timedelta | None
+) -> tuple[ReconcileRequest, Node | None]:
     """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
     described = job.described
     if job.names_file:
@@ -162,7 +175,16 @@ def _reconcile_request(app: App, node: str | None, job: OneOffRequest) -> tuple[
             hint="leave NODE out to use a generated name",
         )
     policy = repair_policy(app, RepairOptions(), timeout=deadline(app, None))
-    return ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run"), found
+    now = app.now()
+    spec = job.limit.applied(spec, now)
+    if job.limit != TimeLimit():
+        note_clock_difference(app)
+    elif job.remove and spec.ttl is None:
+        # If this process is killed, the node is left to the clean-up of others.
+        waits = policy.timeout or _LONGEST_RUN if spec.is_queued else timedelta()
+        spec = replace(spec, ttl=waits + (timeout or _LONGEST_RUN) + DEFAULT_GRACE, expires=None)
+    task = ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run", ends=job.limit.end(now), idle=job.idle)
+    return task, found
 
 
 def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, request: RunRequest) -> int:
@@ -182,9 +204,12 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         found = find_targets(app, [ready], job.workers)
         await_key(app, found)
-        if one_off.was_taken_over and _may_be_in_use(app, found):
-            one_off.leave()
-            app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
+        if one_off.was_taken_over:
+            jobs = list_jobs(JobScope(found, shared_connection_options(app)))
+            # It is in use if a detached or followed job runs on any of the workers; it may be if a worker does not answer.
+            if jobs.silent or any(one.is_running and (one.is_followed or one.is_detached) for one in jobs.jobs):
+                one_off.leave()
+                app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
         if job.sync is not None:
             synced = sync_source(app, found, job.sync)
             if not request.folder:
@@ -199,12 +224,6 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if request.log_folder is not None and ended:
             collect_files(app, ended, job.collect, request.log_folder)
     return code
-
-
-def _may_be_in_use(app: App, targets: list[Target]) -> bool:
-    """Return whether a detached or followed job runs on any of the workers, or a worker does not answer."""
-    listing = list_jobs(JobScope(targets, shared_connection_options(app)))
-    return bool(listing.silent) or any(job.is_running and (job.is_followed or job.is_detached) for job in listing.jobs)
 
 
 def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:
@@ -239,13 +258,17 @@ class OneOffNode:
     creator. `is_removed`: the node does not exist, or soon will not; `was_deleted`: because this run deleted it.
     """
 
-    def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool) -> None:
+    def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool, now: datetime) -> None:
         spec = task.spec.with_removal_label() if task.spec and removes else task.spec
         self._task = replace(task, spec=spec)
         self._node: Node | None = None
         self.was_there = found is not None
         mark = spec.labels.get(REMOVAL_LABEL) if spec else None
         self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
+        if self.was_taken_over and spec and spec.ttl and task.ends is None and found and found.expires:
+            # The earlier run chose its end, which may be near. A later one stays.
+            end = max(found.expires, (now + spec.ttl).replace(microsecond=0))
+            self._task = replace(self._task, ends=end)
         self.was_made = self.was_taken_over
         self.is_removed = False
         self.was_deleted = False

@@ -93,7 +93,7 @@ def draw_capacity_life(seed: int) -> CapacityLife:
         zones=zones,
         tiers=tiers,
         is_queued=is_queued,
-        queue_for=_minutes(random, 3, 12) if is_queued and random.random() < 0.3 else None,
+        queue_for=_minutes(random, 5, 12) if is_queued and random.random() < 0.3 else None,
         start_after=_minutes(random, 0.5, 2.9) if is_queued and random.random() < 0.15 else None,
         recreate_deleted=random.random() < 0.3,
         events=_draw_events(random, zones, tiers, is_watched=is_watched),

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from tests.nodes.simulation.capacity_life import NODE
 from tests.nodes.simulation.capacity_run import CapacityHistory, CommandResult
 from tests.nodes.simulation.capacity_world import ResourceKey, SentWrite, moments
+from tests.nodes.simulation.clock import BEGIN
 
 _NODE_ENDS = frozenset({"PREEMPTED", "TERMINATED", "DELETING"})
 _REQUEST_ENDS = frozenset({"SUSPENDING", "SUSPENDED", "FAILED", "DELETING"})
@@ -19,9 +20,8 @@ _RECOVERY = timedelta(minutes=20)
 
 def judge_capacity(history: CapacityHistory) -> list[str]:
     """Return the violations, each with its time; empty if there are none."""
-    begin = history.results[0].begun
     found = (*_crowds(history), *_wrong_writes(history), *_results(history), *_ends(history))
-    return [f"at +{(at - begin).total_seconds():.1f}s: {fault}" for at, fault in found]
+    return [f"at +{(at - BEGIN).total_seconds():.1f}s: {fault}" for at, fault in found]
 
 
 def claims(history: CapacityHistory, states: dict[ResourceKey, str]) -> set[str]:
@@ -70,16 +70,17 @@ def _wrong_writes(history: CapacityHistory) -> Iterator[tuple[datetime, str]]:
 def _results(history: CapacityHistory) -> Iterator[tuple[datetime, str]]:
     """Judge the exit codes by what can lead to them, and the time that each command took."""
     kinds = {event.kind for event in history.life.events}
-    for before, result in zip((None, *history.results), history.results, strict=False):
+    for number, result in enumerate(history.results, 1):
         if result.code is None:
             continue
+        before = history.results[number - 2] if number > 1 else None
         words = f"{result.plan.command} ended with {result.code} ({result.words})"
         took = result.ended - result.begun
         if took > result.plan.timeout + _GRACE:
             yield result.ended, f"{words} after {took}, {took - result.plan.timeout} after its deadline"
-        if result.plan.command == "watch" and result.code == 3 and not (before and before.left):
+        if result.plan.command == "watch" and result.code == 3 and not (before and _is_anything_left(before)):
             continue  # there was no node to watch
-        if fault := _wrong_code(history, result, kinds, took):
+        if fault := _wrong_code(history, result, kinds, took) or _left_behind(history, number, result, kinds):
             yield result.ended, f"{words}: {fault}"
 
 
@@ -100,12 +101,33 @@ def _wrong_code(history: CapacityHistory, result: CommandResult, kinds: set[str]
     if result.code == 0:
         return _false_success(history, result)
     if result.code == 5:
-        limit = min(filter(None, (result.plan.timeout, history.life.queue_for)))
-        return None if took >= limit and result.begun < history.calm_since else f"too early, after {took}"
+        # A request with a limit of its own, from an earlier run, ends before; a rest of a minute is too short for another.
+        is_late = history.life.queue_for or took >= result.plan.timeout - timedelta(minutes=2)
+        # A request of an earlier run may fall back in the calm world too.
+        may_expire = result.begun < history.calm_since or "fall-back" in kinds
+        return None if is_late and may_expire else f"too early, after {took}"
     if result.code == 6 and history.life.is_queued and len(history.life.zones) > 1:
         return None  # its share of the time was too short for each zone
     causes, words = _CAUSES.get(result.code or 0, (frozenset(), "nothing can lead to that"))
     return None if kinds & causes else words
+
+
+def _is_anything_left(result: CommandResult) -> bool:
+    return any(state != "DELETING" for state in result.left.values())
+
+
+def _left_behind(history: CapacityHistory, number: int, result: CommandResult, kinds: set[str]) -> str | None:
+    """Return what an `up` without success left of the request that it made, which could still get a node."""
+    if result.plan.command != "up" or result.code not in {5, 6, 7} or history.life.queue_for:
+        return None
+    runs = [write.run for write in history.world.writes if (write.verb, write.kind) == ("create", "queuedResources")]
+    made_by = max((run for run in runs if run <= number), default=None)
+    was_hindered = any(result.ended - _GRACE <= at <= result.ended for at in history.world.troubles)
+    if "survives-delete" in kinds or was_hindered or made_by != number:
+        return None
+    waiting = {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "FAILED"}
+    left = {key: state for key, state in result.left.items() if key.kind == "queuedResources" and state in waiting}
+    return f"it left {left}" if left else None
 
 
 def _false_success(history: CapacityHistory, result: CommandResult) -> str | None:
@@ -144,8 +166,7 @@ def _ends(history: CapacityHistory) -> Iterator[tuple[datetime, str]]:
 def _watched(history: CapacityHistory, result: CommandResult) -> Iterator[tuple[datetime, str]]:
     """Judge a watch that had the time to bring the node back."""
     kinds = {event.kind for event in history.life.events}
-    begin = history.results[0].begun
-    if result.code != 0 or result.ended - begin < history.life.calm_from + _RECOVERY:
+    if result.code != 0 or result.ended - BEGIN < history.life.calm_from + _RECOVERY:
         return
     if kinds & {"delete-node", "delete-request", "create-node"}:
         return

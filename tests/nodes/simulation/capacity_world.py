@@ -82,6 +82,8 @@ class CapacityWorld:
         self.writes: list[SentWrite] = []
         self.snapshots: list[Snapshot] = []
         self.notes: list[tuple[datetime, str]] = []
+        # When a call failed or was slow.
+        self.troubles: list[datetime] = []
         # Resources that another client created.
         self.foreign: set[ResourceKey] = set()
         self.run = 0
@@ -142,7 +144,13 @@ class CapacityWorld:
         """Forward a request to the sandbox and record it; the interface of httplib2."""
         self._watch_pace()
         self._die("before")
-        answer = self._read(uri, headers) if method == "GET" else self._write(uri, method, body, headers)
+        begun, status = self.clock.now(), 0
+        try:
+            answer = self._read(uri, headers) if method == "GET" else self._write(uri, method, body, headers)
+            status = int(answer[0].status)
+        finally:
+            if status in {0, 429} or status >= 500 or self.clock.now() > begun:
+                self.troubles.append(self.clock.now())
         self._die("after")
         return answer
 
@@ -283,6 +291,8 @@ def _fault(event: WorldEvent) -> Fault:
             return Fault(kind, zone=event.zone, method=event.method, count=event.number, code=int(event.word))
         case FaultKind.SUSPEND:
             return Fault(kind, zone=event.zone, initiator=event.word, after=event.lasts or timedelta())
+        case FaultKind.PREEMPT:
+            return Fault(kind, zone=event.zone, after=event.lasts or timedelta())
         case FaultKind.SLOW | FaultKind.FALL_BACK | FaultKind.LATE_NODE:
             return Fault(kind, zone=event.zone, method=event.method, count=event.number, duration=event.lasts)
     return fault

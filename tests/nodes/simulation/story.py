@@ -1,10 +1,12 @@
-"""Describe one node line by line: faults, requests, events of the loop, result."""
+"""Describe one node line by line: faults, requests, events of the loop, results."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime
 
+from tests.nodes.simulation.capacity_run import CapacityHistory
+from tests.nodes.simulation.clock import BEGIN
 from tests.nodes.simulation.plan import Life
 from tests.nodes.simulation.run import History
 from tests.nodes.simulation.truth import Truth
@@ -44,3 +46,30 @@ def _lines(history: History, life: Life) -> Iterator[tuple[datetime, str]]:
             yield event.at, f"  event: {event.kind} {event.text}"
     ending = history.endings[life.name]
     yield ending.at, f"  ended with {ending.code}: {ending.words}"
+
+
+def capacity_story(history: CapacityHistory) -> list[str]:
+    """Return the lines of a life that looks for capacity in the order of time."""
+    life, world = history.life, history.world
+    head = [
+        f"--- life {life.seed}: {'requests ' if life.is_queued else ''}{'/'.join(life.tiers)} in {', '.join(life.zones)}",
+        f"    queue for {life.queue_for}, start after {life.start_after}, recreate deleted {life.recreate_deleted}",
+    ]
+    lines = [(at, f"world: {text}") for at, text in world.notes]
+    for write in world.writes:
+        force = " with force" if write.is_forced else ""
+        what = f"{write.verb} {write.kind} in {write.zone}{force} -> {write.status}, it was {write.target()}"
+        lines.append((write.at, f"  run {write.run}: {what}"))
+    for result in history.results:
+        left = ", ".join(f"{key.kind} {key.zone} {state}" for key, state in result.left.items()) or "nothing"
+        lines.append((result.begun, f"=== {result.plan}"))
+        lines.append((result.ended, f"=== ended with {result.code}: {result.words}; left {left}"))
+    lines += [
+        (event.at, f"    {event.node.zone} {event.kind}: {event.text}")
+        for event in history.events
+        if str(event.kind) != "wait"
+    ]
+    return [
+        *head,
+        *(f"{(at - BEGIN).total_seconds():9.1f}  {text}" for at, text in sorted(lines, key=lambda line: line[0])),
+    ]

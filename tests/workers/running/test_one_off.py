@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put
 from tests.workers.running import GOOD, REFUSED, Slice
+from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 
 AUTHORIZED = {"Authorization": "Bearer sandbox"}
+START = datetime(2026, 1, 1, tzinfo=UTC)
 UP = ("run", "ci", "--up", "v4-16", "--zone", ZONE, "--no-sync")
 
 
@@ -69,6 +73,33 @@ def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice,
 
 
 @one_face
+@pytest.mark.usefixtures("workers")
+@pytest.mark.parametrize(
+    ("options", "setting", "left"),
+    [
+        pytest.param(("--rm",), {}, timedelta(hours=25), id="a-day-and-an-hour"),
+        pytest.param(("--rm", "--timeout", "2h"), {}, timedelta(hours=3), id="time-limit-and-an-hour"),
+        pytest.param(("--rm", "--ttl", "90m"), {"TPUCTL_TTL": "5h"}, timedelta(minutes=90), id="ttl"),
+        pytest.param(("--rm", "--timeout", "2h"), {"TPUCTL_TTL": "5h"}, timedelta(hours=5), id="setting"),
+        pytest.param(("--rm", "--ttl", "forever"), {"TPUCTL_TTL": "5h"}, None, id="forever"),
+        pytest.param((), {}, None, id="kept-node"),
+        pytest.param(("--ttl", "90m"), {}, timedelta(minutes=90), id="kept-node-with-ttl"),
+    ],
+)
+def test_one_off_node_gets_an_end(
+    tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], setting: dict[str, Any], left: timedelta | None
+) -> None:
+    """So that whatever cleans up ends the node of a run that was killed."""
+    sandbox.fault("http-error", method="*.nodes.delete", status=403)
+
+    tpuctl(*UP, *options, "--", "true", **setting)
+
+    (node,) = json.loads(tpuctl("list", "-o", "json")[0])
+    expires = parse_timestamp(node.get("expires"))
+    assert expires == (None if left is None else pytest.approx(START + left, abs=timedelta(seconds=2)))
+
+
+@one_face
 def test_one_off_existing_node_is_kept_or_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     put(sandbox, "ci", acceleratorType="v4-16")
 
@@ -109,7 +140,8 @@ def test_one_off_node_left_by_earlier_rm_run_is_taken_over_and_deleted(
     assert err.startswith(
         "using `ci`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end\n"
     )
-    assert sandbox.changes() == ["create", "delete"]
+    # Its time is that of this run.
+    assert sandbox.changes() == ["create", "patch", "delete"]
 
 
 @one_face
@@ -130,7 +162,7 @@ def test_one_off_node_left_by_earlier_rm_run_in_use_is_kept(
 
     err = tpuctl(*UP, *options, "--", "true")[1]
 
-    assert (sandbox.changes(), nodes(tpuctl)) == (["create"], "ci\n")
+    assert (sandbox.changes(), nodes(tpuctl)) == (["create", "patch"] if is_used else ["create"], "ci\n")
     warned = "warning: another run uses `ci`: it is not deleted at the end of this one\n"
     assert (warned in err) == is_used
 

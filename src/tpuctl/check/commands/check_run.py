@@ -54,7 +54,12 @@ def run_check(
 ) -> int:
     """Run `tpuctl check` and return its exit code."""
     if target and target.endswith(_YAML_SUFFIXES):
-        _use_settings_file(app, target)
+        # The settings are read from a file named in place of a node.
+        path = app.invocation.folder / target
+        if not path.is_file():
+            hint = "name a node, a type such as `v4-8`, or a file"
+            raise InvalidInputError(f"there is no file `{target}`", hint=hint)
+        app.use_project_file(path)
         target = None
     else:
         app.require_trust()
@@ -64,7 +69,12 @@ def run_check(
     if isinstance(found, ZoneSearch):
         if options.fix:
             raise InvalidInputError("`--fix` needs a zone, as the fixes depend on it", hint="name one with `--zone`")
-        return _show_zone_search(app, gate, found)
+        # Without a zone, those that offer the type are shown, the best first.
+        with waiting_notice(app.terminal):
+            ranking = gate.ranking(app.project, found.spec, found.zones)
+        app.show(ranking_view(ranking))
+        is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
+        return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
@@ -118,14 +128,6 @@ class ZoneSearch:
 
     spec: NodeSpec
     zones: tuple[str, ...]
-
-
-def _use_settings_file(app: App, name: str) -> None:
-    """Read the settings from a file named in place of a node."""
-    path = app.invocation.folder / name
-    if not path.is_file():
-        raise InvalidInputError(f"there is no file `{name}`", hint="name a node, a type such as `v4-8`, or a file")
-    app.use_project_file(path)
 
 
 def _find_target(
@@ -207,12 +209,3 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
         raise NodeNotFoundError(node_id, zone) if zone else NodeNotInProjectError(node_id, project)
     app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.spec.accelerator_type}")
     return remembered.spec
-
-
-def _show_zone_search(app: App, checks: PreflightCheck, search: ZoneSearch) -> int:
-    """Show the zones that offer the type, the best first. Return 9 if there is none, or a bucket does not exist."""
-    with waiting_notice(app.terminal):
-        ranking = checks.ranking(app.project, search.spec, search.zones)
-    app.show(ranking_view(ranking))
-    is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
-    return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
@@ -55,8 +55,15 @@ class CheckOptions(GivenOptions):
         metavar="DOLLARS",
         help="Most that a new node may cost, in dollars per hour (up, create, run --up; not start and watch).",
     )
+    budget: str | None = option(
+        "--budget",
+        metavar="DOLLARS",
+        help="Most that all nodes of the project may cost, in dollars per hour (up, create, run --up; not start and watch).",
+    )
     allow_unknown_price: bool = option(
-        "--allow-unknown-price", is_flag=True, help="With --max-price, also create nodes whose price is unknown."
+        "--allow-unknown-price",
+        is_flag=True,
+        help="With --max-price and --budget, also create nodes whose price is unknown.",
     )
     skip_checks: tuple[str, ...] = option(
         "--skip-check",
@@ -73,7 +80,7 @@ check_options = takes_options(CheckOptions, "checks")
 
 
 # Only the user who pays may skip these.
-_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405", "TPU408"})
+_NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405", "TPU408", "TPU409"})
 
 
 def preflight_check(
@@ -94,7 +101,10 @@ def preflight_check(
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
     return PreflightCheck(
         lambda: check_sources(app),
-        _check_settings(settings, purpose, machine),
+        replace(
+            _check_settings(settings, purpose, machine),
+            prices=app.prices if settings.text("prices") == "live" else None,
+        ),
         CheckCache(preflight_cache_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
         accepted=_accepted_ids(settings),
         timeout=settings.duration("check_timeout"),
@@ -158,6 +168,7 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
         no_billing_outside_grants=settings.is_on("no_billing_outside_grants"),
         max_price=settings.dollars("max_price"),
+        budget=settings.dollars("budget"),
         allow_unknown_price=settings.is_on("allow_unknown_price"),
         egress_prices=prices,
     )

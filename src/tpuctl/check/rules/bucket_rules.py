@@ -497,7 +497,21 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
     for checked in iter_buckets(facts):
         name, bucket, payer = checked.name, checked.known, facts.wanted.billing_project
         if checked.bucket.is_unpaid or (bucket and bucket.requester_pays and not payer):
-            yield _unpaid_result(checked)
+            project = value_or_none(facts.project)
+            flag = f"`--billing-project={facts.wanted.project}`"
+            remedies = [
+                Remedy(f"name the project that pays, such as {flag}, here and in the programs that use the bucket")
+            ]
+            if bucket and project and bucket.project_number == project.number:
+                pays = "or let the bucket's own project pay"
+                remedies.append(Remedy(pays, checked.update(no_requester_pays=True)))
+            yield checked.result(
+                Level.ERROR,
+                f"`{name}` is requester-pays, and no billing project is named",
+                *remedies,
+                why="every read and write without a billing project fails",
+                facts={"requesterPays": True, "billingProject": None},
+            )
         elif bucket and bucket.requester_pays:
             yield checked.result(
                 Level.NOTE,
@@ -508,21 +522,6 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
             )
         elif bucket:
             yield checked.result(Level.OK, f"the owner of `{name}` pays for requests")
-
-
-def _unpaid_result(checked: _CheckedBucket) -> RuleResult:
-    project, bucket = value_or_none(checked.facts.project), checked.known
-    flag = f"`--billing-project={checked.facts.wanted.project}`"
-    remedies = [Remedy(f"name the project that pays, such as {flag}, here and in the programs that use the bucket")]
-    if bucket and project and bucket.project_number == project.number:
-        remedies.append(Remedy("or let the bucket's own project pay", checked.update(no_requester_pays=True)))
-    return checked.result(
-        Level.ERROR,
-        f"`{checked.name}` is requester-pays, and no billing project is named",
-        *remedies,
-        why="every read and write without a billing project fails",
-        facts={"requesterPays": True, "billingProject": None},
-    )
 
 
 @check_rule("TPU105", "reading is free except for the network")

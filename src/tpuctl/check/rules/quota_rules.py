@@ -1,18 +1,21 @@
-"""Rules about capacity: TPU quota, external addresses, reservations, grants of free capacity, and the price limit."""
+"""Rules about capacity: TPU quota, external addresses, reservations, grants of free capacity, price limit and budget."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 from tpuctl.accelerators import AcceleratorType, load_accelerators
-from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown, WantedNode, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Known, ProjectResources, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
     RuleResult,
     check_rule,
+    clean_up_command,
     create_or_check_command,
     delete_queued_resource_command,
     error,
@@ -36,11 +39,12 @@ from tpuctl.check.quotas import (
     matching_grants,
     nearest_grant,
 )
+from tpuctl.models.billing import billed_tier, bills_or_will, covering_grants
 from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
 from tpuctl.models.project import Reservation
 from tpuctl.names import parse_whole_number, region_of_zone
-from tpuctl.prices import budget_words, hourly_price, within_budget
+from tpuctl.prices import Price, budget_words, within_budget
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
 # The default of a region [observed: users' logs].
@@ -151,7 +155,7 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         why = "it may be unlimited, or have another name than tpuctl expects; the service decides"
         yield note(wanted.region, text, why=why, facts={"pool": str(pool)})
     # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
-    yield from (_quota_exceeded_result(wanted, usage) for usage in usages if usage.is_short)
+    yield from (_quota_exceeded_result(wanted, usage, facts.now) for usage in usages if usage.is_short)
     # If the current usage is unknown, TPU306 reports it.
     if usages and all(usage.is_sure for usage in usages):
         words = [
@@ -191,7 +195,7 @@ def dead_records_hold_quota(facts: CheckFacts) -> Iterator[RuleResult]:
         )
 
 
-def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
+def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage, now: datetime) -> RuleResult:
     limit, name, is_zero = usage.limit, usage.limit.name or usage.limit.metric, usage.limit.value == 0
     left = max((limit.value or 0) - usage.amount, 0)
     text = f"{usage.needed} {usage.unit} are needed in {usage.place}, and {left} are left: `{name}` is {limit.value}"
@@ -214,10 +218,25 @@ def _quota_exceeded_result(wanted: WantedNode, usage: LimitUsage) -> RuleResult:
         level,
         usage.place,
         text,
+        *_clean_up(wanted, usage, now),
         *(Remedy(f"delete {one.label}, which is dead", one.delete) for one in dead),
         *((elsewhere, advice) if is_zero else (advice, elsewhere)),
         why=why,
         facts={**_limit_facts(usage), "holders": _holder_facts(usage.holders)},
+    )
+
+
+def _clean_up(wanted: WantedNode, usage: LimitUsage, now: datetime) -> Iterator[Remedy]:
+    """Yield the `tpuctl gc` that would free enough, unless the deletion of a single dead record is named anyway."""
+    found = usage.clean_up(now)
+    if found is None or (len(found[1]) == 1 and found[1][0].is_dead):
+        return
+    options, freed = found
+    amount, zones = sum(one.size for one in freed), ",".join(sorted({one.zone for one in freed}))
+    what = "what is dead or has expired" if options else "the dead records"
+    yield Remedy(
+        f"see what would free {amount} {usage.unit}, and delete it with `--yes`: {what}",
+        clean_up_command(wanted.project, zones, options),
     )
 
 
@@ -476,7 +495,7 @@ def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
     if not wanted.creates or limit is None:
         return
     spec, tier = wanted.spec, wanted.spec.tier or Tier.ON_DEMAND
-    price, what = hourly_price(spec.accelerator_type, wanted.zone, tier), f"a {spec.accelerator_type} ({tier})"
+    price, what = wanted.hourly_price(spec.accelerator_type, wanted.zone, tier), f"a {spec.accelerator_type} ({tier})"
     values = {"maxPrice": float(limit), "price": price.to_json()}
     if within_budget(price, limit, allow_unknown=wanted.allow_unknown_price):
         cost = "has no known price, which is allowed" if price.per_hour is None else f"costs {price}"
@@ -494,4 +513,102 @@ def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
     )
 
 
-GRANT_RULES = (grant_covers, grant_lasts, reservation_exists, price_is_within_limit)
+BUDGET_CHECK = "TPU409"
+
+
+@dataclass(frozen=True, slots=True)
+class _BilledNode:
+    """A node that is billed, or will be, and its price."""
+
+    label: str
+    price: Price
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.price})"
+
+
+@check_rule(BUDGET_CHECK, "cost of all nodes within the budget")
+def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check that all nodes of the project, with the new ones, cost at most `budget` dollars per hour.
+
+    Nodes that are READY count, and those that will be without another request, such as CREATING ones; nodes that a grant covers
+    are free; queued resources that wait do not count. An error if the sum is more, and unless `allow_unknown_price` is set also
+    if a price is unknown or a zone did not answer.
+    """
+    wanted, limit = facts.wanted, facts.wanted.budget
+    if not wanted.creates or limit is None:
+        return
+    if not isinstance(facts.resources, Known):
+        what, permission = "the nodes of the project, and what they cost,", "tpu.nodes.list"
+        if facts.resources is not None and not wanted.allow_unknown_price:
+            unread = unread_result(facts.resources, wanted.project, what, permission=permission, project=wanted.project)
+            yield replace(unread, level=Level.ERROR)
+        return
+    resources = facts.resources.value
+    running, new = _billed_nodes(wanted, resources, facts.now.date()), _new_nodes(facts)
+    amounts = [one.price.per_hour for one in (*running, *new)]
+    total = sum((amount for amount in amounts if amount is not None), Decimal(0))
+    unknown = [str(one) for one in (*running, *new) if one.price.per_hour is None]
+    unknown += [f"the nodes in {zone}, which did not answer" for zone in resources.unreachable]
+    now = f"now: {some_of([str(one) for one in running], _MAX_HOLDERS)}" if running else "now nothing is billed"
+    values: dict[str, Any] = {
+        "budget": float(limit),
+        "perHour": float(total),
+        "running": [{"name": one.label.replace("`", ""), "price": one.price.to_json()} for one in running],
+        "unreachable": list(resources.unreachable),
+    }
+    if total <= limit and (not unknown or wanted.allow_unknown_price):
+        at_least = "at least " if unknown else ""
+        yield ok(wanted.project, f"all nodes with {wanted.what} cost {at_least}${total:,}/h", facts=values)
+        return
+    if total > limit:
+        text = f"all nodes with {wanted.what} would cost ${total:,}/h, more than the budget of ${limit:,}/h; {now}"
+        advice = "delete or stop nodes that you no longer need, choose another type or tier, or raise `budget`"
+    else:
+        text = f"unknown prices, and the budget is ${limit:,}/h: {some_of(unknown, _MAX_HOLDERS)}; {now}"
+        advice = "choose a type, zone and tier with a known price, or allow unknown ones with `--allow-unknown-price`"
+    yield RuleResult.of(
+        Level.ERROR,
+        wanted.project,
+        text,
+        Remedy("see what each node costs", f"tpuctl cost --project={wanted.project}"),
+        advice,
+        why="`budget` is set: all nodes of the project together may not cost more",
+        facts=values,
+    )
+
+
+def _billed_nodes(wanted: WantedNode, resources: ProjectResources, today: date) -> list[_BilledNode]:
+    """Return the nodes of the project that are billed or will be, the most expensive first, without the replaced one."""
+    own = {wanted.name, wanted.replaces.name if wanted.replaces else None}
+    nodes = [node for node in resources.nodes if node.name not in own]
+    tiers = {node.name: billed_tier(node, resources.requests) for node in nodes}
+    free = covering_grants(nodes, tiers, wanted.grants, today)
+    found = [
+        _BilledNode(
+            f"`{node.name.zone}/{node.name.node_id}`",
+            wanted.hourly_price(node.accelerator_type, node.name.zone, tiers[node.name]),
+        )
+        for node in nodes
+        if bills_or_will(node) and node.name not in free
+    ]
+    return sorted(found, key=lambda one: (one.price.per_hour is not None, -(one.price.per_hour or 0)))
+
+
+def _new_nodes(facts: CheckFacts) -> list[_BilledNode]:
+    """Return the nodes that the command creates; none if a grant surely covers them."""
+    wanted, accelerator, resources = facts.wanted, facts.wanted.accelerator, value_or_none(facts.resources)
+    if accelerator and resources and wanted.zone not in resources.unreachable:
+        coverage = grant_coverage(wanted, accelerator, _known_capacity(facts), facts.now.date())
+        if coverage.is_enough:
+            return []
+    specs = (wanted.spec, *wanted.siblings)
+    return [
+        _BilledNode(
+            f"the new {spec.accelerator_type}", wanted.hourly_price(spec.accelerator_type, wanted.zone, spec.tier)
+        )
+        for spec in specs
+    ]
+
+
+GRANT_RULES = (grant_covers, grant_lasts, reservation_exists, price_is_within_limit, project_is_within_budget)

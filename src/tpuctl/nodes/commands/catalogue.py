@@ -14,7 +14,6 @@ from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.locate import incomplete_list_error
 from tpuctl.output.terminal import Cell, table_view
-from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -49,7 +48,10 @@ def types(app: App, *, accelerator_type: str | None) -> None:
             f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
         )
     header = ("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION", "ON-DEMAND", "SPOT")
-    prices = [tuple(hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT)) for zone, name in entries]
+    prices = [
+        tuple(app.prices.hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT))
+        for zone, name in entries
+    ]
     described = [_described(zone, name) for zone, name in entries]
     rows = [
         tuple(Cell("" if value is None else str(value)) for value in (*entry.values(), *costs))

@@ -15,7 +15,6 @@ from tpuctl.names import check_project
 from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
 from tpuctl.nodes.locate import queued_resources_or_none
 from tpuctl.output.terminal import Cell, View
-from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,7 +56,7 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     if errors and len(projects) == 1:
         raise errors[0]
     found = [bill.value for bill in bills if bill.value is not None]
-    prices, now = price_table(), app.now()
+    prices, now = app.prices, app.now()
     costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
     report = CostReport(tuple(costs), by, prices, now, tuple(zone for project in found for zone in project.unreachable))
     app.show(
@@ -102,7 +101,10 @@ def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datet
     own_project = app.project if app.is_sandbox or app.settings["project"] else None
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
-    facts = CostFacts(now, prices, app.journal.entries, found.requests, grants)
+    # In a bucket, the journal of each node is a request.
+    journals = fan_out(app.journal.entries, (node.name for node in found.nodes), limit=_AT_ONCE)
+    entries = {journal.item: journal.get() for journal in journals}
+    facts = CostFacts(now, prices, entries.__getitem__, found.requests, grants)
     return node_costs(found.nodes, facts)
 
 
@@ -164,13 +166,16 @@ class CostReport:
         total = self.total
         sums = f"{total.per_hour} per hour, so far {total.so_far}, by their expiry or in a day {total.by_then}"
         source = f"{self.prices}, without discounts, disks and network"
-        if self.by:
+        if not self.costs:
+            terminal.note("no nodes")
+        elif self.by:
             terminal.table((self.by.upper(), *_SUM_HEADER), _sum_rows(self.groups))
-        elif self.costs or not terminal.is_interactive:
+        else:
             header = ("PROJECT", *_HEADER) if has_projects else _HEADER
             terminal.table(header, [self._row(cost, has_projects=has_projects) for cost in self.costs])
         if terminal.is_interactive:
-            terminal.write("")
+            if self.costs:
+                terminal.write("")
             terminal.details([("total", sums, "bold"), ("prices", source, "")])
         else:
             terminal.note(f"total: {sums}", f"prices: {source}")

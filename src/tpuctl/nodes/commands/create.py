@@ -29,6 +29,13 @@ from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.queue import short_request_view
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
+from tpuctl.nodes.commands.time_options import (
+    TimeLimit,
+    TimeLimitOptions,
+    note_clock_difference,
+    time_limit,
+    time_limit_options,
+)
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.plan import PlanStep
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
 @node_argument
 @spec_options
 @queue_options
+@time_limit_options
 @timeout_option
 @no_wait_option
 @check_options
@@ -59,6 +67,7 @@ def command(
     node: str,
     described: SpecOptions,
     queueing: QueueOptions,
+    limits: TimeLimitOptions,
     checks: CheckOptions,
     timeout: timedelta | str | None,
     no_wait: bool,
@@ -78,6 +87,7 @@ def command(
       tpuctl create trainer --type v6e-8 --spot --no-wait
       tpuctl create trainer --type v5litepod-16 --queue --queue-for 6h
     """
+    limit = time_limit(app, limits)
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is None:
@@ -88,6 +98,9 @@ def command(
     policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout, is_awaited=False))
     policy = replace(policy, timeout=deadline(app, timeout))
     name = _free_name(app, node)
+    if limit != TimeLimit():
+        note_clock_difference(app)
+        spec = limit.applied(spec, app.now())
     if not skip_validation:
         check_accelerator_type(app.client, name.project, name.zone, spec)
     if dry_run:
@@ -99,6 +112,8 @@ def command(
     full_name = f"{name.zone}/{name.node_id}"
     if spec.is_queued:
         _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
+        if spec.ttl is not None:
+            app.terminal.note("its time limit counts from this request, not from the creation of the node")
         if has_default_wait:
             wait = format_duration(UNATTENDED_WAIT)
             app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.app import owner_identity
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
+from tpuctl.models.node import OWNER_LABEL
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.expiry import owner_label, stamp_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
-from tpuctl.prices import Price, hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
+    from tpuctl.prices import Price
 
 
 def show_plan(
@@ -31,6 +34,8 @@ def show_plan(
 ) -> None:
     """Show what a command would do. Sends no request."""
     spec = spec or (NodeSpec.from_node(node) if node else None)
+    if spec is not None and any(step.verb is Verb.CREATE for step in steps):
+        spec = stamp_spec(spec, owner=owner_label(owner_identity(app)), now=app.now())
     present = node.raw if node else {}
     planned = [_described(app, step, spec, changes or {}, present) for step in steps]
 
@@ -39,7 +44,7 @@ def show_plan(
             terminal.write("nothing to do")
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-            if price := _price(step, spec):
+            if price := _price(app, step, spec):
                 terminal.write(
                     f"   price: {price}" + (f", list of {price.as_of}" if price.per_hour is not None else "")
                 )
@@ -70,7 +75,7 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
-    if price := _price(step, spec):
+    if price := _price(app, step, spec):
         entry["price"] = price.to_json()
     if preview := _preview(app, step, spec, changes):
         entry["request"] = {"method": preview.method, "url": preview.url}
@@ -84,6 +89,10 @@ def _described(
             # Values that stay the same are kept, so that no command is printed for them.
             unchanged = {key: value for key, value in wanted.items() if before.get(key) == value}
             changes = {**changes, "metadata": {**_hidden_values(wanted), **unchanged}}
+    if spec is not None:
+        # A command that the user types needs no label about who typed it.
+        labels = {key: value for key, value in spec.labels.items() if key != OWNER_LABEL}
+        spec = replace(spec, labels=labels)
     # gcloud's flags for the account and the quota project of tpuctl's calls.
     flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
     account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
@@ -92,11 +101,11 @@ def _described(
     return entry
 
 
-def _price(step: PlanStep, spec: NodeSpec | None) -> Price | None:
+def _price(app: App, step: PlanStep, spec: NodeSpec | None) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
     if step.verb is not Verb.CREATE or spec is None:
         return None
-    return hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
+    return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
 
 
 def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:

@@ -39,6 +39,9 @@ class GarbageOptions:
     older_than: timedelta | str | None = option(
         "--older-than", type=DurationType(), metavar="TIME", help="Nodes created longer ago, such as 3d."
     )
+    idle: timedelta | str | None = option(
+        "--idle", type=DurationType(), metavar="TIME", help="Nodes whose workers show no use for longer, such as 1d."
+    )
     waiting_for: timedelta | str | None = option(
         "--waiting-for",
         type=DurationType(),
@@ -68,9 +71,9 @@ def command(
     """Show what is dead or forgotten in all zones, with what it costs and holds of the quota; with --yes delete it.
 
     Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests. What is alive is deleted only by a rule that is
-    named: --expired, --older-than, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others created, and
-    what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a zone did not
-    answer.
+    named: --expired, --older-than, --idle, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others
+    created, and what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a
+    zone did not answer.
 
     \b
     Examples:
@@ -110,7 +113,9 @@ def command(
 
 def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> GarbageRules:
     """Return the rules that the options name. Raises `InvalidInputError` for a duration below a minute."""
-    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
+    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # as above
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # as above
 
     labels = parse_pairs("-l", selector)
@@ -120,9 +125,10 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
     return GarbageRules(
         expired=options.expired,
         older_than=_age("--older-than", options.older_than, "3d"),
+        idle=_age("--idle", options.idle, "1d"),
         waiting_for=_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
-        owner=None if options.everyones else _own_label(app),
+        owner=owner_label(owner_identity(app)),
         labels=labels,
     )
 
@@ -135,31 +141,28 @@ def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | 
     return value
 
 
-def _own_label(app: App) -> str | None:
-    """Return the label of what this user created; None if the identity is unknown."""
-    from tpuctl.app.app import caller_account  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-
-    account = caller_account(app)
-    return owner_label(account) if account else None
-
-
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
-    """Return nodes and queued resources, and the leases of what would be deleted."""
-    from tpuctl.nodes.garbage import GarbageFacts, find_garbage  # noqa: PLC0415  # not needed by --help
+    """Return nodes and queued resources, the leases of what would be deleted, and whether workers are idle that must be."""
+    from tpuctl.models.billing import billed_tier, covering_grants  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.garbage import GarbageFacts, find_garbage, idle_candidates  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
 
     client, project, zones = app.client, app.project, app.zones
     nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
+    tiers = {node.name: billed_tier(node, requests.queued_resources) for node in nodes.nodes}
     facts = GarbageFacts(
         project=project,
         nodes=nodes.nodes,
         requests=requests.queued_resources,
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
+        prices=app.prices,
+        covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
-    holders = ((name, _holder(app, name)) for group in wanted for name in group.names)
-    return replace(facts, leases={name: holder for name, holder in holders if holder})
+    asked = idle_candidates(facts, rules, app.now())
+    holders = ((name, _holder(app, name)) for group in (*wanted, *asked) for name in group.names)
+    facts = replace(facts, leases={name: holder for name, holder in holders if holder})
+    return replace(facts, idleness=_examine(app, idle_candidates(facts, rules, app.now())))
 
 
 def _holder(app: App, name: NodeName) -> str:
@@ -183,7 +186,7 @@ def _delete(
         app.in_flight("the deletions that were requested continue", resume=app.command_line()),
         app.progress(events=events) as progress,
     ):
-        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, group))
+        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, [group]))
         results = remover.remove(wanted, timeout=timeout)
     deleted = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
     nodes = [node for item in deleted for node in item.group.nodes]
@@ -203,9 +206,13 @@ def _delete(
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
-def _examine(app: App, group: ResourceGroup) -> Mapping[NodeName, Idleness]:
-    """Return whether the workers of a group are idle."""
-    raise NotImplementedError((app, group))
+def _examine(app: App, groups: Sequence[ResourceGroup]) -> Mapping[NodeName, Idleness]:
+    """Return whether the workers of groups are idle."""
+    from tpuctl.models.node import NodeState  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.idle_workers import examine_nodes  # noqa: PLC0415  # as above
+
+    nodes = [node for group in groups for node in group.nodes if node.state is NodeState.READY]
+    return examine_nodes(app.workers, nodes, app.now())
 
 
 def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResult] = ()) -> None:

@@ -14,6 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
+from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
 from tpuctl.output.terminal import Cell, View
 
@@ -61,7 +62,9 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
     lasting = [
-        line for line in _timeline_lines(entries) if begin is None or (line.until or line.at) >= begin or _is_open(line)
+        line
+        for line in [*_timeline_lines(entries), *_passed_limit(entries, now)]
+        if begin is None or (line.until or line.at) >= begin or _is_open(line)
     ]
     found = lasting[-last:] if last else lasting
 
@@ -78,7 +81,11 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
         else:
             terminal.table(_HEADER, _timeline_rows(found, now, width=terminal.streams.width))
             terminal.write("")
-            terminal.details(_timeline_totals(entries, now, since=begin))
+            totals = _timeline_totals(entries, now, since=begin)
+            if begin is None:
+                prices = app.prices
+                totals.append(("cost", f"{cost_of_history(entries, name.zone, prices, now)} ({prices})", ""))
+            terminal.details(totals)
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))
@@ -199,6 +206,25 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
     return found
 
 
+def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_TimelineLine]:
+    """Return a line for the time limit that a guard enforces, if it has passed and nothing was seen of the node since.
+
+    The guard cannot write to this journal.
+    """
+    dated = _dated(entries)
+    limits = [parse_timestamp(entry.get("until")) for _, entry in dated if entry.get("until")]
+    end = limits[-1] if limits else None
+    if end is None or end > now or any(at >= end and _is_sign_of_life(entry) for at, entry in dated):
+        return []
+    if any(entry.get("event") == "delete" for _, entry in dated[-1:]):
+        return []
+    return [_TimelineLine(end, "expired", "its time ended: the guard on worker 0 deletes it")]
+
+
+def _is_sign_of_life(entry: _JournalEntry) -> bool:
+    return entry.get("event") != "state" or bool(entry.get("state"))
+
+
 def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:
     """Return the line for a state of the node's queued resource."""
     state, initiator = str(entry.get("state")), str(entry.get("text") or "")
@@ -291,9 +317,22 @@ def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
         recorded = entry.get("took")
         took = timedelta(seconds=recorded) if isinstance(recorded, int | float) else took
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
+    if event == "race":
+        return _race_words(entry)
     if event == "setup":
         return "done" if entry.get("ok") else "failed"
     return reason
+
+
+def _race_words(entry: _JournalEntry) -> str:
+    """Return what an entry of a race says: its zones, then the zone that won, then its end."""
+    winner = entry.get("winner")
+    if entry.get("over"):
+        return "over"
+    if winner:
+        return f"{winner} won"
+    zones = entry.get("zones")
+    return f"in {', '.join(map(str, zones))}" if isinstance(zones, list) else ""
 
 
 def _times_to_usable(dated: Sequence[tuple[datetime, _JournalEntry]]) -> list[float]:

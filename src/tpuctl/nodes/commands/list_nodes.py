@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.options import cli_command
+import click
+
+from tpuctl.app.options import FORMATS, cli_command
 from tpuctl.fan_out import fan_out
 from tpuctl.nodes.locate import incomplete_list_error, queued_resources_or_none
 from tpuctl.nodes.rendering import NODE_HEADER, dead_request_line, node_json, node_rows, unreachable_rows
-from tpuctl.output.terminal import OutputFormat, View
+from tpuctl.output.terminal import Cell, OutputFormat, View
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
     from tpuctl.cloud.tpu import NodeListing
+    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.output.terminal import Terminal
+
+
+_WIDE = "wide"
+
+
+class _ListFormat(click.Choice[str]):
+    """The output format; `wide` is a table with more columns, which only this command has."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the format."""
+        form = super().convert(value, param, ctx)
+        if form != _WIDE:
+            return form
+        click.get_current_context().meta[_WIDE] = True
+        return OutputFormat.TABLE
 
 
 @cli_command("list", is_short=True)
@@ -22,14 +42,17 @@ def command(app: App) -> None:
     """List nodes in all zones of the project.
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer. On a
-    terminal, queued resources without a node have rows too; elsewhere there are only nodes: use `tpuctl queue list`.
+    terminal, queued resources without a node have rows too; elsewhere there are only nodes: use `tpuctl queue list`. With
+    `-o wide` a table also shows dollars per hour.
 
     \b
     Examples:
       tpuctl list
       tpuctl list --zone us-central2-b,us-central1-a
+      tpuctl list -o wide
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
+    is_wide = bool(click.get_current_context().meta.get(_WIDE))
     listing, requests = _fetch(app)
     nodes = sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id))
 
@@ -41,7 +64,11 @@ def command(app: App) -> None:
             table += waiting_rows(requests, {(node.name.zone, node.name.node_id) for node in nodes}, app.now())
         if terminal.is_interactive:
             table += unreachable_rows(listing.unreachable)
-        if table or not terminal.is_interactive:
+        if is_wide and table:
+            rates = [*_hourly_rates(app, nodes, requests), *[""] * (len(table) - len(nodes))]
+            wide = [(*row[:-1], Cell(rate), row[-1]) for row, rate in zip(table, rates, strict=True)]
+            terminal.table((*NODE_HEADER[:-1], "$/HOUR", NODE_HEADER[-1]), wide)
+        elif table or not terminal.is_interactive:
             terminal.table(NODE_HEADER, table)
         else:
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
@@ -78,3 +105,18 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     if listing is None:
         raise AssertionError("the first outcome is that of the nodes")
     return listing, tuple(requests)
+
+
+def _hourly_rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[str]:
+    """Return the dollars per hour of each node, and note where the prices are from."""
+    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only for `-o wide`
+
+    prices = app.prices
+    facts = CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants())
+    app.terminal.note(f"dollars per hour: {prices}")
+    return [str(cost.per_hour) for cost in node_costs(nodes, facts)]
+
+
+for _option in command.params:
+    if _option.name == "output":
+        _option.type = _ListFormat((*FORMATS, _WIDE))

@@ -34,6 +34,7 @@ class QueueOptions(GivenOptions):
     start_after: str | None = option(
         "--start-after",
         "--valid-after-time",
+        "--valid-after-duration",
         metavar="TIME",
         help="Time before which the node is not created: 2026-12-01T08:00:00Z, or a duration from now, such as 8h.",
     )

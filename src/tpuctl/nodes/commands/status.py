@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command, nodes_argument
-from tpuctl.durations import format_timestamp
-from tpuctl.errors import NodeNotFoundError, NodeNotInProjectError, TpuctlError
+from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.nodes.locate import find_request
 from tpuctl.nodes.rendering import node_details, node_json, nodes_view
@@ -59,6 +58,8 @@ def _find(app: App, text: str) -> Node | QueuedResource:
         reference = app.reference(text)
         try:
             request = find_request(app.client, app.place, reference)
+        except ConflictError:
+            raise  # there are several: those of a race
         except TpuctlError:
             # The user may see nodes only: the node is absent all the same.
             request = None
@@ -71,14 +72,26 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
     """Yield the details of a node and of the queued resource that owns it, or of the queued resource alone."""
     if isinstance(found, Node):
         yield from node_details(found, app.now())
-        if request := _owner(app, found):
-            state = f"{request.state}{f', valid until {format_timestamp(request.valid_until)}' if request.valid_until else ''}"
-            yield "queued", f"{request.queued_resource_id} {state}", ""
+        request = _owner(app, found)
+        yield "cost", _cost_words(app, found, request), ""
+        if request:
+            yield "queued", f"{request.queued_resource_id} {request.state}", ""
         return
     from tpuctl.nodes.queue_rendering import request_details, state_begin  # noqa: PLC0415  # most nodes exist
 
     begin = state_begin(app.journal, found, app.project)
     yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
+
+
+def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
+    """Return what a node costs for an hour and has cost so far, and where the prices are from."""
+    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
+
+    prices, grants = app.prices, app.settings.grants()
+    facts = CostFacts(app.now(), prices, app.journal.entries, (request,) if request else (), grants)
+    (cost,) = node_costs([node], facts)
+    note = f", {cost.note}" if cost.note else ""
+    return f"{cost.per_hour} per hour, so far {cost.so_far} ({prices}{note})"
 
 
 def _owner(app: App, node: Node) -> QueuedResource | None:

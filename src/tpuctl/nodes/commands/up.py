@@ -26,6 +26,7 @@ from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -38,10 +39,18 @@ from tpuctl.nodes.commands.policy_options import (
     within_deadline,
 )
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
+from tpuctl.nodes.commands.time_options import (
+    TimeLimit,
+    TimeLimitOptions,
+    note_clock_difference,
+    time_limit,
+    time_limit_options,
+)
 from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
     check_zone_options,
+    one_zone,
     order_offers,
     require_type,
     zone_choice,
@@ -61,6 +70,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.tracker import ReconcileRequest
     from tpuctl.nodes.zone_order import Offer
@@ -84,6 +94,8 @@ class UpOptions:
     events: str | None
     dry_run: bool
     yes: bool
+    limit: TimeLimit
+    idle: IdleLimit | None
 
 
 @cli_command("up")
@@ -91,6 +103,8 @@ class UpOptions:
 @spec_options
 @queue_options
 @zone_options
+@time_limit_options
+@idle_options
 @level_option
 @probe_option
 @click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
@@ -112,6 +126,8 @@ def command(
     described: SpecOptions,
     queueing: QueueOptions,
     zoning: ZoneOptions,
+    limits: TimeLimitOptions,
+    idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
     **given: Any,  # those of UpOptions
@@ -125,14 +141,17 @@ def command(
     Examples:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
-      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices
+      tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices --ttl 8h
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
-    options = UpOptions(**given)
+    limit = time_limit(app, limits)
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
+    if spec is not None:
+        spec = limit.applied(spec, app.clock.now())
     policy = repair_policy(
         app,
         repairs,
@@ -140,17 +159,18 @@ def command(
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
+        replace_request=options.replace,
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
-    choice = zone_choice(app)
+    choice = zone_choice(app) or (one_zone(app, nodes[0]) if len(described.tiers) > 1 else None)
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
         if found is not None:
             app.choose_zone(found.zone)
-        if found is None or (spec is not None and not options.dry_run):
+        if found is None or spec is not None:
             spec = spec or (race.spec if race else None)
             wanted = require_type(spec, choice)
             search = _ZoneSearch(wanted, described.tiers, policy, options, preflight, hooks)
@@ -171,6 +191,8 @@ def command(
                 return _up_by_race(app, [dataclasses.replace(name, zone=offer.zone) for offer in offers], search)
             return _up_in_zones(app, name, lambda: offers, search)
     located = [_locate(app, text, spec, options, timeout=policy.timeout) for text in dict.fromkeys(nodes)]
+    if options.limit != TimeLimit():
+        note_clock_difference(app)
     preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
     if options.dry_run:
         _show_plans(app, located, policy, preflight)
@@ -225,17 +247,17 @@ def _up_in_zones(
 
     node, wanted, began = None, search.spec, app.clock.monotonic()
     if is_begun:
-        timeout = search.policy.timeout
-        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=timeout)
+        _, node, _ = _locate(app, str(first), wanted, search.options, timeout=search.policy.timeout)
         wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=search.tiers)
     task = _task(app, first, node, wanted, policy=search.policy, options=search.options)
     task = dataclasses.replace(task, since=began if task.since is None else task.since)
     if search.options.dry_run:
-        offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        app.terminal.note(f"zones in this order: {named}; the plan is for the first")
-        wanted = with_tier(search.spec, offers[0].tier)
-        _show_plans(app, [(first, None, wanted)], task.policy, search.preflight)
+        if not is_begun:
+            offers = find_offers()
+            named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+            app.terminal.note(f"zones in this order: {named}; the plan is for the first")
+            wanted = with_tier(search.spec, offers[0].tier)
+        _show_plans(app, [(first, node, wanted)], task.policy, search.preflight)
         return 0
     tried = [first]
 
@@ -265,7 +287,7 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
     from tpuctl.nodes.racing import describe_race, run_race  # noqa: PLC0415  # as above
 
     options, began = search.options, app.clock.monotonic()
-    spec = dataclasses.replace(search.spec, queue=True)
+    spec = options.limit.applied(dataclasses.replace(search.spec, queue=True), app.now())
     if options.dry_run:
         app.terminal.note(f"requested in {len(names)} zones at the same time; the first that is ACTIVE is kept")
         _show_plans(app, [(name, None, spec) for name in names], search.policy, search.preflight)
@@ -283,7 +305,10 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(context, [dataclasses.replace(task, since=began)])
+        results = bring_up_nodes(
+            context,
+            [dataclasses.replace(task, since=began, ends=spec.expires if options.limit != TimeLimit() else None)],
+        )
     return _finish(app, results, search.hooks)
 
 
@@ -352,6 +377,7 @@ def _locate(
         spec = current_spec(app.journal, found, app.clock)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=options.yes or options.dry_run)
+        spec = options.limit.applied(spec, app.now())
     if found is None and spec is not None and not options.skip_validation:
         wanted = spec
         ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
@@ -386,11 +412,13 @@ def _task(
         force_lease=options.force_lease,
         accepts_healthy=options.goal is None,
         since=app.silent_since,
+        ends=options.limit.end(app.now()),
+        idle=options.idle,
     )
 
 
 def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
-    """Return the queued resource of a node that is to be requested, if the service has not decided about it."""
+    """Return the queued resource that the node waits for; None once the service has decided."""
     from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
 
     with within_deadline(app, None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,9 +15,10 @@ from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import CheckOptions, preflight_check
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration, parse_duration, parse_timestamp
+from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -28,6 +29,7 @@ from tpuctl.nodes.commands.policy_options import (
     repair_policy,
     retry_until_answered,
 )
+from tpuctl.nodes.commands.time_options import MomentType, next_moment
 from tpuctl.nodes.commands.zone_options import ZoneOptions, order_offers, zone_choice
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
@@ -43,30 +45,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
-class MomentType(click.ParamType["timedelta | datetime"]):
-    """A duration from now, or a time: `8h`, `18:30` (local), `2026-01-31T18:30:00Z`."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | datetime:
-        """Return the duration, or the time with its zone."""
-        if not isinstance(value, str):
-            return value  # type: ignore[no-any-return]  # converted before
-        try:
-            return parse_duration(value)
-        except ValueError:
-            pass
-        if "T" in value and (moment := parse_timestamp(value)):
-            return moment
-        try:
-            clock = datetime.strptime(value, "%H:%M")  # noqa: DTZ007  # a time of day has no zone
-        except ValueError:
-            self.fail(f"`{value}` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z", param, ctx)
-        today = datetime.now().astimezone()  # local time
-        moment = today.replace(hour=clock.hour, minute=clock.minute, second=0, microsecond=0)
-        return moment if moment > today else moment + timedelta(days=1)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
     """The options of `watch` besides those of the spec and of repair."""
@@ -75,7 +53,7 @@ class WatchOptions:
     selector: tuple[str, ...]
     goal: str | None
     probe: str | None
-    until: timedelta | datetime | None
+    until: timedelta | time | datetime | None
     recreate_deleted: bool
     on_preempt: str | None
     on_recover: str | None
@@ -98,6 +76,7 @@ class WatchOptions:
     help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
 )
 @repair_options
+@idle_options
 @click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
 @hook_options()
 @route_options
@@ -110,12 +89,14 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     repairs: RepairOptions,
+    idling: IdleOptions,
     **given: Any,  # those of WatchOptions
 ) -> int:
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. Its only state is the journal: it can be stopped, and started again on any machine.
+    with the others. A node whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is the only
+    state: a watch can be stopped, and started again on any machine.
 
     \b
     Examples:
@@ -125,9 +106,10 @@ def command(
     """
     from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
-    options = WatchOptions(**given)
+    options, limit = WatchOptions(**given), idle_limit(app, idling)
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
@@ -165,6 +147,7 @@ def command(
             purpose="watch",
             force_lease=options.force_lease,
             accepts_healthy=options.goal is None,
+            idle=limit,
         )
         for name in names
     ]
@@ -184,7 +167,15 @@ def command(
             context = app.context(broadcast(progress, hooks))
             with _finishing_hooks(app, hooks):
                 end = _duration(app, options.until)
-                errors = watch_nodes(context, tasks, until=end, each_round=each_round, move=_mover(app, context))
+                errors = watch_nodes(
+                    context,
+                    tasks,
+                    until=end,
+                    each_round=each_round,
+                    move=_mover(app, context),
+                    delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                    end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
+                )
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(lambda failure: app.terminal.warn(str(failure)))
@@ -224,11 +215,12 @@ def _require_lasting_journal(app: App) -> None:
         )
 
 
-def _duration(app: App, until: timedelta | datetime | None) -> timedelta | None:
+def _duration(app: App, until: timedelta | time | datetime | None) -> timedelta | None:
     """Return how long to watch, None for ever. Raises `InvalidInputError` for a time in the past."""
-    if not isinstance(until, datetime):
+    if until is None or isinstance(until, timedelta):
         return until
-    left = until.astimezone(UTC) - app.clock.now()
+    now = app.clock.now()
+    left = next_moment(until, now) - now
     if left <= timedelta():
         raise InvalidInputError(
             f"`--until {until.isoformat()}` is in the past", hint="name a time in the future, or a duration"

@@ -65,6 +65,12 @@ def zone_choice(app: App) -> ZoneChoice | None:
     return ZoneChoice(tuple(dict.fromkeys(map(check_zone, given)))) if len(set(given)) > 1 else None
 
 
+def one_zone(app: App, node: str) -> ZoneChoice | None:
+    """Return the only zone of a node as a choice, to try several tiers there; None if no zone is set."""
+    zone = app.reference(node).zone or (check_zone(str(app.settings["zone"].value)) if app.settings["zone"] else None)
+    return ZoneChoice((zone,)) if zone else None
+
+
 def is_default_zone(app: App) -> bool:
     """Return whether the zone of the settings is only gcloud's default, which does not limit a search."""
     setting = app.settings["zone"]
@@ -86,7 +92,7 @@ def order_offers(
     """
     from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.zone_order import Offer, order_zones  # noqa: PLC0415  # as above
-    from tpuctl.prices import budget_words, hourly_price, within_budget  # noqa: PLC0415  # as above
+    from tpuctl.prices import budget_words, within_budget  # noqa: PLC0415  # as above
 
     ranking = preflight.ranking(app.project, spec, choice.zones)
     if ranking.offline is not None:
@@ -107,7 +113,7 @@ def order_offers(
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
     for tier in several:
         asked = tier or spec.tier
-        prices = {zone: hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
+        prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
         memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
         zones = choice.zones if is_as_given else order_zones(ranking.zones, prices, memories)
         for zone in zones:
@@ -140,11 +146,10 @@ def check_zone_options(
             hint="leave one out",
         )
     if len(tiers) > 1 and (options.race or choice is None):
-        what = "`--race`" if options.race else "one zone"
-        raise InvalidInputError(
-            f"cannot use {what} with several tiers (`--tier {','.join(tiers)}`)",
-            hint="name one tier" if options.race else "name one tier, or several zones: `--zone any`",
-        )
+        given = f"`--tier {','.join(tiers)}`"
+        if options.race:
+            raise InvalidInputError(f"cannot use `--race` with several tiers ({given})", hint="name one tier")
+        raise InvalidInputError(f"{given} needs a zone", hint="name it with `--zone ZONE`, or use `--zone any`")
     if choice is None:
         if options.race:
             raise InvalidInputError(

@@ -1,4 +1,6 @@
-"""`python -m tpuctl.sandbox.sshd [--reboot] STATE_FILE ADDRESS`: serve one ssh connection, or reboot a worker from inside.
+"""`python -m tpuctl.sandbox.sshd [--reboot | --service] STATE_FILE ADDRESS`: serve one ssh connection of a worker.
+
+With `--reboot` it reboots the worker from inside, with `--service` it runs the worker's service.
 
 Exits with 255 and a line on stderr, as ssh does, if the worker is unreachable.
 """
@@ -25,6 +27,7 @@ from tpuctl.sandbox.sshd.guest import (
     last_reboot,
     note_reboot,
     prepare_guest,
+    start_enabled_service,
     startup_progress,
 )
 from tpuctl.sandbox.state import SandboxState
@@ -50,6 +53,12 @@ def main(arguments: list[str]) -> int:
             folders = _worker_folders(Path(state_path), worker)
             note_reboot(folders, now)
             end_processes(folders)
+        elif options == ["--service"]:
+            from tpuctl.sandbox.sshd.guest_service import run_service  # noqa: PLC0415  # 60 ms, with the whole API
+
+            worker, _, _, _ = _look_up(Path(state_path), address)
+            run_service(Path(state_path), worker, _worker_folders(Path(state_path), worker))
+            return 0
         else:
             _connect(Path(state_path), address)
     except _UnreachableError as error:
@@ -73,13 +82,19 @@ def _connect(state_path: Path, address: str) -> None:
     startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
     session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())
     login = daemon.own_login()
-    keys = _os_login_keys(worker, profile_keys)
-    if keys is None:
+    if is_os_login_enforced(worker.metadata, worker.project_metadata):
+        # Keys of OS Login override those of the metadata. None is accepted if a second factor, a certificate or a security key
+        # is required: this sshd cannot ask for them.
+        more = ("enable-oslogin-2fa", "enable-oslogin-certificates", "enable-oslogin-sk")
+        needs_more = any(is_os_login_enforced(worker.metadata, worker.project_metadata, key) for key in more)
+        keys = "" if needs_more else "".join(f"{key}\n" for key in profile_keys)
+    else:
         # Keys of the node, and of its project unless the node blocks those [Compute Engine documentation].
         lists = [worker.metadata.get("ssh-keys", "")]
         if worker.metadata.get("block-project-ssh-keys", "").lower() != "true":
             lists.append(worker.project_metadata.get("ssh-keys", ""))
         keys = daemon.authorized_keys(login, *lists, now=now)
+    start_enabled_service(folders, state_path.absolute(), address)
     daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 
@@ -92,19 +107,6 @@ def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, flo
         if worker is None:
             raise _UnreachableError("No route to host")
         return worker, session.now, sandbox.speed, os_login_keys(session, session.now)
-
-
-def _os_login_keys(worker: GuestWorker, profile_keys: list[str]) -> str | None:
-    """Return the authorized keys of OS Login, which override those of the metadata. None if OS Login is off.
-
-    There are none if a second factor, a certificate or a security key is required: this sshd cannot ask for them.
-    """
-    if not is_os_login_enforced(worker.metadata, worker.project_metadata):
-        return None
-    more = ("enable-oslogin-2fa", "enable-oslogin-certificates", "enable-oslogin-sk")
-    if any(is_os_login_enforced(worker.metadata, worker.project_metadata, key) for key in more):
-        return ""
-    return "".join(f"{key}\n" for key in profile_keys)
 
 
 def _worker_folders(state_path: Path, worker: GuestWorker) -> WorkerFolders:

@@ -6,6 +6,7 @@ A worker has a home and, beside it, the folder of its sshd; the workers of one n
 from __future__ import annotations
 
 import base64
+import fcntl
 import grp
 import json
 import os
@@ -223,6 +224,23 @@ class WorkerFolders:
     def temporary(self) -> Path:
         """Return the folder that stands for `/tmp` when libtpu's lock file is searched. A reboot empties it."""
         return self.devices / "tmp"
+
+    @property
+    def service_lock(self) -> Path:
+        """Return the file that the worker's service locks while it runs; it holds the pid."""
+        return self.control / "service"
+
+    @property
+    def is_service_running(self) -> bool:
+        """Return whether the worker's service runs."""
+        try:
+            with self.service_lock.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
 
     @property
     def last_reboot(self) -> Path:

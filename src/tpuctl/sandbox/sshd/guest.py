@@ -100,6 +100,10 @@ def _write_identity(folders: WorkerFolders, worker: GuestWorker, *, state_path: 
     write_private_file(folders.control / "environment", environment)
     _keep_files(folders.metadata, identity.metadata)
     _keep_files(folders.devices / "dev", {device.partition("/")[2]: "" for device in identity.devices})
+    logins = folders.devices / "var" / "log" / "wtmp"
+    if not logins.exists():  # a machine has a record of logins, which is empty at first
+        make_private_folder(logins.parent)
+        write_private_file(logins, "")
 
 
 def _assignments(values: Mapping[str, str], word: str = "") -> str:
@@ -165,6 +169,22 @@ def is_rebooting(folders: WorkerFolders, now: datetime) -> bool:
     """Return whether the worker reboots at this sandbox time."""
     since = last_reboot(folders)
     return since is not None and since <= now < since + REBOOT_DURATION
+
+
+SERVICE_UNIT = "etc/systemd/system/tpuctl-guard.service"
+_ENABLED = "etc/systemd/system/multi-user.target.wants/tpuctl-guard.service"
+
+
+def start_enabled_service(folders: WorkerFolders, state_path: Path, address: str) -> None:
+    """Start the service of a worker that was enabled, as systemd does at boot: here the first connection after it does."""
+    if not (folders.devices / _ENABLED).exists() or folders.is_service_running:
+        return
+    import subprocess  # noqa: PLC0415  # 3 ms, and few workers have a service
+
+    argv = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", "--service", str(state_path), address]
+    environ = {**os.environ, GUEST_MARK: str(folders.control)}
+    null = subprocess.DEVNULL
+    subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True)
 
 
 def end_processes(folders: WorkerFolders) -> None:

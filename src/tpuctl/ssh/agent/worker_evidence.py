@@ -46,6 +46,7 @@ def serve_worker_evidence(link: ClientLink, order: dict[str, Any]) -> None:
         report_holders(report, order["holders"])
         report_packages(report)
         report_jobs(report, order)
+        report_guard(report)
         report_logs(report, order, root)
     except Exception as error:  # noqa: BLE001  # keep what was sent by then
         report.lacks("", "%s: %s" % (type(error).__name__, error))
@@ -75,6 +76,15 @@ def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
             most = SMALL if part in ("about", "exit") else min(order["each"], report.room - floor)
             path = "jobs/%s/%s" % (name[: -len(end)], part)
             report.file(path, os.fsencode(source), most, starts.get(part, 0))
+
+
+def report_guard(report: EvidenceReport) -> None:
+    """Send the log and the status of the guard, which deletes the node at the end of its time."""
+    folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "guard")
+    for name in ("log", "status"):
+        source = os.path.join(folder, name)
+        if os.path.lexists(source):
+            report.file("guard/" + name, os.fsencode(source), SMALL)
 
 
 def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> None:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.guard_report import guard_report
 from tpuctl.ssh.agent.link import ClientLink
 
 TYPE_CHECKING = False
@@ -77,6 +78,7 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
         "variables": {"ok": variables},
         "environments": fact(lambda: environments(root, home, named_places)),
         "is_synchronized": fact(lambda: is_synchronized(outputs)),
+        "guard": fact(lambda: guard_report(os.path.join(home, ".tpuctl", "guard"), None)),
     }
     report["ended"] = time.time()
     link.send(b"x", json.dumps(report).encode())

@@ -26,6 +26,8 @@ from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit
+from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -131,7 +133,8 @@ class OneOffFlags(GivenOptions):
     rm: bool = option(
         "--rm",
         is_flag=True,
-        help="With --up: delete the node at the end, also after a failure, if this run created it.",
+        help="With --up: delete the node at the end, also after a failure, if this run created it. Its time ends an hour "
+        "after the --timeout of the command (default: a day), in case this process is killed.",
     )
     exclusive: bool = option("--exclusive", is_flag=True, help="With --up: fail if the node already exists.")
     sync: str | None = option(
@@ -158,6 +161,8 @@ class OneOffFlags(GivenOptions):
 @takes_options(EnvironmentFlags, "environment")
 @takes_options(OneOffFlags, "one_off")
 # Those of `tpuctl up`, for `--up`.
+@takes_options(TimeLimitOptions, "limits", hidden=True)
+@takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
 @takes_options(SpecOptions, "described", hidden=True)
 @route_options
@@ -172,6 +177,8 @@ def command(
     fanout: int,
     environment: EnvironmentFlags,
     one_off: OneOffFlags,
+    limits: TimeLimitOptions,
+    idling: IdleOptions,
     checks: CheckOptions,
     described: SpecOptions,
 ) -> int:
@@ -194,7 +201,9 @@ def command(
     from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
-    job = parse_one_off(app, one_off, checks=checks, described=described, run=flags, workers=workers)
+    job = parse_one_off(
+        app, one_off, limits=limits, idling=idling, checks=checks, described=described, run=flags, workers=workers
+    )
     request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
     if job is None or not job.names_file:
         app.require_trust()
@@ -274,13 +283,21 @@ def parse_environment(app: App, flags: EnvironmentFlags) -> EnvironmentOptions:
 
 
 def parse_one_off(
-    app: App, flags: OneOffFlags, *, checks: CheckOptions, described: SpecOptions, run: RunFlags, workers: WorkerSet
+    app: App,
+    flags: OneOffFlags,
+    *,
+    limits: TimeLimitOptions,
+    idling: IdleOptions,
+    checks: CheckOptions,
+    described: SpecOptions,
+    run: RunFlags,
+    workers: WorkerSet,
 ) -> OneOffRequest | None:
     """Return the whole job that the options describe, None without `--up`. Raises `InvalidInputError`."""
     if flags.up is None:
         for name in flags.given:
             raise InvalidInputError(f"`{_flag(name)}` needs `--up`", hint="add `--up TYPE`, or leave it out")
-        for name, value in (described.given_with_tier | checks.given).items():
+        for name, value in (described.given_with_tier | checks.given | limits.given | idling.given).items():
             of_setting = SETTINGS[name].flag if hasattr(checks, name) else None
             flag = f"--{value}" if name == "tier" else of_setting or _flag(name)
             raise InvalidInputError(f"`{flag}` describes a node, and needs `--up`", hint="add `--up TYPE`")
@@ -297,6 +314,8 @@ def parse_one_off(
         checks=checks,
         remove=flags.rm,
         exclusive=flags.exclusive,
+        limit=time_limit(app, limits),
+        idle=idle_limit(app, idling),
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,
         workers=workers,

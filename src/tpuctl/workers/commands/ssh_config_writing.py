@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
 from tpuctl.errors import ConflictError, NotFoundError
@@ -124,20 +124,19 @@ def show_entries(app: App, entries: Sequence[SshConfigEntry]) -> None:
     view = table_view(
         ("HOST", "WORKERS", "NODE", "ZONE", "PROJECT", "CLOUD"),
         rows,
-        value=lambda: list(map(_to_json, entries)),
+        value=lambda: [
+            {
+                "nodeId": entry.name.node_id,
+                "zone": entry.name.zone,
+                "project": entry.name.project,
+                "id": entry.id,
+                "cloud": entry.cloud,
+                "hosts": list(entry.hosts),
+            }
+            for entry in entries
+        ],
         names=lambda: [host for entry in entries for host in entry.hosts],
         empty="no entries; write one with `tpuctl ssh-config NODE`",
         is_marked=False,
     )
     app.show(view)
-
-
-def _to_json(entry: SshConfigEntry) -> dict[str, Any]:
-    return {
-        "nodeId": entry.name.node_id,
-        "zone": entry.name.zone,
-        "project": entry.name.project,
-        "id": entry.id,
-        "cloud": entry.cloud,
-        "hosts": list(entry.hosts),
-    }

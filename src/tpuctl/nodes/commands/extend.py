@@ -1,0 +1,145 @@
+"""`tpuctl extend`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.options import cli_command, complete_node, selector_option
+from tpuctl.durations import format_duration, format_timestamp, parse_duration
+from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
+from tpuctl.nodes.commands.time_options import MomentType, check_time_left, next_moment, note_clock_difference
+from tpuctl.nodes.expiry import extended_expiry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+
+_EXAMPLE = "write it like `tpuctl extend NODE 2h`"
+
+
+@dataclass(frozen=True, slots=True)
+class _Extension:
+    """What to do with the end of a node's time: move it by a duration, set it, or remove it."""
+
+    by: timedelta | None = None
+    until: timedelta | time | datetime | None = None
+
+    def new_end(self, node: Node, now: datetime) -> datetime | None:
+        """Return the new end of a node, None for none. Raises `InvalidInputError` if it is more than a year from now."""
+        if self.by is None:
+            return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
+        end = extended_expiry(node, self.by, now)
+        check_time_left(f"extend {node.name.node_id} {format_duration(self.by)}", end - now)
+        return end
+
+
+@cli_command("extend")
+@click.argument("words", metavar="NODE... [TIME]", nargs=-1, shell_complete=complete_node)
+@selector_option
+@click.option(
+    "--until",
+    type=MomentType(),
+    metavar="TIME",
+    help="New end: 18:30, 8h from now, or a time in RFC 3339; instead of TIME.",
+)
+@click.option("--no-expiry", is_flag=True, help="Remove the time limit; instead of TIME.")
+def command(
+    app: App,
+    *,
+    words: tuple[str, ...],
+    selector: tuple[str, ...],
+    until: timedelta | time | datetime | None,
+    no_expiry: bool,
+) -> int:
+    """Move the end of the time of nodes: TIME is added to their present end, or to now if they have none or passed it.
+
+    The nodes keep running. The label `tpuctl-expires` has the end, which `tpuctl watch` and `tpuctl gc --expired` read.
+
+    \b
+    Examples:
+      tpuctl extend trainer 2h
+      tpuctl extend -l team=vision --until 18:30
+      tpuctl extend trainer --no-expiry
+    """
+    from tpuctl.nodes.actions import change_expiry  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.rendering import expiry_view  # noqa: PLC0415  # as above
+
+    names, extension = _parse(app, words, until=until, no_expiry=no_expiry)
+    nodes = _find_nodes(app, names, selector)
+    note_clock_difference(app)
+    changed: list[Node] = []
+    errors: list[TpuctlError] = []
+    with app.progress() as progress:
+        context = app.context(progress)
+        for node in nodes:
+            try:
+                end = _bound(extension, app)
+                changed.append(change_expiry(context, node, end, timeout=app.settings.duration("timeout")))
+            except TpuctlError as error:
+                error.node = node.name.node_id
+                errors.append(error)
+    if len(errors) == 1 and len(nodes) == 1:
+        raise errors[0]
+    app.show(expiry_view(changed, app.now(), is_list=len(nodes) > 1))
+    for failure in errors:
+        app.show_error(failure)
+    return worst_exit_code(failure.exit_code for failure in errors) if errors else ExitCode.OK
+
+
+def _bound(extension: _Extension, app: App) -> Callable[[Node], datetime | None]:
+    return lambda node: extension.new_end(node, app.now())
+
+
+def _parse(
+    app: App, words: tuple[str, ...], *, until: timedelta | time | datetime | None, no_expiry: bool
+) -> tuple[tuple[str, ...], _Extension]:
+    """Return the names of the nodes, and what to do. Raises `InvalidInputError` unless exactly one change is named."""
+    if until is not None and no_expiry:
+        raise InvalidInputError("cannot combine `--until` and `--no-expiry`", hint="remove one of them")
+    if no_expiry:
+        return words, _Extension()
+    if until is not None:
+        now = app.clock.now()  # before the first answer of the API
+        end = next_moment(until, now)
+        check_time_left(f"--until {format_timestamp(end)}", end - now)
+        return words, _Extension(until=until)
+    if not words:
+        raise InvalidInputError("no time given", hint=_EXAMPLE)
+    *names, last = words
+    try:
+        by = parse_duration(last)
+    except ValueError as error:
+        raise InvalidInputError(f"no time given: {error}", hint=_EXAMPLE) from None
+    check_time_left(f"extend … {last}", by)
+    return tuple(names), _Extension(by=by)
+
+
+def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> list[Node]:
+    """Return the named or selected nodes, each once. Raises `NotFoundError` if one does not exist, also if it is requested."""
+    from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # as above
+
+    selected = select_nodes(app, names, all_nodes=None, labels=selector)
+    if selected is not None:
+        return [app.client.get_node(name) for name in selected]
+    found: list[Node] = []
+    for text in dict.fromkeys(names):
+        try:
+            found.append(app.find(text))
+        except NotFoundError as error:
+            reference = app.reference(text)
+            zone = reference.zone or app.place.zone
+            requested = search_requested_name(app.client, app.project, reference, (zone,) if zone else ())
+            if requested is not None:
+                error.hint = (
+                    f"its queued resource still waits, and has no node yet; the label of a request cannot be changed: "
+                    f"`tpuctl queue cancel {requested.zone}/{requested.node_id}` ends it"
+                )
+            raise
+    return found

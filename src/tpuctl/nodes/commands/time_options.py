@@ -1,0 +1,135 @@
+"""The options for the end of a node's time, and times as users write them: `8h`, `18:30`, RFC 3339."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, time, timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.app.spec_options import GivenOptions
+from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
+from tpuctl.errors import InvalidInputError
+from tpuctl.nodes.expiry import LONGEST_TIME
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.models.spec import NodeSpec
+
+# A smaller difference of two clocks does not matter to a time limit.
+_CLOCK_TOLERANCE = timedelta(minutes=1)
+
+
+class MomentType(click.ParamType["timedelta | time | datetime"]):
+    """A duration from now, a local time of day, or a time: `8h`, `18:30`, `2026-01-31T18:30:00Z`."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta | time | datetime:
+        """Return the duration, the time of day, or the time with its zone."""
+        if not isinstance(value, str):
+            return value  # type: ignore[no-any-return]  # converted before
+        try:
+            return parse_duration(value)
+        except ValueError:
+            pass
+        if "T" in value and (moment := parse_timestamp(value)):
+            return moment
+        try:
+            return datetime.strptime(value, "%H:%M").time()  # noqa: DTZ007  # a time of day has no zone
+        except ValueError:
+            self.fail(f"`{value}` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z", param, ctx)
+
+
+def next_moment(value: timedelta | time | datetime, now: datetime) -> datetime:
+    """Return the time that a value of `MomentType` means. A time of day is the next one, by the local time zone."""
+    if isinstance(value, timedelta):
+        return now + value
+    if isinstance(value, datetime):
+        return value.astimezone(UTC)
+    local = now.astimezone()
+    moment = local.replace(hour=value.hour, minute=value.minute, second=0, microsecond=0)
+    return (moment if moment > local else moment + timedelta(days=1)).astimezone(UTC)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeLimitOptions(GivenOptions):
+    """When the time of a node ends. `ttl` is a setting too."""
+
+    ttl: timedelta | str | None = option(
+        "--ttl", type=DurationType(), metavar="TIME", help="Time until the node may be deleted: 8h, 2d. [default: none]"
+    )
+    until: timedelta | time | datetime | None = option(
+        "--until",
+        type=MomentType(),
+        metavar="TIME",
+        help="Time at which the node may be deleted: 18:30, or a time in RFC 3339. [default: none]",
+    )
+
+
+time_limit_options = takes_options(TimeLimitOptions, "limits")
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """The end that the user named for a node's time; None for none."""
+
+    until: timedelta | time | datetime | None = None
+    # `--ttl forever`: a new node has no end, whatever the settings say.
+    is_unlimited: bool = False
+
+    def end(self, now: datetime) -> datetime | None:
+        """Return the end that the user named, None for none. `now` is the service's time."""
+        return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
+
+    def applied(self, spec: NodeSpec, now: datetime) -> NodeSpec:
+        """Return the spec of a new node with this limit; without one, that of the settings stays."""
+        if self.is_unlimited:
+            return replace(spec, ttl=None, expires=None)
+        end = self.end(now)
+        return spec if end is None else replace(spec, ttl=end - now, expires=end)
+
+
+def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
+    """Return the limit that the options name. Raises `InvalidInputError` unless it ends within a year from now."""
+    if options.ttl is not None and options.until is not None:
+        raise InvalidInputError("cannot combine `--ttl` and `--until`", hint="remove one of them")
+    if isinstance(options.ttl, str):
+        return TimeLimit(is_unlimited=True)
+    if options.ttl is not None:
+        check_time_left(f"--ttl {format_duration(options.ttl)}", options.ttl)
+        return TimeLimit(until=options.ttl)
+    if options.until is not None:
+        now = app.clock.now()  # before the first answer of the API
+        until = next_moment(options.until, now)
+        check_time_left(f"--until {format_timestamp(until)}", until - now)
+        return TimeLimit(until=options.until)
+    return TimeLimit()
+
+
+def check_time_left(what: str, left: timedelta) -> None:
+    """Raise `InvalidInputError` unless the time left is positive and at most a year."""
+    if left <= timedelta():
+        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as 8h")
+    if left > LONGEST_TIME:
+        raise InvalidInputError(
+            f"`{what}` is too long: a time limit is at most {format_duration(LONGEST_TIME)}",
+            hint="name a shorter time, or none for a node without a time limit",
+        )
+
+
+def note_clock_difference(app: App) -> None:
+    """Say that the clock of this machine differs from the service's by more than a minute. Call it right after an answer."""
+    server = None if app.is_sandbox else app.client.server_time
+    if server is None:
+        return
+    ahead = app.clock.now() - server
+    if abs(ahead) > _CLOCK_TOLERANCE:
+        side = "ahead of" if ahead > timedelta() else "behind"
+        app.terminal.warn(
+            f"the clock of this machine is {format_duration(abs(ahead))} {side} the service's, which decides"
+        )

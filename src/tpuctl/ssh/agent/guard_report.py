@@ -1,0 +1,39 @@
+"""Runs on worker 0: what is known of the guard of the node (guard.py), from the files in its folder."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from tpuctl.ssh.agent.job_files import is_locked, read
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+GUARD_LOG_TAIL = 16 * 1024
+GUARD_LOG_LINES = 40
+
+
+def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
+    """Return how the guard was started, whether it runs, its last status, and the end of its log."""
+    text = read(os.path.join(folder, "status"))
+    try:
+        state = json.loads(text) if text else None
+    except ValueError:
+        state = None
+    log = []
+    try:
+        with open(os.path.join(folder, "log"), "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - GUARD_LOG_TAIL))
+            log = file.read(GUARD_LOG_TAIL).decode("utf-8", "replace").splitlines()[-GUARD_LOG_LINES:]
+    except OSError:
+        pass
+    return {
+        "mode": mode,
+        "isInstalled": os.path.exists(os.path.join(folder, "settings")),
+        "isRunning": is_locked(os.path.join(folder, "lock")),
+        "status": state,
+        "log": log,
+    }

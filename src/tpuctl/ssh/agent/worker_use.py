@@ -1,0 +1,192 @@
+"""Runs on a worker: reports what uses it now, and what it was last used for, and when. It changes nothing.
+
+In use: a process holds the TPU, a job of tpuctl runs, or an ssh session other than this one is open. Traces of past use: the
+boot, the files of jobs, logins and logouts (/var/log/wtmp), libtpu's logs and its lock file. What cannot be examined is
+reported as unknown, and never as idle. It must run under Python 3.8.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import struct
+import time
+
+from tpuctl.ssh.agent.holders import ancestors, examine_tpu, processes, status
+from tpuctl.ssh.agent.job_files import is_locked
+from tpuctl.ssh.agent.link import ClientLink
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# struct utmp of glibc on x86-64: type, pid, line, id, user, host, exit, session, seconds, microseconds, address, unused.
+LOGIN = struct.Struct("hxxi32s4s32s256shhiii16s20s")
+USER_PROCESS, DEAD_PROCESS = 7, 8
+# Of a file only the newest logins count.
+MOST_LOGINS = 1000 * LOGIN.size
+MOST_FILES = 20000
+SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
+
+
+def serve_worker_use(link: ClientLink, request: dict[str, Any]) -> None:
+    """Send the report."""
+    report = examine_use(request["devices"], request["lockFile"], request["logs"] or "")
+    link.send(b"x", json.dumps(report).encode("ascii"))
+
+
+def examine_use(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]:
+    """Return what uses the worker, what is unknown, and the last trace of use with its age in seconds.
+
+    Paths begin at $TPUCTL_DEVICE_ROOT. Without `logs` no traces are searched, and the age is 0.
+    """
+    root = device_root()
+    in_use, unknown = examine_present_use(devices, lock_file)
+    if not logs:
+        return {"inUse": in_use, "unknown": unknown, "age": 0.0, "last": ""}
+    homes = job_homes(root)
+    traces = [(booted_at(root), "it booted")]
+    # A followed job is removed at its end, which changes the folder that it was in.
+    traces += [(newest_change(home), "a job ended") for home in homes]
+    traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
+    traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
+    login = last_login(root + "/var/log/wtmp")
+    if login is None:
+        unknown.append("the record of logins (/var/log/wtmp) cannot be read")
+    else:
+        traces.append((login, "a user logged in or out"))
+    at, what = max(traces)
+    return {"inUse": in_use, "unknown": unknown, "age": max(0.0, time.time() - at), "last": what}
+
+
+def examine_present_use(devices: list[str], lock_file: str) -> tuple[list[str], list[str]]:
+    """Return what uses the worker now, and what cannot be examined: it is idle if both are empty."""
+    root = device_root()
+    in_use, unknown = [], []
+    report = examine_tpu(devices, lock_file)
+    holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
+    in_use += ["process %d (%s) holds the TPU" % (one["pid"], one["name"]) for one in holders[:3]]
+    # Processes of other users cannot belong to a sandbox worker.
+    if report["hidden"] and not root:
+        unknown.append("%d processes cannot be examined without root" % report["hidden"])
+    if not processes():
+        unknown.append("there is no /proc")
+    running = sum(is_running(folder) for home in job_homes(root) for folder in glob.glob(glob.escape(home) + "/*"))
+    if running:
+        in_use.append("%d jobs run" % running if running > 1 else "a job runs")
+    sessions = count_other_sessions(root)
+    if sessions:
+        in_use.append("%d ssh sessions are open" % sessions if sessions > 1 else "an ssh session is open")
+    return in_use, unknown
+
+
+def device_root() -> str:
+    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
+    named = os.environ.get("TPUCTL_DEVICE_ROOT")
+    return os.path.realpath(named) if named else ""
+
+
+def job_homes(root: str) -> list[str]:
+    """Return the folders of jobs of all users; with a `root` that of this home only."""
+    homes = [os.path.expanduser("~")] + ([] if root else ["/root", *glob.glob("/home/*")])
+    return sorted({home + "/.tpuctl/jobs" for home in homes})
+
+
+def is_running(folder: str) -> bool:
+    """Return whether the job of a folder runs; one whose lock cannot be opened counts as running."""
+    try:
+        return is_locked(folder + "/lock")
+    except NotADirectoryError:
+        return False
+    except OSError:
+        return True
+
+
+def count_other_sessions(root: str) -> int:
+    """Return the number of open ssh sessions besides this one; with a `root` of those of its worker.
+
+    A session that shares the connection of this one counts by its processes.
+    """
+    family, found = ancestors(), set()
+    mark = ("TPUCTL_DEVICE_ROOT=" + root).encode()
+    sessions = {pid for pid in processes() if SESSION.match(read_process(pid, "cmdline"))}
+    for pid in processes():
+        facts = status(pid)
+        if facts is None or facts["parent"] not in sessions or pid in family:
+            continue
+        if not root or mark in read_process(pid, "environ").split(b"\0"):
+            found.add(facts["parent"])
+    # One that only forwards ports has no process.
+    return len(found if root else found | (sessions - family))
+
+
+def read_process(pid: int, name: str) -> bytes:
+    """Return a file of a process, empty if it has ended or belongs to another user."""
+    try:
+        with open("/proc/%d/%s" % (pid, name), "rb") as file:
+            return file.read(256 * 1024)
+    except OSError:
+        return b""
+
+
+def booted_at(root: str) -> float:
+    """Return the time of the boot; now if it is unknown, 0 for a sandbox worker, which has no kernel of its own."""
+    if root:
+        return 0.0
+    try:
+        with open("/proc/uptime", encoding="ascii") as file:
+            return time.time() - float(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+
+
+def last_login(path: str) -> float | None:
+    """Return the time of the newest login or logout, 0 without any; None if the record cannot be read."""
+    newest, is_there = 0.0, False
+    # The older file: the newer one may have been begun a moment ago.
+    for name in (path, path + ".1"):
+        try:
+            with open(name, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                file.seek(max(0, size - MOST_LOGINS))
+                data = file.read(MOST_LOGINS)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        if size % LOGIN.size:
+            return None  # of another machine's layout
+        is_there = is_there or name == path
+        for entry in LOGIN.iter_unpack(data[: len(data) - len(data) % LOGIN.size]):
+            if entry[0] in (USER_PROCESS, DEAD_PROCESS):
+                newest = max(newest, float(entry[9]))
+    return newest if is_there else None
+
+
+def newest_change(folder: str) -> float:
+    """Return when a file below a folder was changed last, 0 without any; now if there are too many to look at."""
+    newest = modified_at(folder)
+    for number, path in enumerate(files_below(folder)):
+        if number >= MOST_FILES:
+            return time.time()
+        newest = max(newest, modified_at(path))
+    return newest
+
+
+def files_below(folder: str) -> Iterator[str]:
+    """Yield the paths of the files below a folder. No link is followed."""
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            yield os.path.join(parent, name)
+
+
+def modified_at(path: str) -> float:
+    """Return when a file was modified, 0 if it does not exist."""
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return 0.0

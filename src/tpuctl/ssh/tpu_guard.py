@@ -1,0 +1,157 @@
+"""The guard of a node on its worker 0, which deletes the node at the end of its time: start it, and read its report."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from tpuctl.durations import format_duration
+from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line
+from tpuctl.ssh.channel import open_agent, standalone_program
+from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.ssh.connection import Target
+
+# It has what the worker's account needs to delete nodes [Google's list of roles].
+GUARD_ROLE: Final = "roles/tpu.admin"
+_START_TIMEOUT = timedelta(seconds=90)
+_REPORT_TIMEOUT = timedelta(seconds=30)
+_GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
+_MOST_LOG_LINES = 40
+_LATEST_SECOND = 10**11
+_PROBLEMS = ("permission", "scope", "account", "api", "refused")
+_CLOCK_TOLERANCE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardStatus:
+    """The result of the guard's last look at its node.
+
+    `at`: the time of the service then, None before its first answer. `due`: when the node ends if nothing changes.
+    `problem`: why its last request failed (`permission`, `scope`, `account`, `api`, `refused`), None if it succeeded; `text`
+    says it in words.
+    `clock_offset`: how much the worker's clock is ahead of the service's.
+    """
+
+    node: str
+    node_id: str
+    at: datetime | None
+    due: datetime | None
+    text: str
+    problem: str | None
+    failures: int
+    has_ended: bool
+    clock_offset: timedelta | None
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReport:
+    """The report of worker 0. `mode`: how the guard was just started, `service` or `process`; None if it was not."""
+
+    mode: str | None
+    is_installed: bool
+    is_running: bool
+    status: GuardStatus | None
+    log: tuple[str, ...]
+
+    @property
+    def needed_role(self) -> str:
+        """The role that the worker's service account needs."""
+        return GUARD_ROLE
+
+    def problem(self) -> str | None:
+        """Return why the guard does not do its work, None if it does or if there is none."""
+        if not self.is_installed or (self.status and self.status.has_ended):
+            return None
+        if not self.is_running:
+            return "the guard does not run: after a reboot only a service of systemd starts again"
+        if self.status is None:
+            return "the guard has not looked at its node yet"
+        match self.status.problem:
+            case None:
+                return None
+            case "permission":
+                return f"the guard cannot delete the node: the worker's service account lacks {GUARD_ROLE} ({self.status.text})"
+            case "scope":
+                return "the guard cannot delete the node: the node's scopes lack cloud-platform"
+            case "account":
+                return "the guard cannot delete the node: it has no service account"
+        return f"the guard's request failed {self.status.failures} times: {self.status.text}"
+
+    def clock_note(self) -> str | None:
+        """Return how wrong the worker's clock is, None below a minute. The service's time decides in any case."""
+        offset = self.status.clock_offset if self.status else None
+        if offset is None or abs(offset) <= _CLOCK_TOLERANCE:
+            return None
+        return f"the worker's clock is {format_duration(abs(offset))} {'ahead' if offset > timedelta() else 'behind'}"
+
+
+def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None) -> GuardReport:
+    """Start a guard on a worker, replacing an earlier one, and return its report after its first look at the node.
+
+    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`).
+    Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
+    """
+    node = target.node
+    settings = {
+        "node": str(node.name),
+        "id": node.id,
+        "endpoint": _GOOGLE_ENDPOINT,
+        "idle": int(idle[0].total_seconds()) if idle else None,
+        "onIdle": idle[1] if idle else None,
+        "devices": [ACCEL_FILES, VFIO_FILES],
+        "lockFile": LOCK_FILE,
+    }
+    request = {"program": standalone_program("guard", "guard_main()"), "settings": settings}
+    return _ask(target, request, _START_TIMEOUT)
+
+
+def remove_guard(target: Target) -> GuardReport:
+    """End and remove the guard of a worker. Raises as `start_guard`."""
+    return _ask(target, {"remove": True}, _REPORT_TIMEOUT)
+
+
+def fetch_guard(target: Target) -> GuardReport:
+    """Return the report of the guard of a worker. Raises as `start_guard`."""
+    return _ask(target, {}, _REPORT_TIMEOUT)
+
+
+def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
+    with open_agent(target, "guard_setup", request, connect_within=timeout) as channel:
+        return parse_guard_report(channel.read(timeout))
+
+
+def parse_guard_report(value: Any, where: str = "the answer") -> GuardReport:
+    """Parse the report of a worker. Raises `UnexpectedAnswerError`."""
+    fields = JsonFields(value, where)
+    return GuardReport(
+        mode=fields.optional("mode", parse_choice, allowed=("service", "process")),
+        is_installed=fields.get("isInstalled", parse_boolean),
+        is_running=fields.get("isRunning", parse_boolean),
+        status=fields.optional("status", _parse_status),
+        log=fields.each("log", parse_line, most=_MOST_LOG_LINES, longest=1000),
+    )
+
+
+def _parse_status(value: Any, where: str) -> GuardStatus:
+    fields = JsonFields(value, where)
+    offset = fields.optional("clockOffset", parse_integer, low=-_LATEST_SECOND, high=_LATEST_SECOND)
+    return GuardStatus(
+        node=fields.get("node", parse_line, longest=500),
+        node_id=fields.get("id", parse_line, longest=100),
+        at=fields.optional("at", _parse_moment),
+        due=fields.optional("due", _parse_moment),
+        text=fields.get("text", parse_line, longest=1000),
+        problem=fields.optional("problem", parse_choice, allowed=_PROBLEMS),
+        failures=fields.get("failures", parse_integer, high=_LATEST_SECOND),
+        has_ended=fields.get("hasEnded", parse_boolean),
+        clock_offset=None if offset is None else timedelta(seconds=offset),
+    )
+
+
+def _parse_moment(value: Any, where: str) -> datetime:
+    return datetime.fromtimestamp(parse_integer(value, where, high=_LATEST_SECOND), UTC)

@@ -1,0 +1,269 @@
+"""`--ttl` and `--until` of `up` and `create`: the labels of new and of existing nodes, and what is shown of them."""
+
+from __future__ import annotations
+
+import json
+import socket
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put
+from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
+from tpuctl.clock import ManualClock
+from tpuctl.nodes.expiry import expiry_label, owner_label
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+CREATE = ("create", *UP[1:])
+HOST = owner_label(socket.gethostname())
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+def end(tpuctl: Console, name: str = "demo") -> str | None:
+    found: str | None = json.loads(tpuctl("status", name, "-o", "json")[0]).get("expires")
+    return found
+
+
+def until(hours: float) -> dict[str, str]:
+    return {"tpuctl-expires": expiry_label(START + hours * HOUR)}
+
+
+@pytest.mark.parametrize("command", [UP, CREATE], ids=["up", "create"])
+@pytest.mark.parametrize("options", [("--ttl", "8h"), ("--until", "2026-01-01T08:00:00Z")], ids=["ttl", "until"])
+def test_new_node_has_end_and_owner(tpuctl: Console, command: tuple[str, ...], options: tuple[str, ...]) -> None:
+    _, err, code = tpuctl(*command, *options)
+
+    shown = json.loads(tpuctl("list", "-o", "json")[0])[0]
+    assert (shown["expires"][:13], code) == ("2026-01-01T08", 0)
+    assert shown["labels"]["tpuctl-owner"] in {"you_example-com", "ada_vm"}
+    assert "; expires in 7h" in err
+
+
+@one_face
+@pytest.mark.parametrize("command", [UP, CREATE], ids=["up", "create"])
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        pytest.param(("--ttl", "0"), "`--ttl 0s` is not in the future", id="zero"),
+        pytest.param(("--ttl", "-1h"), "`-1h` is not a duration", id="negative"),
+        pytest.param(("--ttl", "366d"), "`--ttl 366d` is too long", id="beyond-a-year"),
+        pytest.param(("--until", "2025-12-31T23:59:59Z"), "`--until 2025-12-31T23:59:59Z` is not in", id="past"),
+        pytest.param(("--until", "2027-01-02T00:00:00Z"), "is too long", id="until-beyond-a-year"),
+        pytest.param(("--until", "soon"), "`soon` is not a time", id="no-time"),
+        pytest.param(("--ttl", "1h", "--until", "18:30"), "cannot combine `--ttl` and `--until`", id="both"),
+    ],
+)
+def test_bad_time_limit_is_a_usage_error(
+    tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], options: tuple[str, ...], message: str
+) -> None:
+    out, err, code = tpuctl(*command, *options)
+
+    assert (out, code, sandbox.changes()) == ("", 2, [])
+    assert message in err
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("project", "user", "options", "left"),
+    [
+        pytest.param("8h", None, (), 8, id="project"),
+        pytest.param(None, "8h", (), 8, id="user"),
+        pytest.param("2h", "8h", (), 2, id="project-lowers"),
+        pytest.param("9h", "8h", (), 8, id="project-does-not-raise"),
+        pytest.param("9h", "8h", ("--ttl", "12h"), 12, id="flag-raises"),
+        pytest.param("9h", None, ("--ttl", "forever"), None, id="flag-removes"),
+    ],
+)
+def test_setting_limits_new_nodes(
+    tpuctl: Console, project: str | None, user: str | None, options: tuple[str, ...], left: int | None
+) -> None:
+    home = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl"
+    for folder, name, text in ((tpuctl.folder, "tpuctl.yaml", project), (home, "config.yaml", user)):
+        if text:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(f"ttl: {text}\n")
+
+    assert tpuctl(*UP, "--no-wait", *options)[2] == 0
+    assert end(tpuctl) == (None if left is None else f"2026-01-01T{left:02}:00:00Z")
+
+
+@one_face
+@pytest.mark.parametrize("text", ["0", "366d", "never"])
+def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: str) -> None:
+    assert (tpuctl(*UP, TPUCTL_TTL=text)[2], sandbox.changes()) == (2, [])
+
+
+@pytest.mark.parametrize(
+    ("before", "options", "after"),
+    [
+        pytest.param(until(1), (), ("2026-01-01T01:00:00Z", False), id="kept-without-ttl"),
+        pytest.param(until(1), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="set"),
+        pytest.param(until(9), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="shortened"),
+        pytest.param({}, ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="added"),
+        pytest.param({}, (), (None, False), id="none"),
+        pytest.param(until(2), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", False), id="same"),
+    ],
+)
+@one_face
+def test_up_sets_the_end_of_an_existing_node_only_with_ttl(
+    tpuctl: Console, sandbox: Sandbox, before: dict[str, str], options: tuple[str, ...], after: tuple[str | None, bool]
+) -> None:
+    put(sandbox, labels=before)
+
+    assert tpuctl(*UP, *options)[2] == 0
+    assert (end(tpuctl), sandbox.changes() == ["patch"]) == after
+
+
+@one_face
+def test_up_says_that_a_node_has_expired(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels=until(-1))
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, sandbox.changes()) == (0, [])
+    assert "demo: its time has ended, it expired 1h ago: any clean-up may delete it; `tpuctl extend demo 2h`" in err
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("label", "ends"),
+    [
+        pytest.param(until(5), "2026-01-01T05:00", id="keeps-its-end"),
+        # It had existed for an hour when its two hours ended, just now.
+        pytest.param(until(0), "2026-01-01T01:0", id="same-duration-again"),
+        pytest.param({}, None, id="none"),
+    ],
+)
+@pytest.mark.parametrize("line", [("up", "demo"), UP, (*UP, "--replace")], ids=["without-spec", "with-spec", "replace"])
+def test_recreated_node_keeps_its_end_or_its_duration(
+    tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...], label: dict[str, str], ends: str | None
+) -> None:
+    put(sandbox, state="PREEMPTED", labels=label, schedulingConfig={"spot": True})
+
+    assert tpuctl(*line)[2] == 0
+    found = end(tpuctl)
+    assert (found if found is None or ends is None else found[: len(ends)]) == ends
+    assert sandbox.changes() == ["delete", "create"]
+
+
+@one_face
+def test_reset_keeps_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels=until(5))
+
+    assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 0
+    assert end(tpuctl) == "2026-01-01T05:00:00Z"
+
+
+@one_face
+def test_killed_recreation_keeps_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    """The journal has it, while there is no node."""
+    put(sandbox, labels=until(5), state="PREEMPTED", schedulingConfig={"spot": True})
+    assert tpuctl("up", "demo", "--no-wait")[2] == 0
+    sandbox.advance(minutes=5)
+
+    assert tpuctl("up", "demo", "--yes")[2] == 0
+    assert end(tpuctl) == "2026-01-01T05:00:00Z"
+
+
+@one_face
+def test_queued_node_has_the_end_in_its_request(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl(*CREATE, "--queue", "--ttl", "8h")
+
+    assert (code, end(tpuctl)) == (0, None) if not tpuctl("list")[0] else (0, "2026-01-01T08:00:00Z")
+    assert "its time limit counts from this request, not from the creation of the node" in err
+    (request,) = json.loads(tpuctl("queue", "list", "-o", "json")[0])
+    labels = request["tpu"]["nodeSpec"][0]["node"]["labels"]
+    assert labels["tpuctl-expires"] == until(8)["tpuctl-expires"]
+    assert labels["tpuctl-owner"] == "you_example-com"
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("label", "note", "shown"),
+    [
+        pytest.param(until(2), "expires 2026-01-01T02:00:00Z", "2026-01-01T02:00:00Z (in 2h)", id="later"),
+        pytest.param(until(-2), "expires 2025-12-31T22:00:00Z", "2025-12-31T22:00:00Z (expired 2h ago)", id="expired"),
+    ],
+)
+def test_list_and_status_show_the_end(
+    tpuctl: Console, sandbox: Sandbox, label: dict[str, str], note: str, shown: str
+) -> None:
+    put(sandbox, labels=label)
+
+    assert tpuctl("list")[0].rstrip("\n").split("\t")[-1] == note
+    assert f"expires\t{shown}\n" in tpuctl("status", "demo")[0]
+    assert ("expires in 2h" in tpuctl("list", terminal=True)[0]) == ("in 2h" in shown)
+
+
+@one_face
+def test_invalid_label_is_said_and_escaped(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels={"tpuctl-expires": "soon\x1b[2J"})
+
+    out = tpuctl("list", terminal=True)[0]
+    assert ("never expires: label tpuctl-expires=soon" in out, "\x1b[2J" in out) == (True, False)
+    assert json.loads(tpuctl("list", "-o", "json")[0])[0]["expires"] is None
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+@pytest.mark.parametrize(
+    ("options", "environ", "key_file", "owner"),
+    [
+        pytest.param((), {}, None, f"ada_{HOST}", id="user-and-host"),
+        pytest.param((), {"CLOUDSDK_CORE_ACCOUNT": "Ada@example.com"}, None, "ada_example-com", id="gcloud"),
+        pytest.param((), {}, '{"client_email": "ci@p.iam"}', "ci_p-iam", id="key-file"),
+        pytest.param((), {}, '{"client_email": 7}', f"ada_{HOST}", id="odd-key-file"),
+        pytest.param((), {}, "no json", f"ada_{HOST}", id="no-key-file"),
+        pytest.param(
+            ("--impersonate-service-account", "a@p.iam,b@p.iam"), {}, '{"client_email": "ci@p.iam"}', "b_p-iam",
+            id="impersonated",
+        ),
+    ],
+)  # fmt: skip
+def test_owner_is_the_account_of_the_calls(
+    tpuctl: Console, options: tuple[str, ...], environ: dict[str, Any], key_file: str | None, owner: str
+) -> None:
+    if key_file is not None:
+        (tpuctl.folder / "key.json").write_text(key_file)
+        environ = environ | {"GOOGLE_APPLICATION_CREDENTIALS": str(tpuctl.folder / "key.json")}
+
+    out, err, code = tpuctl(*UP, "--dry-run", "-o", "json", *options, **environ)
+
+    assert (code, err) == (0, "")
+    assert json.loads(out)[0]["request"]["body"]["labels"]["tpuctl-owner"] == owner
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+@pytest.mark.parametrize(
+    ("ahead", "words"),
+    [
+        pytest.param(timedelta(seconds=50), "", id="within-a-minute"),
+        pytest.param(timedelta(minutes=3), "3m ahead of", id="ahead"),
+        pytest.param(-timedelta(minutes=3), "3m behind", id="behind"),
+    ],
+)
+@pytest.mark.parametrize(
+    "line",
+    [("up", "a", "b", "--no-wait", "--ttl", "2h"), ("extend", "a", "b", "2h"), ("extend", "a", "b", "--until", "2h")],
+    ids=["up", "extend", "extend-until"],
+)
+def test_service_clock_decides_and_a_difference_is_told_once(
+    tpuctl: Console, sandbox: Sandbox, ahead: timedelta, words: str, line: tuple[str, ...]
+) -> None:
+    for name in "ab":
+        put(sandbox, name)
+    wrong = replace(tpuctl, clock=ManualClock(START + ahead))
+
+    _, err, code = wrong(*line, "--zone", ZONE)
+
+    told = f"warning: the clock of this machine is {words} the service's, which decides\n"
+    assert (code, err.count(told), err.count("the clock")) == (0, bool(words), bool(words))
+    assert [end(tpuctl, name) for name in "ab"] == ["2026-01-01T02:00:00Z"] * 2

@@ -1,0 +1,173 @@
+"""`tpuctl watch` and a node whose time ends: it is deleted once, and its watch ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Result, Sandbox
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
+from tests.others import events, somebody, story, watching
+from tpuctl.nodes.expiry import expiry_label
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
+    return watching(tpuctl, clock)
+
+
+def until(minutes: float) -> dict[str, str]:
+    return {"tpuctl-expires": expiry_label(START + minutes * MINUTE)}
+
+
+def told(text: str) -> list[tuple[str, str]]:
+    """Return the events, without notes about the guard."""
+    return [event for event in story(text) if event[0] != "note"]
+
+
+def deletions(tpuctl: Console, name: str = "demo") -> list[str]:
+    """Return why the journal says that a node was deleted."""
+    found = json.loads(tpuctl("history", name, "--zone", ZONE, "-o", "json")[0])
+    entries: list[dict[str, Any]] = found["entries"] if isinstance(found, dict) else found
+    return [entry["reason"] for entry in entries if entry.get("event") == "delete"]
+
+
+def test_expired_node_is_deleted_once_and_its_watch_ends(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
+) -> None:
+    put(sandbox, labels=until(3))
+
+    out, _, code = watch(until="8h")
+
+    assert told(out) == [
+        ("reached", "usable, ssh answers"),
+        ("action", "deleting it"),
+        ("expired", "its time has ended, it expired 0s ago: it is being deleted"),
+        ("state", "DELETING"),
+        ("state", "gone"),
+    ]
+    assert (code, sandbox.changes(), deletions(tpuctl)) == (0, ["delete"], ["expired"])
+    assert 3 * MINUTE <= clock.monotonic() < 8 * MINUTE
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("labels", "fields"),
+    [
+        pytest.param({"tpuctl-expires": "tomorrow"}, {}, id="invalid-label"),
+        pytest.param({"tpuctl-expires": "0"}, {}, id="zero"),
+        pytest.param({**until(-9), "tpuctl-keep": ""}, {}, id="kept"),
+        pytest.param(until(60), {}, id="later"),
+        pytest.param({}, {}, id="no-label"),
+    ],
+)
+def test_node_that_has_not_expired_is_left_alone(
+    sandbox: Sandbox, watch: Callable[..., Result], labels: dict[str, str], fields: dict[str, Any]
+) -> None:
+    put(sandbox, labels=labels, **fields)
+
+    assert (watch()[2], sandbox.changes()) == (0, [])
+
+
+@one_face
+def test_extension_counts(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox, labels=until(3))
+
+    out, _, code = watch(happens=lambda: tpuctl("extend", "demo", "1h", "--zone", ZONE))
+
+    assert (told(out), code, sandbox.changes()) == ([("reached", "usable, ssh answers")], 0, ["patch"])
+
+
+@one_face
+def test_preempted_node_that_has_expired_is_not_recreated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox, state="PREEMPTED", labels=until(-1), **SPOT)
+
+    out, _, code = watch(until="8h")
+
+    assert [event for event, _ in told(out)] == ["preempted", "action", "expired", "state", "state"]
+    assert (code, sandbox.changes()) == (0, ["delete"])
+
+
+@one_face
+def test_recreated_node_keeps_its_end(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox, labels=until(120), **SPOT)
+
+    watch(happens=lambda: sandbox.fault("preempt"))
+
+    assert sandbox.changes() == ["delete", "create"]
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])["expires"] == "2026-01-01T02:00:00Z"
+
+
+@one_face
+def test_deletion_by_another_client_is_not_repeated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
+    put(sandbox, labels=until(2))
+
+    _, _, code = watch(until="8h", happens=lambda: somebody(sandbox, "delete"))
+
+    assert (code, sandbox.changes()) == (0, ["delete"])
+
+
+@one_face
+def test_silent_api_postpones_the_deletion(
+    sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
+) -> None:
+    put(sandbox, labels=until(3))
+
+    fault = {"method": "*.nodes.*", "status": 503, "count": 40}
+
+    out, _, code = watch(until="8h", happens=lambda: sandbox.fault("http-error", **fault))
+
+    assert (code, sandbox.changes()) == (0, ["delete"])
+    assert [event for event, _ in told(out)].count("expired") == 1
+    assert clock.monotonic() > 4 * MINUTE
+
+
+@one_face
+def test_node_of_a_queued_resource_is_deleted_with_its_request(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
+    put(sandbox, labels=until(2), queued_resource="research")
+    sandbox.add_queued_resource("research", node_ids=("demo",))
+
+    _, _, code = watch(until="8h")
+
+    assert (code, tpuctl("list")[0], tpuctl("queue", "list")[0]) == (0, "", "")
+
+
+@one_face
+def test_request_with_other_nodes_is_kept_until_all_have_expired(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
+    put(sandbox, labels=until(2), queued_resource="research")
+    put(sandbox, "other", queued_resource="research")
+    sandbox.add_queued_resource("research", node_ids=("demo", "other"))
+
+    out, _, code = watch()
+
+    assert (code, sandbox.changes()) == (0, [])
+    assert "its queued resource has 2 nodes, and not all have expired" in out
+
+
+@one_face
+def test_other_nodes_are_watched_after_one_has_expired(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    put(sandbox, "a", labels=until(1))
+    put(sandbox, "b")
+
+    out, _, code = tpuctl("watch", "a", "b", "--until", "8m", "--events", "-")
+
+    assert [node for node, event in events(out, "node", "event") if event == "expired"] == ["a"]
+    assert (code, sandbox.changes(), clock.monotonic()) == (0, ["delete"], 8 * MINUTE)

@@ -1,0 +1,113 @@
+"""`watch --idle`: idle nodes are deleted or stopped; what is used, or cannot be examined, is not idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tpuctl.models.node import Node
+from tpuctl.nodes.idleness import IdleAction, IdleLimit
+
+# Answers only the program that examines the worker; all probes succeed.
+FAKE_SSH = """\
+program=$(grep -m1 -o 'run_agent(serve_[a-z_]*')
+case "$program" in
+    *worker_use) printf '\\n\\0tpuctl-agent\\nx\\0\\0\\0\\%03o%s' {size} '{answer}' ;;
+    ?*) echo "no such program" >&2; exit 1 ;;
+esac
+exit 0
+"""
+IDLE = '{"inUse":[],"unknown":[],"age":0,"last":""}'
+OWNED = {"tpuctl-owner": "ada"}
+
+
+def answering(answer: str) -> str:
+    return FAKE_SSH.replace("\\%03o", f"\\{len(answer):03o}").replace("{size} ", "").replace("{answer}", answer)
+
+
+# what the workers answer, labels of the node, its type, options; changes requested, the end of the watch in words
+_WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], str]] = {
+    "created-by-tpuctl": (IDLE, OWNED, "v4-8", (), ["delete"], "it was idle for 12m: it is being deleted"),
+    "of-others": (IDLE, {}, "v4-8", (), ["stop"], "it was idle for 12m: it is being stopped"),
+    "stop": (IDLE, OWNED, "v4-8", ("--on-idle", "stop"), ["stop"], "it was idle for 12m: it is being stopped"),
+    "slice": (IDLE, OWNED, "v4-16", (), ["delete"], "it was idle for 12m: it is being deleted"),
+    "slice-of-others": (IDLE, {}, "v4-16", (), [], "an idle node is not stopped: it is a slice of 2 workers"),
+    "kept": (
+        IDLE,
+        {**OWNED, "tpuctl-keep": ""},
+        "v4-8",
+        (),
+        [],
+        "an idle node is not ended: it has the label tpuctl-keep",
+    ),
+    "in-use": (IDLE.replace("[]", '["a job runs"]', 1), OWNED, "v4-8", (), [], ""),
+    "partly-unknown": (IDLE.replace('wn":[]', 'wn":["no /proc"]'), OWNED, "v4-8", (), [], ""),
+    "garbled": ('{"inUse":7}', OWNED, "v4-8", (), [], ""),
+}
+
+
+@pytest.mark.parametrize("face", ["in-process"], indirect=True)
+@pytest.mark.parametrize("row", _WATCHES.values(), ids=_WATCHES.keys())
+def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    fake_ssh: Callable[[str], None],
+    row: tuple[str, dict[str, str], str, tuple[str, ...], list[str], str],
+) -> None:
+    answer, labels, type_, options, changes, text = row
+    fake_ssh(answering(answer))
+    sandbox.add_node("trainer", acceleratorType=type_, labels=labels, age=timedelta(days=1))
+
+    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", *options, "--until", "16m", "--recheck-after", "1m")
+
+    assert ([one for one in sandbox.changes() if one != "patch"], code) == (changes, 0), err
+    assert text in err
+    assert ("idle for 2" in err) == bool(changes)
+    if changes:
+        history = [line.split("\t")[1:] for line in tpuctl("history", "trainer")[0].splitlines()]
+        assert [changes[0], "", "idle"] in history
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(("--idle", "0"), "`--idle 0s` is not between 5m and 365d", id="zero"),
+        pytest.param(("--idle", "299s"), "`--idle 4m59s` is not between 5m and 365d", id="too-short"),
+        pytest.param(("--idle", "366d"), "`--idle 366d` is not between 5m and 365d", id="too-long"),
+        pytest.param(("--on-idle", "stop"), "`--on-idle` needs a time", id="no-time"),
+    ],
+)
+def test_idle_limit_out_of_bounds_is_an_error(offline: Console, words: tuple[str, ...], expected: str) -> None:
+    _, err, code = offline("watch", "trainer", *words)
+
+    assert (expected in err, code) == (True, 2), err
+
+
+def node(kind: str, *, owned: bool, spot: bool = False, kept: bool = False) -> Node:
+    return Node.from_api(
+        {
+            "name": "projects/p/locations/us-central2-b/nodes/trainer",
+            "acceleratorType": kind,
+            "labels": {**(OWNED if owned else {}), **({"tpuctl-keep": ""} if kept else {})},
+            "schedulingConfig": {"spot": spot},
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "chosen", "expected"),
+    [
+        pytest.param(node("v4-8", owned=True), None, IdleAction.DELETE, id="ours"),
+        pytest.param(node("v4-8", owned=False), None, IdleAction.STOP, id="of-others"),
+        pytest.param(node("v4-16", owned=False), None, None, id="slice-of-others"),
+        pytest.param(node("v4-16", owned=True), IdleAction.STOP, None, id="slice-to-stop"),
+        pytest.param(node("v4-16", owned=False), IdleAction.DELETE, IdleAction.DELETE, id="slice-to-delete"),
+        pytest.param(node("v4-8", owned=True, kept=True), IdleAction.DELETE, None, id="kept"),
+        pytest.param(node("v4-8", owned=False, spot=True), None, IdleAction.STOP, id="spot"),
+    ],
+)
+def test_action_for_an_idle_node(found: Node, chosen: IdleAction | None, expected: IdleAction | None) -> None:
+    assert IdleLimit(timedelta(hours=1), chosen).action_for(found) is expected

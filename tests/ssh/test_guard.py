@@ -1,0 +1,358 @@
+"""The guard of a node: its rules, and the real program against the sandbox's metadata server and TPU API."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tpuctl.clock import ManualClock
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.api_calls import Json, Request, Response
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, request_step
+from tpuctl.ssh.channel import standalone_program
+
+NOW = 1_800_000_000
+# 1700000000 in Arabic digits.
+OTHER_DIGITS = "".join(chr(0x660 + int(digit)) for digit in "1700000000")
+NAME = "projects/sandbox/locations/us-central2-b/nodes/node"
+REQUEST = "projects/sandbox/locations/us-central2-b/queuedResources/queued"
+
+
+def labels(**given: str) -> dict[str, Any]:
+    return {"id": "7", "state": "READY", "labels": {f"tpuctl-{name}": text for name, text in given.items()}}
+
+
+# node, idle limit in seconds, idle since; action, reason, end
+_STEPS: dict[str, tuple[dict[str, Any], int | None, int | None, tuple[str, str, int | None]]] = {
+    "no-label": (labels(), None, None, ("wait", "no time limit", None)),
+    "labels-absent": ({"id": "7", "state": "READY"}, None, None, ("wait", "no time limit", None)),
+    "one-second-left": (labels(expires=str(NOW + 1)), None, None, ("wait", "not expired", NOW + 1)),
+    "this-second": (labels(expires=str(NOW)), None, None, ("delete", "expired", NOW)),
+    "passed": (labels(expires=str(NOW - 9)), None, None, ("delete", "expired", NOW - 9)),
+    "nonsense": (labels(expires="soon"), None, None, ("wait", "label tpuctl-expires=soon is not a time", None)),
+    "milliseconds": (
+        labels(expires="1700000000000"),
+        None,
+        None,
+        ("wait", "label tpuctl-expires=1700000000000 is not a time", None),
+    ),
+    "other-digits": (
+        labels(expires=OTHER_DIGITS),
+        None,
+        None,
+        ("wait", f"label tpuctl-expires={OTHER_DIGITS} is not a time", None),
+    ),
+    "kept": (labels(expires=str(NOW - 9), keep=""), None, None, ("wait", "label tpuctl-keep: never deleted", None)),
+    "recreated": (
+        {**labels(expires=str(NOW - 9)), "id": "8"},
+        None,
+        None,
+        ("end", "the node was recreated: this guard ends", None),
+    ),
+    "without-id": (
+        {"labels": {"tpuctl-expires": str(NOW - 9)}},
+        None,
+        None,
+        ("end", "the node was recreated: this guard ends", None),
+    ),
+    **{
+        f"expired-{state}": (
+            {**labels(expires=str(NOW)), "state": state},
+            None,
+            None,
+            ("wait", f"expired, but it is {state}", NOW),
+        )
+        for state in ("CREATING", "STOPPING", "DELETING", "REPAIRING", "NEW_STATE", None)
+    },
+    "in-use": (labels(), 3600, None, ("wait", "in use", None)),
+    "idle-one-second-less": (labels(), 3600, NOW - 3599, ("wait", "idle", NOW + 1)),
+    "idle-long-enough": (labels(), 3600, NOW - 3600, ("stop", "idle for 60 min", NOW)),
+    "idle-but-kept": (labels(keep=""), 3600, NOW - 3600, ("wait", "label tpuctl-keep: never deleted", None)),
+    "expires-before-idle": (labels(expires=str(NOW)), 3600, NOW - 10, ("delete", "expired", NOW)),
+    "idle-before-it-expires": (labels(expires=str(NOW + 99)), 3600, NOW - 3600, ("stop", "idle for 60 min", NOW)),
+    "idle-with-nonsense": (labels(expires="x"), 3600, NOW - 3600, ("stop", "idle for 60 min", NOW)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("node", "idle", "since", "expected"), _STEPS.values(), ids=_STEPS.keys())
+def test_guard_step_of_a_node(
+    node: dict[str, Any], idle: int | None, since: int | None, expected: tuple[str, str, int | None]
+) -> None:
+    step = next_guard_step({"id": "7", "idle": idle, "onIdle": "stop"}, node, NOW, since)
+
+    assert (step.action, step.why, step.due) == expected
+
+
+def request_in(state: str, *specs: dict[str, Any]) -> dict[str, Any]:
+    return {"state": {"state": state}, "tpu": {"nodeSpec": list(specs or ({},))}}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        *(
+            pytest.param(request_in(state), "force", id=state)
+            for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
+        ),
+        *(pytest.param(request_in(state), "plain", id=state) for state in ("SUSPENDED", "FAILED")),
+        *(
+            pytest.param(request_in(state), f"its queued resource is {state}", id=state)
+            for state in ("SUSPENDING", "DELETING", "NEW_STATE")
+        ),
+        pytest.param(
+            {}, "its queued resource owns 0 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it", id="empty"
+        ),
+        pytest.param(
+            request_in("ACTIVE", {}, {}),
+            "its queued resource owns 2 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
+            id="two-nodes",
+        ),
+        pytest.param(
+            request_in("ACTIVE", {"multisliceParams": {"nodeCount": 3}}),
+            "its queued resource owns 3 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
+            id="multislice",
+        ),
+    ],
+)  # fmt: skip
+def test_guard_deletes_a_request_only_of_one_node(request_: dict[str, Any], expected: str) -> None:
+    assert request_step(request_) == expected
+
+
+@dataclass
+class Guarded:
+    """A node in a sandbox, and the program that guards it, as the worker runs it."""
+
+    state: SandboxState
+    clock: ManualClock
+    home: Path
+    scopes: tuple[str, ...] = (CLOUD_PLATFORM,)
+    idle: int | None = None
+    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def folder(self) -> Path:
+        return self.home / ".tpuctl" / "guard"
+
+    def start(self) -> subprocess.Popen[bytes]:
+        node = self.node()
+        settings = {
+            "node": NAME,
+            "id": node["id"],
+            "endpoint": "https://tpu.googleapis.com",
+            "idle": self.idle,
+            "onIdle": "delete",
+            "devices": ["/dev/accel[0-9]*"],
+            "lockFile": "/tmp/libtpu_lockfile",  # as on a worker
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "guard.py").write_text(standalone_program("guard", "guard_main()"))
+        (self.folder / "settings").write_text(json.dumps(settings))
+        programs = self.home / "bin"
+        programs.mkdir(exist_ok=True)
+        for name, text in (("wall", 'printf "%s\\n" "$*" >>"$HOME/wall"'), ("sudo", 'shift; exec "$@"')):
+            (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+            (programs / name).chmod(0o755)
+        server = GuestServer(self.state, {}, self.scopes).start()
+        self.servers.append(server)
+        environ = {
+            "HOME": str(self.home),
+            "PATH": f"{programs}:{os.environ['PATH']}",
+            "TPUCTL_DEVICE_ROOT": str(self.home / "root"),
+            "TPUCTL_GUARD_INTERVAL": "0.05",
+            **server.environment,
+        }
+        process = subprocess.Popen([sys.executable, "-I", str(self.folder / "guard.py")], env=environ)
+        self.processes.append(process)
+        return process
+
+    servers: list[GuestServer] = field(default_factory=list)
+
+    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
+        sent = b"" if body is None else json.dumps(body).encode()
+        answer = answer_request(self.state, Request(method, f"/v2/{path}", tuple(query.items()), body=sent))
+        assert isinstance(answer, Response)
+        return json.loads(answer.body)  # type: ignore[no-any-return]  # JSON
+
+    def node(self) -> Json:
+        return self.call("GET", NAME)
+
+    def until(self, has_happened: Callable[[], bool]) -> None:
+        """Wait until something has happened, at most 10 s."""
+        end = time.monotonic() + 10
+        while not has_happened():
+            assert time.monotonic() < end, self.log()
+            time.sleep(0.02)
+
+    def looks(self, count: int = 3) -> None:
+        """Wait for some looks of the guard from now on."""
+        for _ in range(count):
+            before = (self.folder / "status").stat().st_ino if (self.folder / "status").exists() else None
+            self.until(
+                lambda before=before: (
+                    (self.folder / "status").exists()  # type: ignore[misc]  # of this round
+                    and (self.folder / "status").stat().st_ino != before
+                )
+            )
+
+    def log(self) -> list[str]:
+        path = self.folder / "log"
+        return [line.partition(" ")[2] for line in path.read_text().splitlines()] if path.exists() else []
+
+    def status(self) -> dict[str, Any]:
+        return json.loads((self.folder / "status").read_text())  # type: ignore[no-any-return]  # JSON
+
+    def expires_in(self, **duration: float) -> dict[str, str]:
+        return {"tpuctl-expires": str(int((self.state.clock.now() + timedelta(**duration)).timestamp()))}
+
+    def is_deleting(self) -> bool:
+        # Not by a request, which would meet the faults that are for the guard.
+        with self.state.read() as session:
+            node = session.node("sandbox", "us-central2-b", "node")
+            return node is None or node.state(session.now) != "READY"
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    clock = ManualClock()
+    with SandboxState.open(tmp_path / "world.sqlite3", clock=clock) as state:
+        found = Guarded(state, clock, tmp_path)
+        yield found
+        for process in found.processes:
+            process.kill()
+            process.wait()
+        for server in found.servers:
+            server.close()
+
+
+def test_guard_warns_then_deletes_the_expired_node_and_ends(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    process = guarded.start()
+    guarded.looks()
+    guarded.clock.sleep(timedelta(minutes=51))
+    guarded.until((guarded.home / "wall").exists)
+    guarded.looks()
+    assert not guarded.is_deleting()
+
+    guarded.clock.sleep(timedelta(minutes=10))
+    guarded.until(guarded.is_deleting)
+    guarded.clock.sleep(timedelta(minutes=10))
+
+    assert process.wait(10) == 0
+    warning = "tpuctl: this node, node, is deleted in 9 min: `tpuctl extend node 2h` gives it more time"
+    assert (guarded.home / "wall").read_text() == f"{warning}\n"
+    assert guarded.log()[1:4] == ["not expired", f"warned all terminals: {warning}", "expired"]
+    assert guarded.log()[4:6] == ["expired: delete is sent", "the delete was accepted"]
+    assert guarded.log()[-1] == "the node is gone: this guard ends"
+    assert {path.stat().st_mode & 0o077 for path in (guarded.folder / "log", guarded.folder / "status")} == {0}
+
+
+def test_guard_sees_an_extension_and_a_label_that_is_nonsense(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(minutes=30))
+    guarded.start()
+    guarded.looks()
+    for text in (guarded.expires_in(hours=2), {"tpuctl-expires": "never"}):
+        guarded.call("PATCH", NAME, {"labels": text}, updateMask="labels")
+        guarded.clock.sleep(timedelta(minutes=40))
+        guarded.looks(4)
+        assert not guarded.is_deleting()
+    guarded.clock.sleep(timedelta(days=30))
+    guarded.looks()
+    assert (guarded.is_deleting(), guarded.status()["text"]) == (False, "label tpuctl-expires=never is not a time")
+
+    guarded.call("PATCH", NAME, {"labels": guarded.expires_in(minutes=0)}, updateMask="labels")
+    guarded.until(guarded.is_deleting)
+
+
+def test_guard_of_a_recreated_node_ends_and_deletes_nothing(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    process = guarded.start()
+    guarded.looks()
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=-1))
+
+    assert process.wait(10) == 0
+    assert (guarded.is_deleting(), guarded.status()["hasEnded"]) == (False, True)
+    assert guarded.log()[-1] == "the node was recreated: this guard ends"
+
+
+def test_guard_refused_by_the_api_tries_again_and_logs_it(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    guarded.start()
+    guarded.looks()
+    with guarded.state.write() as session:
+        add_fault(session, Fault(FaultKind.HTTP_ERROR, method="*.nodes.delete", status=403, count=2))
+        add_fault(session, Fault(FaultKind.HTTP_ERROR, method="*.nodes.get", status=503, count=2))
+    guarded.clock.sleep(timedelta(hours=2))
+
+    guarded.until(guarded.is_deleting)
+    failed = [line.partition(":")[0] for line in guarded.log() if line.startswith("failed")]
+    assert failed == ["failed (api)", "failed (api)", "failed (permission)", "failed (permission)"]
+    guarded.until(lambda: "requests succeed again" in guarded.log())
+
+
+def test_guard_without_scope_reports_it_and_deletes_nothing(guarded: Guarded) -> None:
+    guarded.scopes = ("https://www.googleapis.com/auth/devstorage.read_only",)
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=-1))
+    guarded.start()
+    guarded.looks(2)
+
+    assert (guarded.is_deleting(), guarded.status()["problem"]) == (False, "scope")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "is_deleted"), [pytest.param(("node",), True, id="one-node"), pytest.param(("node", "other"), False, id="two")]
+)  # fmt: skip
+def test_guard_deletes_the_request_that_owns_only_its_node(
+    guarded: Guarded, nodes: tuple[str, ...], is_deleted: bool
+) -> None:
+    administration.add_queued_resource(guarded.state, node_ids=nodes)
+    for name in nodes:
+        administration.add_node(guarded.state, name, queued_resource="queued", labels=guarded.expires_in(hours=-1))
+    guarded.start()
+
+    if is_deleted:
+        guarded.until(guarded.is_deleting)
+        assert guarded.call("GET", REQUEST)["state"]["state"] == "DELETING"
+    else:
+        guarded.looks()
+        assert (guarded.is_deleting(), guarded.status()["problem"]) == (False, "refused")
+
+
+def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) -> None:
+    administration.add_node(guarded.state)
+    guarded.idle = 3600
+    job = guarded.home / ".tpuctl" / "jobs" / "train"
+    job.mkdir(parents=True)
+    with (job / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        guarded.start()
+        guarded.looks(1)
+        guarded.clock.sleep(timedelta(hours=2))
+        guarded.looks(1)
+        assert (guarded.is_deleting(), guarded.log()[-1]) == (False, "in use; a job runs")
+    guarded.until(lambda: guarded.log()[-1] == "idle")
+    guarded.clock.sleep(timedelta(minutes=59))
+    guarded.looks(2)
+    assert not guarded.is_deleting()
+    guarded.clock.sleep(timedelta(minutes=2))
+
+    guarded.until(guarded.is_deleting)
+    assert "idle for 60 min: delete is sent" in guarded.log()
+
+
+def test_expiry_text_is_that_of_the_client() -> None:
+    assert EXPIRY_TEXT.pattern == r"[1-9][0-9]{8,10}"
