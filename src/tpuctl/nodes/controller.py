@@ -380,7 +380,8 @@ def watch_nodes(
             for node, failure in controller.observe_due():
                 try:
                     # Before the step, which would ask again in the same zone.
-                    if failure is None and not node.has_ended and node.may_move and (successor := move(node)):
+                    is_movable = failure is None and node.ending is None and node.may_move
+                    if is_movable and (successor := move(node)):
                         errors.pop(node.name, None)
                         controller.replace(node, *successor)
                         continue
