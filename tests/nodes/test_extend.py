@@ -27,6 +27,7 @@ def labels(tpuctl: Console, name: str = "demo") -> dict[str, str]:
     return found
 
 
+@one_face
 @pytest.mark.parametrize(
     ("before", "words", "end"),
     [

@@ -162,7 +162,7 @@ def test_up_says_that_a_node_has_expired(tpuctl: Console, sandbox: Sandbox) -> N
         pytest.param({}, None, id="none"),
     ],
 )
-@pytest.mark.parametrize("line", [("up", "demo"), UP, (*UP, "--replace")], ids=["without-spec", "with-spec", "replace"])
+@pytest.mark.parametrize("line", [("up", "demo"), UP], ids=["without-spec", "with-spec"])
 def test_recreated_node_keeps_its_end_or_its_duration(
     tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...], label: dict[str, str], ends: str | None
 ) -> None:
