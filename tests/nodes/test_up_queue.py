@@ -237,6 +237,11 @@ def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: San
         pytest.param(("--spot", "--tier", "spot"), "cannot combine `--spot` and `--tier`", id="two tiers"),
         pytest.param(("--tier", "spto"), "`spto` is not a capacity type", id="unknown tier"),
         pytest.param(("--queue-for", "5h"), "`--queue-for` needs a queued resource", id="no queue"),
+        pytest.param(
+            ("--queue", "--queue-for", "forever", "--timeout", "1h"),
+            "would outlive the command",
+            id="forever and timeout",
+        ),
         pytest.param(("--queue", "--queue-for", "30s"), "`--queue-for 30s` is too short", id="short"),
         pytest.param(("--queue", "--start-after", "soon"), "`--start-after soon` is not a time", id="start"),
         pytest.param(
@@ -261,6 +266,8 @@ def test_options_that_exclude_one_another_are_usage_errors(
     [
         pytest.param(("--queue",), {"queueingPolicy": {"validUntilDuration": "1800s"}}, id="on-demand"),
         pytest.param(("--queue", "--spot", "--timeout", "forever"), {"spot": {}}, id="spot"),
+        pytest.param(("--queue", "--queue-for", "forever"), {}, id="forever"),
+        pytest.param(("--queue", "--queue-for", "forever", "--no-wait"), {}, id="forever without waiting"),
         pytest.param(
             ("--tier", "best-effort", "--queue-for", "6h"),
             {"bestEffort": {}, "queueingPolicy": {"validUntilDuration": "21600s"}},

@@ -378,11 +378,17 @@ def watch_nodes(
                 )
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
-                error = failure or _watch_step(context, node, delete_expired, end_idle)
+                try:
+                    # Before the step, which would ask again in the same zone.
+                    if failure is None and not node.has_ended and node.may_move and (successor := move(node)):
+                        errors.pop(node.name, None)
+                        controller.replace(node, *successor)
+                        continue
+                    error = failure or _watch_step(context, node, delete_expired, end_idle)
+                except TpuctlError as unmovable:
+                    error = unmovable
                 if error is None:
                     errors.pop(node.name, None)
-                    if not node.has_ended and (successor := move(node)):
-                        controller.replace(node, *successor)
                 else:
                     if node.name not in errors:
                         report_failure(node, error)
@@ -567,6 +573,8 @@ class NodeReconciler:
         self.has_warned_of_idleness = False
         self._usable_since: timedelta | None = None
         self._key_sent_to: str | None = None
+        # The failure after which the node was last requested again: its verb and count.
+        self._failure_tried_after: object = None
         self.was_repaired = self.has_degraded = False
         # The deletion of a node whose time has ended, and whether that is complete.
         self.ending: NodeEnding | None = None
@@ -607,6 +615,20 @@ class NodeReconciler:
     def was_stopped_by_us(self) -> bool:
         """Return whether the node is STOPPED because tpuctl is restarting it."""
         return self.seen.node is not None and self.tracker.history.stopped == self.seen.node.id
+
+    @property
+    def may_move(self) -> bool:
+        """Return whether a change has failed, no request was sent since, and this run still holds the lease.
+
+        Raises `TakenOverError` or `DeletedByOtherError` if the lease was ours and is lost.
+        """
+        is_new = self.seen.failure is not None and self._identify_failure() != self._failure_tried_after
+        seen, requested = self.seen, self.tracker.requested
+        is_unknown = seen.outage is not None or requested.invisible(seen.node, seen.request) is not None
+        return is_new and not is_unknown and not self.lease.find_other_holder()
+
+    def _identify_failure(self) -> object:
+        return self.seen.failure and (self.seen.failure.verb, self.seen.failure.times)
 
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
@@ -829,6 +851,12 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
+        elif self.tracker.ends and self.seen.node and not self.seen.node.state.is_dead:
+            end, where = format_timestamp(self.tracker.ends), f"{self.name.zone}/{self.name.node_id}"
+            text = (
+                f"its time limit was not set while it is {self.seen.node.state}: `tpuctl extend {where} --until {end}`"
+            )
+            self.report(EventKind.NOTE, text)
         if self.task.lease is None:
             self.lease.release()
 
@@ -849,6 +877,7 @@ class NodeReconciler:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
+        self._failure_tried_after = self._identify_failure()
         with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"

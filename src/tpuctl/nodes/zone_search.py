@@ -196,7 +196,7 @@ class ZoneRing:
         The journal of the new zone gets the spec first, so that the next run goes on there.
         """
         seen, spec, old = node.seen, node.tracker.spec, node.name
-        is_empty = seen.node is None and seen.request is None and seen.pending is None
+        is_empty = seen.node is None and seen.request is None
         if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
             return None
         if not self._left.get(old.node_id):

@@ -50,6 +50,7 @@ from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
     check_zone_options,
+    choice_for,
     one_zone,
     order_offers,
     require_type,
@@ -163,7 +164,11 @@ def command(
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
-    choice = zone_choice(app) or (one_zone(app, nodes[0]) if len(described.tiers) > 1 else None)
+    choice = zone_choice(app)
+    if len(nodes) == 1:
+        choice = choice_for(app, nodes[0], choice)
+    if choice is None and len(described.tiers) > 1:
+        choice = one_zone(app, nodes[0])
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
@@ -305,10 +310,9 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(
-            context,
-            [dataclasses.replace(task, since=began, ends=spec.expires if options.limit != TimeLimit() else None)],
-        )
+        # The time counts from the requests of all zones.
+        task = dataclasses.replace(task, since=began, ends=task.ends and spec.expires)
+        results = bring_up_nodes(context, [task])
     return _finish(app, results, search.hooks)
 
 
