@@ -18,6 +18,9 @@ the shared connections to their nodes. In the embedded sandbox none is shared un
 **Host keys.** tpuctl has its own known_hosts file, with the keys that the API publishes. An alias is `tpu.ID-WORKER`, so a
 recreated node has a new alias and its new key is no conflict.
 
+**The guard.** `tpu_guard` starts `agent/guard` on worker 0 of a node with a time limit, by `agent/guard_setup`; it is the only
+program that outlives the client and is no job. It makes its own requests to the TPU API, as the worker's service account.
+
 **Failures.** `ssh_errors` turns what ssh printed into one error for each cause; use it only for an ssh that ended before the
 remote command started. Answers are parsed by `answers` and never trusted.
 """

@@ -16,7 +16,7 @@ _SSH = """
 for word; do case $word in *@{address}*) host=${{word##*@}};; esac; done
 home='{homes}'/$host; mkdir -p "$home"; cd "$home"
 {before}
-exec env HOME="$home" SHELL=/bin/sh sh -c "$word"
+exec env GCE_METADATA_HOST=127.0.0.1:1 HOME="$home" SHELL=/bin/sh sh -c "$word"
 """
 
 
