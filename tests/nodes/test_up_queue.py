@@ -204,7 +204,9 @@ def test_replace_cancels_a_request_for_another_spec(tpuctl: Console, sandbox: Sa
     stockout(sandbox)
     tpuctl(*QUEUE, "--timeout", "2h", "--no-wait")
 
-    tpuctl("up", "demo", "--type", "v6e-4", "--spot", "--zone", ZONE, "--queue", "--timeout", "10m", "--replace")
+    tpuctl(
+        "up", "demo", "--type", "v6e-4", "--spot", "--zone", ZONE, "--queue", "--timeout", "10m", "--replace", "--yes"
+    )
 
     assert sandbox.changes() == ["create", "delete", "create", "delete"]
 
