@@ -46,12 +46,13 @@ def test_hints_without_capacity_have_the_typed_options(
         assert tpuctl(*shlex.split(command), "--dry-run")[2] == 0
 
 
-def test_hint_with_tiers_replaces_the_typed_tier(tpuctl: Console, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("tier", [("--spot",), ("--reservation", "r")], ids=["spot", "reservation"])
+def test_hint_with_tiers_replaces_the_typed_tier(tpuctl: Console, sandbox: Sandbox, tier: tuple[str, ...]) -> None:
     sandbox.fault(
         "quota", method="*nodes.create", message="Quota limit 'TPUV6EPerProjectPerZoneForTPUAPI' has been exceeded."
     )
 
-    _, err, code = tpuctl("up", "demo", *NODE, "--spot")
+    _, err, code = tpuctl("up", "demo", *NODE, *tier)
 
     (command,) = re.findall(r"`tpuctl (up [^`]*)`", err)
     assert (code, command) == (7, "up demo --zone any --tier spot,on-demand --type v6e-8 --for healthy")

@@ -14,7 +14,6 @@ from random import Random
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face
-from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tpuctl.clock import ManualClock
 from tpuctl.names import NodeName
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore

@@ -124,6 +124,25 @@ def test_up_sets_the_end_of_an_existing_node_only_with_ttl(
 
 
 @one_face
+def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="CREATING", age=timedelta())
+
+    _, err, code = tpuctl(*UP, "--ttl", "2h", "--no-wait")
+
+    assert (code, end(tpuctl)) == (0, None)
+    command = f"tpuctl extend {ZONE}/demo --until 2026-01-01T02:00:00Z"
+    assert f"demo: its time limit was not set while it is CREATING: `{command}`\n" in err
+
+
+@one_face
+def test_up_sets_the_end_of_a_node_that_is_being_created(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="CREATING", age=timedelta())
+
+    assert tpuctl(*UP, "--ttl", "2h")[2] == 0
+    assert (end(tpuctl), sandbox.changes()) == ("2026-01-01T02:00:00Z", ["patch"])
+
+
+@one_face
 def test_up_says_that_a_node_has_expired(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, labels=until(-1))
 

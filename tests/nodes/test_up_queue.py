@@ -237,6 +237,11 @@ def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: San
         pytest.param(("--spot", "--tier", "spot"), "cannot combine `--spot` and `--tier`", id="two tiers"),
         pytest.param(("--tier", "spto"), "`spto` is not a capacity type", id="unknown tier"),
         pytest.param(("--queue-for", "5h"), "`--queue-for` needs a queued resource", id="no queue"),
+        pytest.param(
+            ("--queue", "--queue-for", "forever", "--timeout", "1h"),
+            "would outlive the command",
+            id="forever and timeout",
+        ),
         pytest.param(("--queue", "--queue-for", "30s"), "`--queue-for 30s` is too short", id="short"),
         pytest.param(("--queue", "--start-after", "soon"), "`--start-after soon` is not a time", id="start"),
         pytest.param(
@@ -261,6 +266,8 @@ def test_options_that_exclude_one_another_are_usage_errors(
     [
         pytest.param(("--queue",), {"queueingPolicy": {"validUntilDuration": "1800s"}}, id="on-demand"),
         pytest.param(("--queue", "--spot", "--timeout", "forever"), {"spot": {}}, id="spot"),
+        pytest.param(("--queue", "--queue-for", "forever"), {}, id="forever"),
+        pytest.param(("--queue", "--queue-for", "forever", "--no-wait"), {}, id="forever without waiting"),
         pytest.param(
             ("--tier", "best-effort", "--queue-for", "6h"),
             {"bestEffort": {}, "queueingPolicy": {"validUntilDuration": "21600s"}},
@@ -342,25 +349,3 @@ def test_expired_login_leaves_the_request_and_names_what_cancels_it(
         "its queued resource was left WAITING_FOR_RESOURCES and counts against the quota: `tpuctl queue cancel demo"
         in err
     )
-
-
-def test_replace_cancels_a_waiting_request_for_another_spec(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
-    with sandbox.state.write() as session:
-        put_stockout(session, zone=ZONE, accelerator_type="v6e-8", tier="spot")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*QUEUE, "--timeout", "4h")
-    other = ("v6e-4" if word == "v6e-8" else word for word in QUEUE)
-    command = (*other, "--timeout", "1h", "--replace")
-
-    _, err, code = tpuctl(*command)
-    assert (code, "cancel the queued resource `demo`, which is WAITING_FOR_RESOURCES, and ask again" in err) == (
-        2,
-        True,
-    )
-    assert sandbox.changes() == ["create"]
-    out, err, code = tpuctl(*command, "--yes")
-
-    assert (out, code) == ("demo\tREADY\n", 0), err
-    assert sandbox.changes() == ["create", "delete", "create"]

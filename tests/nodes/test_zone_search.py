@@ -120,6 +120,10 @@ def test_zones_that_cost_more_than_the_limit_are_left_out(tpuctl: Console, sandb
     assert (code, zone_of(tpuctl)) == (0, "us-east1-d")
     assert "europe-west4-a costs $23.76/h, more than the limit of $22/h: left out\n" in err
 
+    _, err, code = tpuctl("up", "demo2", "--type", "v6e-8", "--zone", "us-east1-d,us-east5-b", "--max-price", "1")
+
+    assert (code, err.count("us-east1-d costs $21.60/h")) == (9, 1)
+
 
 def test_error_of_access_ends_the_search_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", method="*nodes.create", status=403, count=0)
@@ -224,6 +228,14 @@ def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: San
     ("arguments", "message"),
     [
         pytest.param(("a", "b", "--zone", "any"), "2 nodes cannot share `--zone any`", id="nodes"),
+        pytest.param(
+            ("a", "b", "--zone", "us-east5-b", "--tier", "spot,on-demand"), "share `--tier", id="nodes and tiers"
+        ),
+        pytest.param(
+            ("us-east1-d/a", "--zone", "us-east5-b,us-east5-a"),
+            "is in us-east1-d, which `--zone",
+            id="zone in the name",
+        ),
         pytest.param(("a", "--zone", "any,us-east5-b"), "`--zone any` excludes other zones", id="any and one"),
         pytest.param(("a", "--zone", "us-east5-b,nowhere"), "`nowhere` is not", id="no zone"),
     ],
@@ -234,6 +246,21 @@ def test_several_zones_with_wrong_input_are_usage_errors(
     _, err, code = tpuctl("up", *arguments, "--type", "v6e-8")
 
     assert (message in err, code, sandbox.changes()) == (True, 2, [])
+
+
+def test_zone_in_the_name_precedes_the_zones_of_the_project(tpuctl: Console, sandbox: Sandbox) -> None:
+    file = tpuctl.folder / "tpuctl.yaml"
+    file.write_text("zones: [us-east1-d, us-east5-b]\ntype: v6e-8\n")
+    assert tpuctl("up", "us-east5-a/a", "--dry-run")[0].startswith("1. create a in us-east5-a: ")
+
+    file.write_text("zones: [us-east1-d]\ntype: v6e-8\n")
+    assert tpuctl("up", "a", "--dry-run")[0].startswith("1. create a in us-east1-d: ")
+
+
+def test_create_refuses_any_zone(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl("create", "a", "--type", "v6e-8", "--zone", "any")
+
+    assert ("error: `--zone any` names several zones\n" in err, code, sandbox.changes()) == (True, 2, [])
 
 
 def test_watch_recreates_in_another_zone_without_capacity(

@@ -24,7 +24,8 @@ from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, request_step
-from tpuctl.ssh.channel import standalone_program
+from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
+from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
 
 NOW = 1_800_000_000
 # 1700000000 in Arabic digits.
@@ -148,20 +149,21 @@ class Guarded:
     def folder(self) -> Path:
         return self.home / ".tpuctl" / "guard"
 
-    def start(self) -> subprocess.Popen[bytes]:
-        node = self.node()
-        settings = {
+    def settings(self) -> dict[str, Any]:
+        return {
             "node": NAME,
-            "id": node["id"],
+            "id": self.node()["id"],
             "endpoint": "https://tpu.googleapis.com",
             "idle": self.idle,
             "onIdle": "delete",
             "devices": ["/dev/accel[0-9]*"],
             "lockFile": "/tmp/libtpu_lockfile",  # as on a worker
         }
+
+    def start(self) -> subprocess.Popen[bytes]:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "guard.py").write_text(standalone_program("guard", "guard_main()"))
-        (self.folder / "settings").write_text(json.dumps(settings))
+        (self.folder / "settings").write_text(json.dumps(self.settings()))
         programs = self.home / "bin"
         programs.mkdir(exist_ok=True)
         for name, text in (("wall", 'printf "%s\\n" "$*" >>"$HOME/wall"'), ("sudo", 'shift; exec "$@"')):
@@ -313,6 +315,44 @@ def test_guard_without_scope_reports_it_and_deletes_nothing(guarded: Guarded) ->
     assert (guarded.is_deleting(), guarded.status()["problem"]) == (False, "scope")
 
 
+def test_guard_tests_its_permission_long_before_it_needs_it(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    administration.add_project(guarded.state, "sandbox", denied=["tpu.nodes.delete"])
+    guarded.start()
+    guarded.looks()
+
+    assert guarded.status()["problem"] == "permission"
+    assert guarded.log()[1:] == ["the service account lacks the permission tpu.nodes.delete", "not expired"]
+    guarded.clock.sleep(timedelta(hours=2))
+    guarded.until(lambda: any(line.startswith("failed (permission): DELETE") for line in guarded.log()))
+    assert not guarded.is_deleting()
+
+
+@pytest.mark.parametrize(
+    ("path", "token", "status"),
+    [
+        pytest.param(f"/v2/{NAME}", "", 401, id="no-token"),
+        pytest.param(f"/v2/{NAME}", "sandbox-guess", 401, id="other-token"),
+        pytest.param("/storage/v1/b", "its", 403, id="other-api"),
+        pytest.param("/v3/projects/sandbox:getIamPolicy", "its", 403, id="other-method"),
+        pytest.param(f"/v2/{NAME}", "its", 200, id="served"),
+        pytest.param("/computeMetadata/v1/instance/service-accounts/default/token", "", 403, id="no-flavor"),
+    ],
+)
+def test_servers_of_a_worker_open_nothing_else(guarded: Guarded, path: str, token: str, status: int) -> None:
+    administration.add_node(guarded.state)
+    with GuestServer(guarded.state, {}, (CLOUD_PLATFORM,)) as server:
+        flavor = {"metadata-flavor": "Google"}
+        account = "/computeMetadata/v1/instance/service-accounts/default/token"
+        given = server.answer(Request("GET", account, headers=flavor))
+        assert isinstance(given, Response)
+        chosen = json.loads(given.body)["access_token"] if token == "its" else token
+        headers = {"authorization": f"Bearer {chosen}"} if token else {}
+        answer = server.answer(Request("GET", path, headers=headers))
+        assert isinstance(answer, Response)
+        assert (answer.status, server.server_address[0]) == (status, "127.0.0.1")
+
+
 @pytest.mark.parametrize(
     ("nodes", "is_deleted"), [pytest.param(("node",), True, id="one-node"), pytest.param(("node", "other"), False, id="two")]
 )  # fmt: skip
@@ -352,6 +392,64 @@ def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) ->
 
     guarded.until(guarded.is_deleting)
     assert "idle for 60 min: delete is sent" in guarded.log()
+
+
+def report_of(guarded: Guarded, request: dict[str, Any], **environ: str) -> list[tuple[WorkerFrame, bytes]]:
+    """Run the program that starts guards, on a machine without systemd, and return its answer."""
+    programs = guarded.home / "bin"
+    programs.mkdir(exist_ok=True)
+    for name in ("systemctl", "sudo"):
+        (programs / name).write_text("#!/bin/sh\nexit 1\n")
+        (programs / name).chmod(0o755)
+    environ |= {
+        "HOME": str(guarded.home),
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "TPUCTL_DEVICE_ROOT": str(guarded.home / "root"),
+        "TPUCTL_GUARD_INTERVAL": "0.05",
+    }
+    line, source = bootstrap("guard_setup", f"run_agent(serve_guard_setup, {request!r})")
+    done = subprocess.run(["sh", "-c", line], input=source, env=environ, capture_output=True, check=True)
+    return FrameDecoder(LONGEST_ANSWER).feed(done.stdout)
+
+
+def test_second_guard_without_systemd_replaces_the_first(guarded: Guarded) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
+    guarded.servers.append(server := GuestServer(guarded.state, {}, guarded.scopes).start())
+
+    def report(request: dict[str, Any]) -> GuardReport:
+        ((_, payload),) = report_of(guarded, request, **server.environment)
+        return parse_guard_report(json.loads(payload))
+
+    start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}
+    first, pid = report(start), int((guarded.folder / "lock").read_text())
+    second, other = report(start), int((guarded.folder / "lock").read_text())
+
+    assert [(one.mode, one.is_running, one.problem()) for one in (first, second)] == [("process", True, None)] * 2
+    assert pid != other
+    guarded.clock.sleep(timedelta(hours=2))
+    guarded.until(guarded.is_deleting)
+    removed = report({"remove": True})
+    assert (removed.is_installed, removed.is_running, removed.problem()) == (False, False, None)
+    assert not (guarded.home / "root" / "etc").exists()
+
+
+def test_guard_does_not_start_without_a_metadata_server(guarded: Guarded) -> None:
+    administration.add_node(guarded.state)
+    start = {"program": "raise SystemExit", "settings": guarded.settings()}
+
+    ((kind, text),) = report_of(guarded, start, GCE_METADATA_HOST="127.0.0.1:1")
+
+    assert (kind, b"no metadata server answers" in text) == (WorkerFrame.REFUSED, True)
+    assert not guarded.folder.exists()
+
+
+def test_guard_ends_when_its_folder_is_removed(guarded: Guarded) -> None:
+    administration.add_node(guarded.state)
+    process = guarded.start()
+    guarded.looks(1)
+    (guarded.folder / "settings").unlink()
+
+    assert process.wait(10) == 0
 
 
 def test_expiry_text_is_that_of_the_client() -> None:

@@ -289,6 +289,15 @@ class App:
             return SearchPlace(self.project, default_zone=zone)
         return SearchPlace(self.project, zone)
 
+    def missing_zone(self) -> TpuctlError:
+        """Return the error of a command that works in one zone, and has none."""
+        if ANY_ZONE in self.zone_flags:
+            return InvalidInputError(
+                "`--zone any` names several zones",
+                hint="this command works in one zone: name one; `tpuctl up` tries them all",
+            )
+        return self.settings.missing("zone")
+
     def choose_zone(self, zone: str | None) -> None:
         """Work in this zone from now on: the one, of several that the user allows, that has the node. None: look in all."""
         self._has_chosen_zone, self._chosen_zone = True, zone

@@ -41,7 +41,10 @@ _CONSENT_OPTIONS = frozenset({"yes", "replace", "force_lease", "skip_validation"
 _LOCAL_COMMANDS = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
 # Options that ask for the same node in another place or way: all others stay.
 _SEARCH_OPTIONS = frozenset({"zone", "tier", "queue", "queue_for"})
-_TIER_OPTIONS = frozenset({"spot", "preemptible", "reserved", "on_demand", "tier"})
+# They choose the tier, or need one.
+_TIER_OPTIONS = frozenset(
+    {"spot", "preemptible", "reserved", "on_demand", "tier", "reservation", "calendar", "run_for"}
+)
 _CREATE_COMMANDS = (["create"], ["up"])
 _COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
 

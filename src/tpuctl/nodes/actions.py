@@ -201,7 +201,8 @@ def change_expiry(
     await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
     text = "never" if chosen[-1] is None else format_timestamp(chosen[-1])
     with suppress(JournalError):  # nothing is destroyed
-        context.record(name, "extend", reason=f"expires {text}", id=node.id)
+        until = {} if chosen[-1] is None else {"until": text}
+        context.record(name, "extend", reason=f"expires {text}", id=node.id, **until)
     return context.cloud.find_node(name) or node
 
 

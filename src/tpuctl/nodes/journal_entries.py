@@ -183,15 +183,20 @@ def has_lost_race(entries: JournalEntries, zone: str) -> bool:
 
 def had_no_capacity(entries: JournalEntries) -> bool:
     """Return whether the last creation found no capacity or quota, and left no node."""
-    found_none = is_there = False
+    found_none = is_there = is_deleted = False
     for entry in entries:
         match entry.get("event"):
             case "create":
-                found_none = is_there = False
+                found_none = is_there = is_deleted = False
+            case "delete":
+                is_deleted = True
             case "state":
                 is_there = entry.get("state") is not None
             case "gave-up":
-                found_none = entry.get("error") in {"no_capacity", "quota"}
+                # A request that waits at the deadline is not deleted, and may still get a node.
+                found_none = entry.get("error") in {"no_capacity", "quota"} or (
+                    is_deleted and entry.get("error") == "timed_out"
+                )
     return found_none and not is_there
 
 

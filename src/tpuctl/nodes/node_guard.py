@@ -42,7 +42,7 @@ def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None
     except RemoteCommandError as error:
         return GuardStart(f"the guard on worker 0 did not start: {error.message}: {what_remains}", works=False)
     if problem := report.problem():
-        return GuardStart(f"{problem}: it tries again; until then {what_remains}", works=False)
+        return GuardStart(f"{problem}; it tries again, and until then {what_remains}", works=False)
     deeds = []
     if node.expires is not None:
         deeds.append(f"deletes it when its time ends ({format_timestamp(node.expires)}, unless it is extended)")

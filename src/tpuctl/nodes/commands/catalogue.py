@@ -91,7 +91,7 @@ def versions(app: App) -> None:
     place = app.place
     zone = place.zone or place.default_zone
     if zone is None:
-        raise app.settings.missing("zone")
+        raise app.missing_zone()
     found = sorted(app.client.runtime_versions(place.project, zone))
     app.show(
         table_view(

@@ -182,7 +182,7 @@ def _free_name(app: App, text: str) -> NodeName:
     reference, place = app.reference(text), app.place
     zone = reference.zone or place.zone or place.default_zone
     if zone is None:
-        raise app.settings.missing("zone")
+        raise app.missing_zone()
     name = NodeName(reference.project or place.project, zone, reference.node_id)
     with within_deadline(app, None):
         found = app.client.find_node(name)

@@ -212,8 +212,9 @@ def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_Time
     The guard cannot write to this journal.
     """
     dated = _dated(entries)
-    limits = [parse_timestamp(entry.get("until")) for _, entry in dated if entry.get("until")]
-    end = limits[-1] if limits else None
+    # An extension to `never` has none.
+    limits = [entry.get("until") for _, entry in dated if entry.get("event") in {"guard", "extend"}]
+    end = parse_timestamp(limits[-1]) if limits else None
     if end is None or end > now or any(at >= end and _is_sign_of_life(entry) for at, entry in dated):
         return []
     if any(entry.get("event") == "delete" for _, entry in dated[-1:]):

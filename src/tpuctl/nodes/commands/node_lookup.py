@@ -65,7 +65,7 @@ def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) ->
     zone = likely_zone(app, reference)
     if zone is not None:
         return zone
-    error = app.settings.missing("zone")
+    error = app.missing_zone()
     accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
     if spec and accelerator and (zones := documented_zones_of(accelerator)):
         hint = f"{spec.accelerator_type} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"

@@ -66,6 +66,13 @@ def queue_policy(
     if options.queue_for is None and not is_awaited and spec is not None and spec.is_queued:
         # The deadline of the command says nothing about the request.
         wait = UNATTENDED_WAIT
+    if options.queue_for is not None and wait is None:
+        if timeout is not None and is_awaited:
+            raise InvalidInputError(
+                "cannot combine `--queue-for forever` and `--timeout`: the request would outlive the command",
+                hint="leave `--timeout` out, or name a time such as `--queue-for 24h`",
+            )
+        limit = None
     begin = None if options.start_after is None else _parse_start(app, options.start_after)
     if wait is not None and timeout is None and limit is not None:
         # The command waits for the request, and then for the node.

@@ -173,7 +173,7 @@ def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
             for one in target.other_requests
         )
         return (*others, *plan_deletion(replace(target, race=None)))
-    description = _description(target)
+    description = _description(target).removesuffix(" of")
     steps = [
         PlanStep(Verb.DELETE, target.name, description, request.name, force=not request.state.is_dead)
         for request in target.requests

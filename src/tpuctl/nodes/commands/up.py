@@ -50,6 +50,7 @@ from tpuctl.nodes.commands.zone_options import (
     ZoneChoice,
     ZoneOptions,
     check_zone_options,
+    choice_for,
     one_zone,
     order_offers,
     require_type,
@@ -66,7 +67,6 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node, Tier
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
@@ -163,7 +163,11 @@ def command(
         **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
-    choice = zone_choice(app) or (one_zone(app, nodes[0]) if len(described.tiers) > 1 else None)
+    choice = zone_choice(app)
+    if len(nodes) == 1:
+        choice = choice_for(app, nodes[0], choice)
+    if choice is None and len(described.tiers) > 1:
+        choice = one_zone(app, nodes[0])
     check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
@@ -305,10 +309,9 @@ def _up_by_race(app: App, names: Sequence[NodeName], search: _ZoneSearch) -> int
         winner = run_race(context, names, spec, search.policy, force_lease=options.force_lease, since=began)
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, policy=search.policy, options=options)
-        results = bring_up_nodes(
-            context,
-            [dataclasses.replace(task, since=began, ends=spec.expires if options.limit != TimeLimit() else None)],
-        )
+        # The time counts from the requests of all zones.
+        task = dataclasses.replace(task, since=began, ends=task.ends and spec.expires)
+        results = bring_up_nodes(context, [task])
     return _finish(app, results, search.hooks)
 
 
@@ -390,17 +393,13 @@ def _task(
     """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
-    request = _waiting_request(app, name, spec) if policy.replace and found is None else None
-    compared = request.requested_node(name.project) if request else found
-    differences = spec.differences(compared) if spec and compared else ()
+    differences = spec.differences(found) if spec and found else ()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
-        if request is not None:
-            question = f"cancel the queued resource `{name.node_id}`, which is {request.state}, and ask again ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     return ReconcileRequest(
@@ -415,15 +414,6 @@ def _task(
         ends=options.limit.end(app.now()),
         idle=options.idle,
     )
-
-
-def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
-    """Return the queued resource that the node waits for; None once the service has decided."""
-    from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
-
-    with within_deadline(app, None):
-        request = app.client.find_queued_resource(name) if spec is not None and spec.is_queued else None
-    return request if request is not None and request.state in UNDECIDED else None
 
 
 def _show_plans(

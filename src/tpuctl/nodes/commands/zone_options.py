@@ -62,12 +62,30 @@ def zone_choice(app: App) -> ZoneChoice | None:
         raise InvalidInputError("`--zone any` excludes other zones", hint="leave out `any`, or the other zones")
     if ANY_ZONE in given:
         return ZoneChoice(())
+    if len(given) == 1 and not app.zone_flags:
+        app.choose_zone(check_zone(given[0]))
     return ZoneChoice(tuple(dict.fromkeys(map(check_zone, given)))) if len(set(given)) > 1 else None
+
+
+def choice_for(app: App, node: str, choice: ZoneChoice | None) -> ZoneChoice | None:
+    """Return the choice for a node; None if its name has the zone, as in `ZONE/NODE`.
+
+    Raises `InvalidInputError` for a zone that the flag leaves out.
+    """
+    zone = app.reference(node).zone
+    if zone is None or choice is None:
+        return choice
+    if app.zone_flags and choice.zones and zone not in choice.zones:
+        raise InvalidInputError(
+            f"`{node}` is in {zone}, which `--zone {choice.text}` leaves out", hint="leave out one of the zones"
+        )
+    app.choose_zone(zone)
+    return None
 
 
 def one_zone(app: App, node: str) -> ZoneChoice | None:
     """Return the only zone of a node as a choice, to try several tiers there; None if no zone is set."""
-    zone = app.reference(node).zone or (check_zone(str(app.settings["zone"].value)) if app.settings["zone"] else None)
+    zone = app.reference(node).zone or app.place.zone or app.place.default_zone
     return ZoneChoice((zone,)) if zone else None
 
 
@@ -124,8 +142,6 @@ def order_offers(
                 ordered.append(offer)
             elif limit is not None:
                 too_dear.append(f"{offer} {budget_words(prices[zone], limit)}")
-    for text in too_dear[:8]:
-        app.terminal.note(f"{text}: left out")
     if not ordered:
         raise CheckFailedError(
             f"no zone of `--zone {choice.text}` has `{spec.accelerator_type}` for at most ${limit}/h:",
@@ -133,6 +149,8 @@ def order_offers(
             hint="raise `--max-price`, or allow cheaper tiers: `--tier spot,on-demand`; "
             "`--allow-unknown-price` allows unknown prices",
         )
+    for text in too_dear[:8]:
+        app.terminal.note(f"{text}: left out")
     return tuple(ordered)
 
 
@@ -158,8 +176,9 @@ def check_zone_options(
         if options.zone_order:
             raise InvalidInputError("`--zone-order` needs several zones", hint="name them: `--zone ZONE,ZONE`")
     elif len(nodes) > 1:
+        shared = f"--tier {','.join(tiers)}" if len(choice.zones) == 1 else f"--zone {choice.text}"
         raise InvalidInputError(
-            f"{len(nodes)} nodes cannot share `--zone {choice.text}`", hint="run the command once for each node"
+            f"{len(nodes)} nodes cannot share `{shared}`", hint="run the command once for each node"
         )
 
 

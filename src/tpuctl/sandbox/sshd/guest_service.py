@@ -1,8 +1,9 @@
 """The service `tpuctl-guard` of a sandbox worker, in place of systemd, and the servers that it needs.
 
 One process for one worker: it runs the program of the unit file, and answers it on a loopback port as the metadata server
-and as the TPU API. Only a request with the token that it gave out itself reaches the API, and no other API: the port opens
-nothing to other programs of this machine. It ends with its program, with the worker, and with the sandbox.
+and as the TPU API. Only a request with the token that it gave out itself reaches the API, and of other APIs only the test of
+permissions: the port opens nothing to other programs of this machine. It ends with its program, with the worker, and with the
+sandbox.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import secrets
 import shlex
 import signal
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 # Seconds of real time between two looks of the guard at its node: sandbox time runs faster, and users advance it.
 GUARD_INTERVAL = 1
 CLOUD_PLATFORM = "https://www.googleapis.com/auth/cloud-platform"
+_SERVED = re.compile(r"/v2/projects/|/v3/projects/[^/:]+:testIamPermissions$")
 _METADATA = "/computeMetadata/v1/"
 _ACCOUNT = "instance/service-accounts/default/"
 _CHECK_INTERVAL = 1.0
@@ -57,6 +60,7 @@ class GuestServer(SandboxServer):
         return {
             "GCE_METADATA_HOST": self.url.removeprefix("http://"),
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
+            "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{self.url}/",
         }
 
     def answer(self, request: Request) -> Response | DroppedConnection:
@@ -66,8 +70,8 @@ class GuestServer(SandboxServer):
         error = None
         if request.headers.get("authorization") != f"Bearer {self._token}":
             error = ApiError(401, "UNAUTHENTICATED", "The request has no valid token of this worker.")
-        elif not request.path.startswith("/v2/"):
-            error = ApiError(403, "PERMISSION_DENIED", "Only the TPU API is served here.")
+        elif not _SERVED.match(request.path):
+            error = ApiError(403, "PERMISSION_DENIED", "Only the TPU API and tests of permissions are served here.")
         if error is not None:
             return dated(self.state, error.response())
         if CLOUD_PLATFORM not in self._scopes:

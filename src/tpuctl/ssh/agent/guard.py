@@ -41,6 +41,10 @@ LONGEST_LOG = 256 * 1024
 # A difference between the clock of this machine and that of the service that is worth a note, in seconds.
 CLOCK_TOLERANCE = 60
 TAKE_OVER_TIME = 10.0
+RESOURCE_MANAGER = "https://cloudresourcemanager.googleapis.com"
+NEEDED_PERMISSION = "tpu.nodes.delete"
+# Seconds until the permission is tested again.
+PERMISSION_INTERVAL = 3600.0
 METADATA_HOST = "metadata.google.internal"
 TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  # a path
 EXPIRY_TEXT = re.compile(r"[1-9][0-9]{8,10}")
@@ -113,6 +117,7 @@ class TpuService:
     def __init__(self, endpoint: str) -> None:
         # The variables of Google's libraries and of gcloud.
         self.metadata = os.environ.get("GCE_METADATA_HOST") or METADATA_HOST
+        self.manager = os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER") or RESOURCE_MANAGER
         self.endpoint = (os.environ.get("CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU") or endpoint).rstrip("/")
         self.now: int | None = None
         self._token = ""
@@ -141,6 +146,17 @@ class TpuService:
             "permission" if code in {401, 403} else "api" if code == 429 or code >= 500 else "refused", text
         )
 
+    def lacks_permission(self, project: str) -> bool:
+        """Return whether the account surely may not delete nodes; false if that cannot be tested."""
+        path = "/v3/projects/%s:testIamPermissions" % project
+        headers = {"Authorization": "Bearer " + self.token(), "Content-Type": "application/json"}
+        body = json.dumps({"permissions": [NEEDED_PERMISSION]})
+        try:
+            code, _, answer = send_request(self.manager.rstrip("/"), "POST", path, headers, body)
+        except GuardError:
+            return False
+        return code == 200 and "error" not in answer and NEEDED_PERMISSION not in (answer.get("permissions") or [])
+
     def token(self) -> str:
         """Return a token of the worker's service account. Raises `GuardError`."""
         if time.monotonic() >= self._token_until:
@@ -159,7 +175,7 @@ class TpuService:
 
 
 def send_request(
-    origin: str, method: str, path: str, headers: dict[str, str], *, is_metadata: bool = False
+    origin: str, method: str, path: str, headers: dict[str, str], body: str = "", *, is_metadata: bool = False
 ) -> tuple[int, int | None, dict[str, Any]]:
     """Send a request, without redirects and proxies; return status, `Date` and JSON of the answer. Raises `GuardError`.
 
@@ -172,7 +188,7 @@ def send_request(
     maker = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = maker(host, parts.port, timeout=REQUEST_TIMEOUT)
     try:
-        connection.request(method, parts.path + path, headers=headers)
+        connection.request(method, parts.path + path, body=body or None, headers=headers)
         response = connection.getresponse()
         data = response.read(LONGEST_RESPONSE + 1)
         answer = json.loads(data) if len(data) <= LONGEST_RESPONSE else None
@@ -201,12 +217,14 @@ class NodeGuard:
         self.failures = 0
         self.idle_since: int | None = None
         self.warned: int | None = None
+        self.lacks_permission = False
+        self.tested_at: float | None = None
         self.noted = ""
 
     def run(self) -> None:
-        """Look at the node until it is gone or another one has its name."""
+        """Look at the node until it is gone, another one has its name, or the folder of this guard was removed."""
         self.log("started for %s, id %s" % (self.settings["node"], self.settings["id"]))
-        while True:
+        while os.path.exists(os.path.join(self.folder, "settings")):
             pause = self.look()
             if pause is None:
                 return
@@ -224,6 +242,7 @@ class NodeGuard:
                 self.log("the node is gone: this guard ends")
                 self.write_status(None, "the node is gone", ended=True)
                 return None
+            self.test_permission()
             if self.settings.get("idle") and not activity and self.idle_since is None:
                 self.idle_since = now
             step = next_guard_step(self.settings, node, now, self.idle_since)
@@ -242,7 +261,10 @@ class NodeGuard:
         if self.failures:
             self.log("requests succeed again")
         self.failures = 0
-        self.write_status(step, step.why)
+        if self.lacks_permission:
+            self.write_status(step, "it lacks the permission " + NEEDED_PERMISSION, problem="permission")
+        else:
+            self.write_status(step, step.why)
         left = None if step.due is None else step.due - now
         if left is not None and 0 < left <= WARNING_TIME and self.warned != step.due:
             self.warned = step.due
@@ -288,6 +310,17 @@ class NodeGuard:
                 subprocess.run([program, text], stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False)
             except (OSError, subprocess.SubprocessError):
                 pass
+
+    def test_permission(self) -> None:
+        """Test from time to time whether the account may delete nodes, long before that is needed."""
+        now = time.monotonic()
+        if self.tested_at is None or now - self.tested_at >= PERMISSION_INTERVAL:
+            self.tested_at = now
+            before = self.lacks_permission
+            self.lacks_permission = self.service.lacks_permission(self.settings["node"].split("/")[1])
+            if self.lacks_permission != before:
+                has = "lacks" if self.lacks_permission else "has"
+                self.log("the service account %s the permission %s" % (has, NEEDED_PERMISSION))
 
     def activity(self) -> list[str]:
         """Return what uses this machine, examined as root if sudo needs no password."""

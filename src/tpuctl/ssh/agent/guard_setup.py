@@ -22,6 +22,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+METADATA_HOST = "metadata.google.internal"
+METADATA_TIMEOUT = 5.0
 UNIT = "tpuctl-guard.service"
 UNIT_TEXT = """\
 [Unit]
@@ -51,6 +53,7 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
         end_guard(folder)
     mode = None
     if request.get("program"):
+        check_metadata_server()
         os.makedirs(folder, 0o700, exist_ok=True)
         os.chmod(folder, 0o700)
         end_guard(folder)
@@ -64,6 +67,26 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
         while read(os.path.join(folder, "status")) is None and time.monotonic() < until:
             time.sleep(0.05)
     link.send(b"x", json.dumps(guard_report(folder, mode)).encode())
+
+
+def check_metadata_server() -> None:
+    """Raise `OSError` unless this is a virtual machine of Google Cloud: elsewhere nothing is installed or started."""
+    import http.client  # noqa: PLC0415  # 20 ms, not needed for a report
+
+    host = os.environ.get("GCE_METADATA_HOST") or METADATA_HOST
+    # The service of a sandbox worker brings its own metadata server.
+    if "TPUCTL_METADATA_ROOT" in os.environ:
+        return
+    connection = http.client.HTTPConnection(host, timeout=METADATA_TIMEOUT)
+    try:
+        connection.request("GET", "/computeMetadata/v1/instance/id", headers={"Metadata-Flavor": "Google"})
+        flavor = connection.getresponse().getheader("Metadata-Flavor")
+    except (OSError, http.client.HTTPException):
+        flavor = None
+    finally:
+        connection.close()
+    if flavor != "Google":
+        raise OSError(0, "no metadata server answers there: it is no virtual machine of Google Cloud")
 
 
 def start_guard(folder: str) -> str:
