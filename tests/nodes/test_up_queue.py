@@ -351,25 +351,3 @@ def test_expired_login_leaves_the_request_and_names_what_cancels_it(
         "its queued resource was left WAITING_FOR_RESOURCES and counts against the quota: `tpuctl queue cancel demo"
         in err
     )
-
-
-def test_replace_cancels_a_waiting_request_for_another_spec(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
-    with sandbox.state.write() as session:
-        put_stockout(session, zone=ZONE, accelerator_type="v6e-8", tier="spot")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*QUEUE, "--timeout", "4h")
-    other = ("v6e-4" if word == "v6e-8" else word for word in QUEUE)
-    command = (*other, "--timeout", "1h", "--replace")
-
-    _, err, code = tpuctl(*command)
-    assert (code, "cancel the queued resource `demo`, which is WAITING_FOR_RESOURCES, and ask again" in err) == (
-        2,
-        True,
-    )
-    assert sandbox.changes() == ["create"]
-    out, err, code = tpuctl(*command, "--yes")
-
-    assert (out, code) == ("demo\tREADY\n", 0), err
-    assert sandbox.changes() == ["create", "delete", "create"]

@@ -67,7 +67,6 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node, Tier
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
@@ -394,17 +393,13 @@ def _task(
     """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
-    request = _waiting_request(app, name, spec) if policy.replace and found is None else None
-    compared = request.requested_node(name.project) if request else found
-    differences = spec.differences(compared) if spec and compared else ()
+    differences = spec.differences(found) if spec and found else ()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
-        if request is not None:
-            question = f"cancel the queued resource `{name.node_id}`, which is {request.state}, and ask again ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     return ReconcileRequest(
@@ -419,15 +414,6 @@ def _task(
         ends=options.limit.end(app.now()),
         idle=options.idle,
     )
-
-
-def _waiting_request(app: App, name: NodeName, spec: NodeSpec | None) -> QueuedResource | None:
-    """Return the queued resource that the node waits for; None once the service has decided."""
-    from tpuctl.nodes.queueing import UNDECIDED  # noqa: PLC0415  # not needed by --help and completion
-
-    with within_deadline(app, None):
-        request = app.client.find_queued_resource(name) if spec is not None and spec.is_queued else None
-    return request if request is not None and request.state in UNDECIDED else None
 
 
 def _show_plans(
