@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put
-from tests.others import KilledError, another_machine, changes, errors, kill, story, watching
+from tests.others import KilledError, another_machine, changes, errors, kill, somebody, story, watching
 from tpuctl.sandbox import administration
 
 # The lines of `--events -` for a created node.
@@ -111,3 +111,18 @@ def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbo
     assert (code, errors(err)[0].partition(": the spec")[0]) == (2, "error: the journal does not outlive this machine")
     assert tpuctl(*once, "--type", "v4-8", KUBERNETES_SERVICE_HOST="10.0.0.1")[2] == 0
     assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0
+
+
+@one_face
+def test_watch_recreates_a_deleted_node_from_the_spec_in_the_journal(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
+) -> None:
+    """It was deleted before this watch began, so that only the journal knows what it was."""
+    tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE)
+    somebody(sandbox, "delete")
+    sandbox.advance(minutes=10)
+
+    out, _, code = watch("--recreate-deleted")
+
+    assert story(out)[-2:] == MADE
+    assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])

@@ -874,6 +874,8 @@ class NodeReconciler:
 
     def _create(self, reason: str) -> None:
         context, spec = self._context, self.tracker.spec
+        if spec is None and (remembered := context.journal.last_spec(self.name)):
+            spec = self.tracker.spec = remembered.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
