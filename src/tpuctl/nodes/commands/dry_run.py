@@ -57,6 +57,8 @@ def show_plan(
         terminal.note("dry run: nothing was changed")
         if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
             terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
+        if spec and spec.boot_disk_size is not None and any(entry["step"] == Verb.CREATE for entry in planned):
+            terminal.note("gcloud has no flag for the size of the boot disk: its command asks for the default")
         if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
             terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
         if any(contains_mask(line) for entry in planned for line in entry.get("gcloud", ())):
