@@ -23,7 +23,7 @@ from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, request_step
+from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, parse_date, request_step
 from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
 from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
 
@@ -128,10 +128,29 @@ def request_in(state: str, *specs: dict[str, Any]) -> dict[str, Any]:
             "its queued resource owns 3 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
             id="multislice",
         ),
+        pytest.param(
+            request_in("ACTIVE", {"multiNodeParams": {"nodeIdPrefix": "many"}}),
+            "its queued resource owns 0 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
+            id="number-missing",
+        ),
     ],
 )  # fmt: skip
 def test_guard_deletes_a_request_only_of_one_node(request_: dict[str, Any], expected: str) -> None:
     assert request_step(request_) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("Sun, 06 Nov 1994 08:49:37 GMT", 784111777, id="as-in-the-standard"),
+        pytest.param("", None, id="empty"),
+        pytest.param(" ", None, id="blank"),
+        pytest.param("soon", None, id="no-date"),
+        pytest.param("Sun, 06 Nov 99999 08:49:37 GMT", None, id="beyond-the-calendar"),
+    ],
+)
+def test_guard_reads_the_time_of_an_answer(text: str, expected: int | None) -> None:
+    assert parse_date(text) == expected
 
 
 @dataclass
