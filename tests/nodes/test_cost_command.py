@@ -102,6 +102,8 @@ def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, bil
         ["other", "far"], ["sandbox", "calm"], ["sandbox", "short"], ["sandbox", "stopped"]
     ]  # fmt: skip
     assert (err.count("error: "), code) == (1, 4)
+    err = tpuctl("cost", "--all-projects", "other,broken")[1]
+    assert err.startswith("total: at least $21.60 per hour, so far at least $64.80,")
 
 
 @one_face
