@@ -114,8 +114,9 @@ gcloud are ratios: 0.2 means a fifth. If the machine was busy with other work, C
 ## Comparison with gcloud
 
 Both use the same `tpuctl sandbox serve` on a loopback port, without credentials. CPU and memory include the processes that the
-program started. gcloud has no comparable completion, so the table compares with its `--version`. `create` also runs
-all checks before it sends its request. Importing them and the loop takes half of its CPU, and their requests most of the rest.
+program started. gcloud has no comparable completion, so the table compares with its `--version`. Of the time of `--version` and
+of completion, a sixth is Python's own start and half is the import of click. `create` also runs all checks before it sends its
+request: importing them and the loop takes half of its CPU, and their requests most of the rest.
 
 | tpuctl / gcloud | wall time | CPU | peak memory | target (wall) |
 |---|---|---|---|---|

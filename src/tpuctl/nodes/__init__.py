@@ -14,7 +14,11 @@ another, and a run keeps no state that the next run would miss: the next run con
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` does that;
   `queue_rendering.py` shows queued resources.
+- `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
+  several zones and tiers, and `zone_search.py` tries them.
 - `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
+- `expiry.py` and `idleness.py` (pure) say when the time of a node ends; `node_guard.py` starts the guard on worker 0, which
+  ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.
 - `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
   `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
