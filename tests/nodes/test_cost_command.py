@@ -102,6 +102,21 @@ def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, bil
         ["other", "far"], ["sandbox", "calm"], ["sandbox", "short"], ["sandbox", "stopped"]
     ]  # fmt: skip
     assert (err.count("error: "), code) == (1, 4)
+    err = tpuctl("cost", "--all-projects", "other,broken")[1]
+    assert err.startswith("total: at least $21.60 per hour, so far at least $64.80,")
+
+
+@one_face
+def test_price_is_unknown_if_the_request_that_knows_the_tier_cannot_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm", queued_resource="calm", **EAST)
+    sandbox.add_queued_resource("calm", node_ids=("calm",), zone="us-east5-b")
+    before, listed = tpuctl("cost")[0].split("\t"), tpuctl("list", "-o", "wide")[0].split("\t")
+    sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    row = tpuctl("cost")[0].split("\t")
+
+    assert (before[5], listed[-2], row[5], row[7]) == ("$21.60", "$21.60", "?", "?")
+    assert row[-1] == "its queued resource, which knows its tier, could not be read\n"
 
 
 @one_face

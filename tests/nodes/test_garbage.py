@@ -76,6 +76,13 @@ def request(
     )
 
 
+def tpu_of(first: str, second: str, **labels: str) -> dict[str, Any]:
+    """Return the specs of two nodes of which the second has these labels."""
+    bodies = ((first, MINE), (second, labels))
+    nodes = [{"nodeId": name, "node": {"acceleratorType": "v4-8", "labels": marks}} for name, marks in bodies]
+    return {"nodeSpec": nodes}
+
+
 def row(
     expected: str, *resources: Node | QueuedResource, named: str, rules: dict[str, Any] | None = None, **facts: Any
 ) -> Any:
@@ -259,6 +266,13 @@ PAST, NOT_YET = expires(timedelta()), expires(SECOND)
         ),
         row("", node(state="PREEMPTED"), unreachable=frozenset({ZONE}), named="its zone did not answer"),
         row("", request("FAILED"), unreachable=frozenset({ZONE}), named="the zone of the request did not answer"),
+        *(
+            row(f"leave q: {because}", request("FAILED", tpu=tpu_of("a", "b", **labels)), named=named)
+            for because, labels, named in (
+                ("its label `tpuctl-keep` keeps it", {**MINE, "tpuctl-keep": ""}, "the second requested node is kept"),
+                ("it belongs to others", {"tpuctl-owner": "bob"}, "the second requested node belongs to others"),
+            )
+        ),
     ],
 )
 def test_rule_applies_to_a_group(

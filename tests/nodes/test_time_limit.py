@@ -286,3 +286,25 @@ def test_service_clock_decides_and_a_difference_is_told_once(
     told = f"warning: the clock of this machine is {words} the service's, which decides\n"
     assert (code, err.count(told), err.count("the clock")) == (0, bool(words), bool(words))
     assert [end(tpuctl, name) for name in "ab"] == ["2026-01-01T02:00:00Z"] * 2
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+@pytest.mark.parametrize(
+    ("nodes", "line"),
+    [
+        pytest.param(("demo",), ("up", "demo", "--no-wait"), id="up"),
+        pytest.param(("demo",), ("extend", "demo"), id="extend"),
+        pytest.param((), (*UP, "--no-wait"), id="new"),
+    ],
+)
+def test_end_that_has_passed_by_the_service_clock_is_refused(
+    tpuctl: Console, sandbox: Sandbox, nodes: tuple[str, ...], line: tuple[str, ...]
+) -> None:
+    for name in nodes:
+        put(sandbox, name, labels=until(5))
+    slow = replace(tpuctl, clock=ManualClock(START - 3 * HOUR))
+
+    _, err, code = slow(*line, "--until", "2025-12-31T23:00:00Z")
+
+    assert "`--until 2025-12-31T23:00:00Z` is not in the future" in err
+    assert (code, sandbox.changes()) == (2, [])

@@ -103,6 +103,23 @@ def test_preempted_node_that_has_expired_is_not_recreated(sandbox: Sandbox, watc
 
 
 @one_face
+def test_node_that_found_no_capacity_until_its_end_is_not_created_again(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
+) -> None:
+    put(sandbox, labels=until(3), **SPOT)
+
+    def happens() -> None:
+        sandbox.fault("preempt")
+        sandbox.fault("operation-error", method="*.create", count=2)
+
+    out, _, code = watch(until="1h", happens=happens)
+
+    assert told(out)[-1] == ("expired", "its time has ended, and it does not exist: it is not created again")
+    assert (code, tpuctl("list")[0]) == (0, "")
+    assert clock.monotonic() < 15 * MINUTE
+
+
+@one_face
 def test_recreated_node_keeps_its_end(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, labels=until(120), **SPOT)
 
@@ -149,11 +166,14 @@ def test_node_of_a_queued_resource_is_deleted_with_its_request(
 
 
 @one_face
+@pytest.mark.parametrize(
+    "labels", [pytest.param({}, id="no-end"), pytest.param({**until(-9), "tpuctl-keep": ""}, id="kept")]
+)
 def test_request_with_other_nodes_is_kept_until_all_have_expired(
-    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
+    sandbox: Sandbox, watch: Callable[..., Result], labels: dict[str, str]
 ) -> None:
     put(sandbox, labels=until(2), queued_resource="research")
-    put(sandbox, "other", queued_resource="research")
+    put(sandbox, "other", labels=labels, queued_resource="research")
     sandbox.add_queued_resource("research", node_ids=("demo", "other"))
 
     out, _, code = watch()

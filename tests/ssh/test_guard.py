@@ -23,7 +23,7 @@ from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
 from tpuctl.sandbox.state import SandboxState
-from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, request_step
+from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, parse_date, request_step
 from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
 from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
 
@@ -32,6 +32,7 @@ NOW = 1_800_000_000
 OTHER_DIGITS = "".join(chr(0x660 + int(digit)) for digit in "1700000000")
 NAME = "projects/sandbox/locations/us-central2-b/nodes/node"
 REQUEST = "projects/sandbox/locations/us-central2-b/queuedResources/queued"
+ACCOUNT_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 
 
 def labels(**given: str) -> dict[str, Any]:
@@ -128,10 +129,29 @@ def request_in(state: str, *specs: dict[str, Any]) -> dict[str, Any]:
             "its queued resource owns 3 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
             id="multislice",
         ),
+        pytest.param(
+            request_in("ACTIVE", {"multiNodeParams": {"nodeIdPrefix": "many"}}),
+            "its queued resource owns 0 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
+            id="number-missing",
+        ),
     ],
 )  # fmt: skip
 def test_guard_deletes_a_request_only_of_one_node(request_: dict[str, Any], expected: str) -> None:
     assert request_step(request_) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("Sun, 06 Nov 1994 08:49:37 GMT", 784111777, id="as-in-the-standard"),
+        pytest.param("", None, id="empty"),
+        pytest.param(" ", None, id="blank"),
+        pytest.param("soon", None, id="no-date"),
+        pytest.param("Sun, 06 Nov 99999 08:49:37 GMT", None, id="beyond-the-calendar"),
+    ],
+)
+def test_guard_reads_the_time_of_an_answer(text: str, expected: int | None) -> None:
+    assert parse_date(text) == expected
 
 
 @dataclass
@@ -336,19 +356,23 @@ def test_guard_tests_its_permission_long_before_it_needs_it(guarded: Guarded) ->
         pytest.param("/storage/v1/b", "its", 403, id="other-api"),
         pytest.param("/v3/projects/sandbox:getIamPolicy", "its", 403, id="other-method"),
         pytest.param(f"/v2/{NAME}", "its", 200, id="served"),
-        pytest.param("/computeMetadata/v1/instance/service-accounts/default/token", "", 403, id="no-flavor"),
+        pytest.param(f"SECRET{ACCOUNT_TOKEN}", "", 403, id="no-flavor"),
+        pytest.param(ACCOUNT_TOKEN, "", 401, id="other-users"),
+        pytest.param(f"/guess{ACCOUNT_TOKEN}", "", 401, id="guessed"),
     ],
 )
 def test_servers_of_a_worker_open_nothing_else(guarded: Guarded, path: str, token: str, status: int) -> None:
     administration.add_node(guarded.state)
     with GuestServer(guarded.state, {}, (CLOUD_PLATFORM,)) as server:
         flavor = {"metadata-flavor": "Google"}
-        account = "/computeMetadata/v1/instance/service-accounts/default/token"
-        given = server.answer(Request("GET", account, headers=flavor))
+        secret = "/" + server.environment["GCE_METADATA_HOST"].partition("/")[2]
+        given = server.answer(Request("GET", secret + ACCOUNT_TOKEN, headers=flavor))
         assert isinstance(given, Response)
         chosen = json.loads(given.body)["access_token"] if token == "its" else token
         headers = {"authorization": f"Bearer {chosen}"} if token else {}
-        answer = server.answer(Request("GET", path, headers=headers))
+        if not path.startswith("SECRET"):
+            headers |= flavor
+        answer = server.answer(Request("GET", path.replace("SECRET", secret), headers=headers))
         assert isinstance(answer, Response)
         assert (answer.status, server.server_address[0]) == (status, "127.0.0.1")
 

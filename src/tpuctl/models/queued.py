@@ -149,11 +149,17 @@ class QueuedResource:
 
     def requested_node(self, project: str) -> Node:
         """Return its first node as requested, with the tier of the request, as if it existed."""
+        return self.requested_nodes(project)[0]
+
+    def requested_nodes(self, project: str) -> tuple[Node, ...]:
+        """Return the first node of each of its specs, at least one, as `requested_node` does."""
         specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
-        body = dict(specs[0].get("node") or {})
-        if self.tier in {Tier.SPOT, Tier.RESERVED}:
-            body["schedulingConfig"] = {str(self.tier): True}
-        return Node(self.node_name(project), body)
+        scheduling = {"schedulingConfig": {str(self.tier): True}} if self.tier in {Tier.SPOT, Tier.RESERVED} else {}
+        found = []
+        for spec in specs:
+            node_id = next(iter(self._ids_of(spec)), self.queued_resource_id)
+            found.append(Node(NodeName(project, self.zone, node_id), {**(spec.get("node") or {}), **scheduling}))
+        return tuple(found)
 
     @property
     def accelerator_type(self) -> str:
@@ -216,15 +222,15 @@ class QueuedResource:
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids of the requested nodes, whether they exist or not."""
-        found: list[str] = []
-        for spec in (self.raw.get("tpu") or {}).get("nodeSpec") or ():
-            several = spec.get("multisliceParams") or spec.get("multiNodeParams")
-            if several:
-                prefix = several.get("nodeIdPrefix") or self.queued_resource_id
-                found += [f"{prefix}-{index}" for index in range(int(several.get("nodeCount", 0)))]
-            else:
-                found.append(spec.get("nodeId") or self.queued_resource_id)
-        return tuple(found)
+        specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
+        return tuple(node_id for spec in specs for node_id in self._ids_of(spec))
+
+    def _ids_of(self, spec: Mapping[str, Any]) -> list[str]:
+        several = spec.get("multisliceParams") or spec.get("multiNodeParams")
+        if several:
+            prefix = several.get("nodeIdPrefix") or self.queued_resource_id
+            return [f"{prefix}-{index}" for index in range(int(several.get("nodeCount", 0)))]
+        return [spec.get("nodeId") or self.queued_resource_id]
 
     def is_named(self, text: str) -> bool:
         """Return whether a text names it: its own id, or the prefix of the ids of its nodes."""

@@ -271,6 +271,7 @@ class Controller:
         self.remove(node)
         self._open[task.name] = successor
         successor.has_degraded = True
+        successor.tracker.last_end = node.tracker.last_end
         successor.due += pause
 
     def close(self) -> None:
@@ -380,7 +381,7 @@ def watch_nodes(
             for node, failure in controller.observe_due():
                 try:
                     # Before the step, which would ask again in the same zone.
-                    is_movable = failure is None and node.ending is None and node.may_move
+                    is_movable = failure is None and node.ending is None and not node.is_over and node.may_move
                     if is_movable and (successor := move(node)):
                         errors.pop(node.name, None)
                         controller.replace(node, *successor)
@@ -428,6 +429,10 @@ def _watch_step(
     try:
         if delete_expired is not None and node.has_expired:
             _end_expired(context, node, delete_expired)
+            return None
+        if delete_expired is not None and node.is_over:
+            node.report(EventKind.EXPIRED, "its time has ended, and it does not exist: it is not created again")
+            node.has_ended = True
             return None
         node.ensure_ssh_key()
         was_usable = node.is_usable
@@ -611,6 +616,13 @@ class NodeReconciler:
         node = self.seen.node
         is_over = node is not None and not self.seen.outage and not node.is_kept and is_expired(node, self.server_now())
         return self.ending is not None or is_over
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the node is gone, nothing is under way that creates it, and its time has ended meanwhile."""
+        seen, end = self.seen, self.tracker.last_end
+        is_gone = seen.node is None and seen.request is None and not seen.outage and not self.tracker.requested.pending
+        return self.ending is None and is_gone and end is not None and end <= self.server_now()
 
     @property
     def was_stopped_by_us(self) -> bool:

@@ -28,6 +28,7 @@ from tpuctl.models.billing import (
     sum_dollars,
 )
 from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 
 if TYPE_CHECKING:
@@ -203,6 +204,9 @@ def node_costs(nodes: Sequence[Node], facts: CostFacts) -> list[NodeCost]:
 def _node_cost(node: Node, facts: CostFacts, *, tier: Tier, grant: Grant | None) -> NodeCost:
     now, billing = facts.now, billing_in(node.state)
     listed = facts.prices.hourly_price(node.accelerator_type, node.name.zone, tier)
+    is_tier_unknown = tier is Tier.ON_DEMAND and not _is_owner_known(node, facts.requests)
+    if is_tier_unknown:
+        listed = replace(listed, per_hour=None)
     price = replace(listed, per_hour=Decimal(0), is_about=False) if grant else listed
     billed = billed_time(node_sightings(facts.entries(node.name), node, now), node.created, now)
     so_far = cost_of_time(billed, price)
@@ -215,8 +219,19 @@ def _node_cost(node: Node, facts: CostFacts, *, tier: Tier, grant: Grant | None)
         rest = then - paid_from if bills_or_will(node) else timedelta()
         ahead = cost_of_time(BilledTime(rest, at_most=is_coming(node.state)), listed)
     ended = expiry_note(node, now) if node.has_invalid_expiry or is_expired(node, now) else ""
-    note = "; ".join(filter(None, (ended, _billing_note(node, tier, listed, grant))))
+    why = _billing_note(node, tier, listed, grant)
+    if is_tier_unknown and billing is Billing.CHIPS and grant is None:
+        why = "its queued resource, which knows its tier, could not be read"
+    note = "; ".join(filter(None, (ended, why)))
     return NodeCost(node, tier, per_hour, billed.since, so_far, then, sum_dollars((so_far, ahead)), grant, note)
+
+
+def _is_owner_known(node: Node, requests: Sequence[QueuedResource]) -> bool:
+    """Return whether the request that owns a node was listed, if one does. A flex-start node alone looks like on-demand."""
+    owner = node.queued_resource
+    return owner is None or any(
+        (request.zone, request.queued_resource_id) == (node.name.zone, last_segment(owner)) for request in requests
+    )
 
 
 def _billing_note(node: Node, tier: Tier, price: Price, grant: Grant | None) -> str:

@@ -127,10 +127,10 @@ class ResourceGroup:
 
     @property
     def described(self) -> tuple[Node, ...]:
-        """Its nodes; without any the node as requested. Their labels and type count."""
+        """Its nodes; without any a node of each requested spec. Their labels and type count."""
         if self.nodes or self.request is None:
             return self.nodes
-        return (self.request.requested_node(self.project),)
+        return self.request.requested_nodes(self.project)
 
     @property
     def tier(self) -> Tier:

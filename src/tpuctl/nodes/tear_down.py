@@ -340,8 +340,8 @@ def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
     others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
     if others:
         listing = context.cloud.list_nodes(name.project, (name.zone,))
-        alive = [one for one in listing.nodes if one.name.node_id in others and not is_expired(one, now)]
-        if alive or listing.unreachable:
+        siblings = [one for one in listing.nodes if one.name.node_id in others]
+        if listing.unreachable or not all(is_expired(one, now) and not one.is_kept for one in siblings):
             raise DeletionRefusedError(f"its queued resource has {len(others) + 1} nodes, and not all have expired")
     policy = Policy(goal=Condition.GONE, timeout=None)
     (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="expired")

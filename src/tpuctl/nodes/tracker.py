@@ -98,6 +98,8 @@ class NodeTracker:
         self.spec = task.spec
         # The end that the user named, until the node has it.
         self.ends = task.ends
+        # The end of the node that was seen last; None if it has none, or is kept.
+        self.last_end: datetime | None = None
         self.requested = PendingOperation(context.cloud, task.pending)
         self.history = NodeHistory(context.journal, task.name, context.clock)
         if task.purpose:
@@ -246,6 +248,8 @@ class NodeTracker:
     def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
         """Let a node that is created after this one keep its end."""
         seen = node or (request and request.requested_node(self._task.name.project))
+        if seen:
+            self.last_end = None if seen.is_kept else seen.expires
         if self.spec is not None and seen:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 

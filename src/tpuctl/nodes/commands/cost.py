@@ -58,7 +58,10 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     found = [bill.value for bill in bills if bill.value is not None]
     prices, now = app.prices, app.now()
     costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
-    report = CostReport(tuple(costs), by, prices, now, tuple(zone for project in found for zone in project.unreachable))
+    zones = tuple(zone for project in found for zone in project.unreachable)
+    report = CostReport(
+        tuple(costs), by, prices, now, zones, tuple(bill.item for bill in bills if bill.error is not None)
+    )
     app.show(
         View(
             value=report.to_json,
@@ -139,6 +142,8 @@ class CostReport:
     prices: PriceList
     now: datetime
     unreachable: tuple[str, ...]
+    # The projects whose nodes could not be listed.
+    unread: tuple[str, ...]
 
     @property
     def groups(self) -> list[CostSum]:
@@ -147,8 +152,8 @@ class CostReport:
 
     @property
     def total(self) -> CostSum:
-        """The sum of all nodes. If a zone did not answer, it is not complete."""
-        return CostSum.of("", self.costs, is_complete=not self.unreachable)
+        """The sum of all nodes. If a zone or a project did not answer, it is not complete."""
+        return CostSum.of("", self.costs, is_complete=not (self.unreachable or self.unread))
 
     def to_json(self) -> dict[str, Any]:
         """Return the costs for scripts."""
@@ -159,6 +164,7 @@ class CostReport:
             "total": self.total.to_json(),
             "prices": {"source": self.prices.source, "asOf": self.prices.as_of},
             "unreachable": list(self.unreachable),
+            **({"unreadProjects": list(self.unread)} if self.unread else {}),
         }
 
     def show(self, terminal: Terminal, *, has_projects: bool) -> None:

@@ -31,9 +31,16 @@ class _Extension:
     until: timedelta | time | datetime | None = None
 
     def new_end(self, node: Node, now: datetime) -> datetime | None:
-        """Return the new end of a node, None for none. Raises `InvalidInputError` if it is more than a year from now."""
+        """Return the new end of a node, None for none. `now` is the service's time.
+
+        Raises `InvalidInputError` if it has passed, or is more than a year from now.
+        """
+        if self.until is not None:
+            end = next_moment(self.until, now)
+            check_time_left(f"--until {format_timestamp(end)}", end - now)
+            return end.replace(microsecond=0)
         if self.by is None:
-            return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
+            return None
         end = extended_expiry(node, self.by, now)
         check_time_left(f"extend {node.name.node_id} {format_duration(self.by)}", end - now)
         return end

@@ -219,7 +219,11 @@ def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_Time
         return []
     if any(entry.get("event") == "delete" for _, entry in dated[-1:]):
         return []
-    return [_TimelineLine(end, "expired", "its time ended: the guard on worker 0 deletes it")]
+    return [
+        _TimelineLine(
+            end, "expired", "its time ended: the guard on worker 0 deletes it, unless it was extended elsewhere"
+        )
+    ]
 
 
 def _is_sign_of_life(entry: _JournalEntry) -> bool:

@@ -111,6 +111,9 @@ def _hourly_rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedReso
     """Return the dollars per hour of each node, and note where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only for `-o wide`
 
+    if not requests and any(node.queued_resource for node in nodes):
+        # Not in the table, but they know the tiers of their nodes.
+        requests = queued_resources_or_none(app.client, app.project, app.zones)
     prices = app.prices
     facts = CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants())
     app.terminal.note(f"dollars per hour: {prices}")

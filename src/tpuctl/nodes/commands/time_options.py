@@ -83,8 +83,15 @@ class TimeLimit:
     is_unlimited: bool = False
 
     def end(self, now: datetime) -> datetime | None:
-        """Return the end that the user named, None for none. `now` is the service's time."""
-        return None if self.until is None else next_moment(self.until, now).replace(microsecond=0)
+        """Return the end that the user named, None for none. `now` is the service's time.
+
+        Raises `InvalidInputError` if it has passed by that clock, which decides: a node would be deleted at once.
+        """
+        if self.until is None:
+            return None
+        end = next_moment(self.until, now)
+        check_time_left(f"--until {format_timestamp(end)}", end - now)
+        return end.replace(microsecond=0)
 
     def applied(self, spec: NodeSpec, now: datetime) -> NodeSpec:
         """Return the spec of a new node with this limit; without one, that of the settings stays."""

@@ -2,8 +2,8 @@
 
 One process for one worker: it runs the program of the unit file, and answers it on a loopback port as the metadata server
 and as the TPU API. Only a request with the token that it gave out itself reaches the API, and of other APIs only the test of
-permissions: the port opens nothing to other programs of this machine. It ends with its program, with the worker, and with the
-sandbox.
+permissions. The metadata server answers only below a path that the worker's program alone knows: the port opens nothing to
+other users of this machine. It ends with its program, with the worker, and with the sandbox.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import shlex
 import signal
 import subprocess
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox.api_calls import ApiError, Response
@@ -52,21 +53,23 @@ class GuestServer(SandboxServer):
         self._metadata = {_METADATA + path: text for path, text in metadata.items()}
         self._scopes = scopes
         self._token = f"sandbox-{secrets.token_urlsafe(24)}"
+        self._secret = f"/{secrets.token_urlsafe(24)}"
         super().__init__(sandbox, 0, log=lambda _line: None)
 
     @property
     def environment(self) -> dict[str, str]:
         """The variables with which Google's libraries, gcloud and the guard reach this server."""
         return {
-            "GCE_METADATA_HOST": self.url.removeprefix("http://"),
+            "GCE_METADATA_HOST": self.url.removeprefix("http://") + self._secret,
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU": f"{self.url}/",
             "CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER": f"{self.url}/",
         }
 
     def answer(self, request: Request) -> Response | DroppedConnection:
         """Return the response of the metadata server or of the API."""
-        if request.path.startswith("/computeMetadata/"):
-            return self._answer_metadata(request)
+        path = request.path.removeprefix(self._secret)
+        if path != request.path and path.startswith("/computeMetadata/"):
+            return self._answer_metadata(replace(request, path=path))
         error = None
         if request.headers.get("authorization") != f"Bearer {self._token}":
             error = ApiError(401, "UNAUTHENTICATED", "The request has no valid token of this worker.")

@@ -95,7 +95,9 @@ def request_step(request: dict[str, Any]) -> str:
     As `tpuctl down`: one that is SUSPENDING is never deleted with `force`; one of several nodes is not deleted.
     """
     specs = (request.get("tpu") or {}).get("nodeSpec") or []
-    nodes = sum(int((spec.get("multisliceParams") or {}).get("nodeCount") or 1) for spec in specs)
+    several = [spec.get("multisliceParams") or spec.get("multiNodeParams") for spec in specs]
+    # A number that is missing is unknown, not one.
+    nodes = sum(int(params.get("nodeCount") or 0) if params else 1 for params in several)
     state = (request.get("state") or {}).get("state")
     if nodes != 1:
         return "its queued resource owns %d nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it" % nodes
@@ -200,8 +202,16 @@ def send_request(
         connection.close()
     if not isinstance(answer, dict):
         raise GuardError("api", "%s returned %d and no JSON" % (printed(origin), response.status))
-    parsed = email.utils.parsedate_tz(response.getheader("Date") or "")
-    return response.status, None if parsed is None else int(email.utils.mktime_tz(parsed)), answer
+    return response.status, parse_date(response.getheader("Date") or ""), answer
+
+
+def parse_date(text: str) -> int | None:
+    """Return the time of a `Date` header in seconds since 1970, None if it is none."""
+    try:
+        parsed = email.utils.parsedate_tz(text)
+        return None if parsed is None else int(email.utils.mktime_tz(parsed))
+    except (ValueError, TypeError, IndexError, OverflowError):  # such as a year beyond the calendar
+        return None
 
 
 class NodeGuard:

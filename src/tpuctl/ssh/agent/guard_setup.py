@@ -73,13 +73,14 @@ def check_metadata_server() -> None:
     """Raise `OSError` unless this is a virtual machine of Google Cloud: elsewhere nothing is installed or started."""
     import http.client  # noqa: PLC0415  # 20 ms, not needed for a report
 
-    host = os.environ.get("GCE_METADATA_HOST") or METADATA_HOST
+    host, slash, folder = (os.environ.get("GCE_METADATA_HOST") or METADATA_HOST).partition("/")
     # The service of a sandbox worker brings its own metadata server.
     if "TPUCTL_METADATA_ROOT" in os.environ:
         return
     connection = http.client.HTTPConnection(host, timeout=METADATA_TIMEOUT)
     try:
-        connection.request("GET", "/computeMetadata/v1/instance/id", headers={"Metadata-Flavor": "Google"})
+        path = slash + folder + "/computeMetadata/v1/instance/id"
+        connection.request("GET", path, headers={"Metadata-Flavor": "Google"})
         flavor = connection.getresponse().getheader("Metadata-Flavor")
     except (OSError, http.client.HTTPException):
         flavor = None
