@@ -26,7 +26,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.killed_runs", description=__doc__)
     parser.add_argument("--enforcer", type=Enforcer, choices=list(Enforcer), action="append", help="default: all three")
     parser.add_argument("--moment", type=int, choices=range(1, len(MOMENTS) + 1), metavar="N", action="append")
-    parser.add_argument("--repeat", type=int, default=1, metavar="N", help="lives for each (default: 1)")
+    parser.add_argument(
+        "--repeat",
+        type=int,
+        default=2,
+        metavar="N",
+        help="lives for each; in every second one the enforcer runs on another machine (default: 2)",
+    )
     parser.add_argument("--jobs", type=int, default=4, help="lives at the same time (default: 4)")
     arguments = parser.parse_args()
     find_sshd()
@@ -45,7 +51,7 @@ def main() -> int:
                 Path(folder) / f"{enforcer}-{number}-{again}",
                 moment,
                 enforcer,
-                elsewhere=(number + again) % 2 == 0,
+                elsewhere=again % 2 == 1,
             )
             for again in range(arguments.repeat)
             for number, moment in chosen

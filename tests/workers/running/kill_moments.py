@@ -37,8 +37,8 @@ from tpuctl.sandbox.state import SandboxState
 
 NAME = "ci"
 SPEED = 200.0
-# Much more than a life takes at that speed, also on a busy machine.
-TTL = timedelta(hours=24)
+# Much more than a life takes at ten times that speed, also on a busy machine.
+TTL = timedelta(hours=100)
 # Real time in which a life reaches its moment, and in which a guard ends its node.
 PATIENCE = 90.0
 GUARD_PATIENCE = 30.0
@@ -143,9 +143,11 @@ class LifeResult:
     faults: tuple[str, ...]
 
 
-def prove(folder: Path, moment: KillMoment, enforcer: Enforcer, *, elsewhere: bool = False) -> LifeResult:
+def prove(
+    folder: Path, moment: KillMoment, enforcer: Enforcer, *, elsewhere: bool = False, speed: float = SPEED
+) -> LifeResult:
     """Kill a run at the moment, let the time of its node pass, and let the enforcer act, `elsewhere` on another machine."""
-    life = _Life(folder, moment, enforcer, elsewhere=elsewhere)
+    life = _Life(folder, moment, enforcer, elsewhere=elsewhere, speed=speed)
     with life.serving():
         left = life.kill_run()
         life.state.advance(TTL + timedelta(hours=1))
@@ -163,12 +165,13 @@ class _Life:
     moment: KillMoment
     enforcer: Enforcer
     elsewhere: bool
+    speed: float
     faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         path = self.folder / "state" / "sandbox" / "world.sqlite3"
         path.parent.mkdir(parents=True)
-        self.state = SandboxState.open(path, speed=SPEED)
+        self.state = SandboxState.open(path, speed=self.speed)
         with self.state.read() as session:
             now = session.now
         self.bystanders = _add_bystanders(self.state, now)
@@ -230,7 +233,7 @@ class _Life:
             elif time.monotonic() > end:
                 self.fault(f"the moment did not come within {PATIENCE:.0f} s: {self.output('run')}")
                 self.server.kill()
-            time.sleep(0.002)
+            time.sleep(0.002 if self.moment.file else 0.02)
         if run.returncode != -signal.SIGKILL:
             self.fault(f"the run ended with {run.returncode}, not by the kill: {self.output('run')}")
         self.server.moment = None

@@ -14,6 +14,8 @@ import pytest
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.workers.running.kill_moments import MOMENTS, Enforcer, KillMoment, Left, prove
 
+# A creation takes a tenth of a second.
+SPEED = 1500.0
 BY_TEXT = {moment.text: moment for moment in MOMENTS}
 
 
@@ -23,7 +25,7 @@ def test_killed_run_is_ended_by_gc_and_by_watch(
     tmp_path: Path, fake_ssh: Callable[[str], None], text: str, enforcer: Enforcer
 ) -> None:
     """The ssh of this machine starts no guard."""
-    result = prove(tmp_path, _without_guard(BY_TEXT[text]), enforcer, elsewhere=enforcer is Enforcer.GC)
+    result = prove(tmp_path, _without_guard(BY_TEXT[text]), enforcer, elsewhere=enforcer is Enforcer.GC, speed=SPEED)
 
     assert (result.faults, result.left, result.ended_by) == ((), Left.WITHOUT_GUARD, enforcer)
 
@@ -40,7 +42,7 @@ def test_killed_run_is_ended_by_gc_and_by_watch(
 def test_killed_run_is_ended_by_its_guard_if_that_was_started(
     tmp_path: Path, text: str, left: Left, ended_by: Enforcer | None
 ) -> None:
-    result = prove(tmp_path, BY_TEXT[text], Enforcer.GUARD)
+    result = prove(tmp_path, BY_TEXT[text], Enforcer.GUARD, speed=SPEED)
 
     assert (result.faults, result.left, result.ended_by) == ((), left, ended_by)
 
