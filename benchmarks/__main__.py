@@ -26,7 +26,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks",
         description="Measure tpuctl, and compare it with gcloud.",
-        epilog="`python -m benchmarks.simulation` simulates 50 000 lives of nodes and checks them.",
+        epilog="`python -m benchmarks.simulation` simulates 50 000 lives of nodes and checks them; "
+        "`python -m benchmarks.killed_runs` kills runs, and checks that their nodes end with their time limit.",
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"measurements: {', '.join(_NAMES)}; default: all")
     parser.add_argument("--runs", type=int, default=9, help="number of runs of each program (default: 9)")

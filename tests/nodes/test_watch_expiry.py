@@ -14,6 +14,7 @@ from tests.lifecycle import ZONE, EventfulClock, one_face, put
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import events, somebody, story, watching
 from tpuctl.nodes.expiry import expiry_label
+from tpuctl.sandbox import faults
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -191,3 +192,23 @@ def test_other_nodes_are_watched_after_one_has_expired(tpuctl: Console, sandbox:
 
     assert [node for node, event in events(out, "node", "event") if event == "expired"] == ["a"]
     assert (code, sandbox.changes(), clock.monotonic()) == (0, ["delete"], 8 * MINUTE)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("minutes", "expected"),
+    [pytest.param(-1, (0, ["delete"]), id="expired"), pytest.param(60, (3, []), id="not-expired")],
+)
+def test_node_that_a_down_without_effect_left_is_deleted_only_if_expired(
+    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], minutes: float, expected: tuple[int, list[str]]
+) -> None:
+    """As after a kill: `down` has ended the lease of the node, and its delete request was not carried out."""
+    put(sandbox, labels=until(minutes))
+    fault = sandbox.fault("http-error", method="*.nodes.delete", status=403)
+    assert tpuctl("down", "demo", "--zone", ZONE, "--yes")[2] == 4
+    with sandbox.state.write() as session:
+        faults.remove_fault(session, fault)
+
+    _, _, code = watch(until="8h")
+
+    assert (code, sandbox.changes()) == expected

@@ -62,7 +62,7 @@ from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
-from tpuctl.nodes.lease import LeaseGuard, TakenOverError
+from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
@@ -364,7 +364,7 @@ def watch_nodes(
     the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
     deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. `end_idle`
     stops or deletes a node that was idle for the time of its limit, and returns whether it did. Raises `AccessError` as soon
-    as the credentials stop working, and `ConflictError` if another client already holds the lease of a node.
+    as the credentials stop working, and the errors of `_begin_watch`.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -372,11 +372,7 @@ def watch_nodes(
     errors: dict[NodeName, TpuctlError] = {}
     try:
         for node in controller:
-            if not node.lease.take():
-                raise ConflictError(
-                    f"`{node.name.node_id}` is in use by {node.lease.held_by}",
-                    hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
-                )
+            _begin_watch(node, ends_expired=delete_expired is not None)
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
                 try:
@@ -406,6 +402,25 @@ def watch_nodes(
     finally:
         controller.close()
     return list(errors.values())
+
+
+def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
+    """Take the lease of a node. An expired node that another command ended, and that still exists, is watched without it.
+
+    A run that was killed between the end of the lease and its delete request leaves such a node. Raises `ConflictError` if
+    another client holds the lease, `TakenOverError` or `DeletedByOtherError` if another command ended the node.
+    """
+    try:
+        is_ours = node.lease.take()
+    except (TakenOverError, DeletedByOtherError):
+        if not ends_expired or not node.is_found_expired():
+            raise
+        return
+    if not is_ours:
+        raise ConflictError(
+            f"`{node.name.node_id}` is in use by {node.lease.held_by}",
+            hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
+        )
 
 
 def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> ReconcileRequest:
@@ -646,6 +661,14 @@ class NodeReconciler:
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
         self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
+
+    def is_found_expired(self) -> bool:
+        """Fetch this node alone, and return whether its time has ended; False if the API does not answer."""
+        try:
+            self.fetch()
+        except TpuctlError:
+            return False
+        return self.has_expired
 
     def survey_workers(self) -> None:
         """Probe the workers, whose answers can change the decision."""

@@ -1,46 +1,51 @@
-"""`run --up --rm` that is killed: after the end of its node's time any clean-up leaves no node."""
+"""`run --up --rm --ttl` that SIGKILL ends: after the expiry no node is left, by each enforcer alone.
+
+All twenty moments for each of the three: `python -m benchmarks.killed_runs`.
+"""
 
 from __future__ import annotations
 
-import json
-from contextlib import suppress
-from datetime import timedelta
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
-from tests.others import KilledError, another_machine, kill
+from tests.workers.running.kill_moments import MOMENTS, Enforcer, KillMoment, Left, prove
 
-RUN = ("run", "ci", "--up", "v4-8", "--zone", ZONE, "--no-sync", "--rm")
-# The node of the sandbox is READY after about two minutes, and usable soon after.
-MOMENTS = [timedelta(seconds=7 * number) for number in range(20)]
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
+# A creation takes a tenth of a second.
+SPEED = 1500.0
+BY_TEXT = {moment.text: moment for moment in MOMENTS}
 
 
-@one_face
-@pytest.mark.parametrize("moment", MOMENTS, ids=lambda moment: f"{moment.total_seconds():.0f}s")
-def test_killed_run_leaves_no_node_after_its_time(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, moment: timedelta
+@pytest.mark.parametrize("text", ["the create is accepted", "the first look at READY", "the delete is sent"])
+@pytest.mark.parametrize("enforcer", [Enforcer.GC, Enforcer.WATCH])
+def test_killed_run_is_ended_by_gc_and_by_watch(
+    tmp_path: Path, fake_ssh: Callable[[str], None], text: str, enforcer: Enforcer
 ) -> None:
-    """By `gc` and by `watch`, each alone, on another machine that knows nothing of the run."""
-    number = MOMENTS.index(moment)
-    clock.after(moment, kill)
-    with suppress(KilledError):
-        tpuctl(*RUN, "--ttl" if number % 4 < 2 else "--timeout", "1h", "--", "true")
-    other = another_machine(tpuctl)
-    listed = json.loads(other("list", "-o", "json")[0])
-    assert all("expires" in node for node in listed)
-    sandbox.advance(hours=2, minutes=1)
+    """The ssh of this machine starts no guard."""
+    result = prove(tmp_path, _without_guard(BY_TEXT[text]), enforcer, elsewhere=enforcer is Enforcer.GC, speed=SPEED)
 
-    if number % 2:
-        assert other("gc", "--expired", "--yes")[2] == 0
-    elif listed:
-        assert other("watch", "ci", "--zone", ZONE, "--for", "healthy")[2] == 0
+    assert (result.faults, result.left, result.ended_by) == ((), Left.WITHOUT_GUARD, enforcer)
 
-    assert other("list")[0] == ""
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    ("text", "left", "ended_by"),
+    [
+        ("the create is accepted", Left.WITHOUT_GUARD, Enforcer.GC),
+        ("the command runs", Left.WITH_GUARD, Enforcer.GUARD),
+        ("the delete is accepted", Left.DELETING, None),
+    ],
+)
+def test_killed_run_is_ended_by_its_guard_if_that_was_started(
+    tmp_path: Path, text: str, left: Left, ended_by: Enforcer | None
+) -> None:
+    result = prove(tmp_path, BY_TEXT[text], Enforcer.GUARD, speed=SPEED)
+
+    assert (result.faults, result.left, result.ended_by) == ((), left, ended_by)
+
+
+def _without_guard(moment: KillMoment) -> KillMoment:
+    return replace(moment, leaves=(Left.WITHOUT_GUARD,))
