@@ -418,6 +418,25 @@ def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) ->
     assert "idle for 60 min: delete is sent" in guarded.log()
 
 
+def test_job_between_two_looks_is_use(guarded: Guarded) -> None:
+    administration.add_node(guarded.state)
+    guarded.idle = 3600
+    jobs = guarded.home / ".tpuctl" / "jobs"
+    jobs.mkdir(parents=True)
+    guarded.start()
+    guarded.looks(1)
+    guarded.until(lambda: guarded.log()[-1] == "idle")
+    guarded.clock.sleep(timedelta(minutes=59))
+
+    (jobs / "short").mkdir()
+    (jobs / "short").rmdir()
+
+    guarded.until(lambda: "in use; a job ended since the last look" in guarded.log())
+    guarded.clock.sleep(timedelta(minutes=2))
+    guarded.looks(2)
+    assert not guarded.is_deleting()
+
+
 def report_of(guarded: Guarded, request: dict[str, Any], **environ: str) -> list[tuple[WorkerFrame, bytes]]:
     """Run the program that starts guards, on a machine without systemd, and return its answer."""
     programs = guarded.home / "bin"

@@ -25,7 +25,7 @@ import sys
 import time
 from urllib.parse import urlsplit
 
-from tpuctl.ssh.agent.worker_use import examine_present_use
+from tpuctl.ssh.agent.worker_use import examine_present_use, job_ended_since
 
 TYPE_CHECKING = False
 
@@ -226,6 +226,8 @@ class NodeGuard:
         self.interval = float(os.environ.get("TPUCTL_GUARD_INTERVAL") or default)
         self.failures = 0
         self.idle_since: int | None = None
+        # When the use of this machine was examined last, by its own clock.
+        self.examined_at = time.time()
         self.warned: int | None = None
         self.lacks_permission = False
         self.tested_at: float | None = None
@@ -333,8 +335,9 @@ class NodeGuard:
                 self.log("the service account %s the permission %s" % (has, NEEDED_PERMISSION))
 
     def activity(self) -> list[str]:
-        """Return what uses this machine, examined as root if sudo needs no password."""
-        words = [sys.executable, os.path.join(self.folder, "guard.py"), "--activity"]
+        """Return what uses this machine, or did since the last look, examined as root if sudo needs no password."""
+        words = [sys.executable, os.path.join(self.folder, "guard.py"), "--activity", repr(self.examined_at)]
+        self.examined_at = time.time()
         if os.geteuid() != 0:
             root = "TPUCTL_DEVICE_ROOT=" + os.environ.get("TPUCTL_DEVICE_ROOT", "")
             words = ["sudo", "-n", "env", root, "HOME=" + os.path.expanduser("~"), *words]
@@ -404,10 +407,12 @@ def replace_file(path: str, text: str) -> None:
 def guard_main() -> None:
     """Run the guard of this folder, or print what uses this machine."""
     folder = os.path.dirname(os.path.abspath(sys.argv[0]))
-    if sys.argv[1:] == ["--activity"]:
+    if sys.argv[1:2] == ["--activity"]:
         with open(os.path.join(folder, "settings"), encoding="utf-8") as file:
             settings = json.load(file)
         in_use, unknown = examine_present_use(settings["devices"], settings["lockFile"])
+        if not in_use and job_ended_since(float(sys.argv[2])):
+            in_use.append("a job ended since the last look")
         print(json.dumps(in_use + unknown))  # noqa: T201  # for its parent
         return
     lock = os.open(os.path.join(folder, "lock"), os.O_RDWR | os.O_CREAT, 0o600)

@@ -84,6 +84,11 @@ def examine_present_use(devices: list[str], lock_file: str) -> tuple[list[str], 
     return in_use, unknown
 
 
+def job_ended_since(at: float) -> bool:
+    """Return whether a job ended or wrote at this time or later: one that runs shortly is seen by no look at processes."""
+    return any(newest_change(home) >= at for home in job_homes(device_root()))
+
+
 def device_root() -> str:
     """Return the folder that stands for `/` on a sandbox worker, empty on others."""
     named = os.environ.get("TPUCTL_DEVICE_ROOT")
