@@ -33,6 +33,7 @@ def main() -> int:
         metavar="N",
         help="lives for each; in every second one the enforcer runs on another machine (default: 2)",
     )
+    parser.add_argument("--queue", action="store_true", help="request the nodes through the queue")
     parser.add_argument("--jobs", type=int, default=4, help="lives at the same time (default: 4)")
     arguments = parser.parse_args()
     find_sshd()
@@ -52,6 +53,7 @@ def main() -> int:
                 moment,
                 enforcer,
                 elsewhere=again % 2 == 1,
+                is_queued=arguments.queue,
             )
             for again in range(arguments.repeat)
             for number, moment in chosen
