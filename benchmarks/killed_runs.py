@@ -2,7 +2,7 @@
 
 SIGKILL ends the process: before the create, during the creation, the start of the guard, the run and the deletion. Then the
 time of the node passes, and `gc --expired --yes`, `watch` or the guard on worker 0 acts, which is a process over real ssh. No
-node and no request may be left, and nothing else may be deleted. `make test` has nine of the sixty lives.
+node and no request may be left, and nothing else may be deleted. `make test` has nine of these lives.
 """
 
 from __future__ import annotations

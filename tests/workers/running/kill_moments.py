@@ -252,7 +252,7 @@ class _Life:
         is_request = left is Left.REQUEST and self.is_queued and self.moment.leaves == _BARE
         if left not in self.moment.leaves and not is_request:
             self.fault(f"it left {left}: {self.output('run')}")
-        if left is not Left.NOTHING and "tpuctl-expires" not in self._labels():
+        if left not in {Left.NOTHING, Left.DELETING} and "tpuctl-expires" not in self._labels():
             self.fault("what it left has no label `tpuctl-expires`")
         return left
 
@@ -291,11 +291,8 @@ class _Life:
             )
         if requests != {"waiting"}:
             self.fault(f"left are the requests {sorted(requests)}")
-        sent = [one for one in list_requests(self.state) if one.method.endswith(".delete")]
-        others = {*self.bystanders, "waiting"}
-        kept = {one.name for one in sent if one.name.rpartition("/")[2] in others}
-        if kept:
-            self.fault(f"deletions of others were sent: {sorted(kept)}")
+        if others := self._deleted() & {*self.bystanders, "waiting"}:
+            self.fault(f"deletions of others were sent: {sorted(others)}")
 
     def _enforce(self, *arguments: str) -> None:
         process = self.start(*arguments, elsewhere=self.elsewhere)
@@ -330,15 +327,17 @@ class _Life:
         self.faults.append(text)
 
     def _left(self) -> Left:
-        request = self._request()
-        match self.node_state(), request.state(self._now()) if request else None:
-            case (None, None):
-                return Left.NOTHING
-            case ("DELETING", _) | (_, "DELETING"):
-                return Left.DELETING
-            case (None, _):
-                return Left.REQUEST
+        # Its deletion takes a blink of real time.
+        if self._deleted():
+            return Left.DELETING
+        if self.node_state() is None:
+            return Left.NOTHING if self._request() is None else Left.REQUEST
         return Left.WITH_GUARD if self.has_guard else Left.WITHOUT_GUARD
+
+    def _deleted(self) -> set[str]:
+        """Return the names of the nodes and requests whose deletion the service has accepted."""
+        sent = (one for one in list_requests(self.state) if one.method.endswith(".delete"))
+        return {one.name.rpartition("/")[2] for one in sent}
 
     def _request(self) -> QueuedRecord | None:
         with self.state.read() as session:
