@@ -2,7 +2,7 @@
 
 SIGKILL ends the process: before the create, during the creation, the start of the guard, the run and the deletion. Then the
 time of the node passes, and `gc --expired --yes`, `watch` or the guard on worker 0 acts, which is a process over real ssh. No
-node and no request may be left, and nothing else may be deleted. `make test` has nine of the sixty lives.
+node and no request may be left, and nothing else may be deleted. `make test` has nine of these lives.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ def main() -> int:
         metavar="N",
         help="lives for each; in every second one the enforcer runs on another machine (default: 2)",
     )
+    parser.add_argument("--queue", action="store_true", help="request the nodes through the queue")
     parser.add_argument("--jobs", type=int, default=4, help="lives at the same time (default: 4)")
     arguments = parser.parse_args()
     find_sshd()
@@ -52,6 +53,7 @@ def main() -> int:
                 moment,
                 enforcer,
                 elsewhere=again % 2 == 1,
+                is_queued=arguments.queue,
             )
             for again in range(arguments.repeat)
             for number, moment in chosen

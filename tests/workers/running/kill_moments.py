@@ -7,7 +7,6 @@ fast. `prove` is one life; `python -m benchmarks.killed_runs` has all of them.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -34,6 +33,7 @@ from tpuctl.sandbox.http_server import SandboxServer
 from tpuctl.sandbox.shims import record_served_address
 from tpuctl.sandbox.sshd.guest import GUEST_MARK
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.state_session import QueuedRecord
 
 NAME = "ci"
 SPEED = 200.0
@@ -79,6 +79,7 @@ class Left(StrEnum):
     """What a killed run leaves in the cloud."""
 
     NOTHING = "no node"
+    REQUEST = "a request without a node"
     WITHOUT_GUARD = "a node without a guard"
     WITH_GUARD = "a node with a guard"
     DELETING = "a node that is being deleted"
@@ -144,10 +145,19 @@ class LifeResult:
 
 
 def prove(
-    folder: Path, moment: KillMoment, enforcer: Enforcer, *, elsewhere: bool = False, speed: float = SPEED
+    folder: Path,
+    moment: KillMoment,
+    enforcer: Enforcer,
+    *,
+    elsewhere: bool = False,
+    is_queued: bool = False,
+    speed: float = SPEED,
 ) -> LifeResult:
-    """Kill a run at the moment, let the time of its node pass, and let the enforcer act, `elsewhere` on another machine."""
-    life = _Life(folder, moment, enforcer, elsewhere=elsewhere, speed=speed)
+    """Kill a run at the moment, let the time of its node pass, and let the enforcer act, `elsewhere` on another machine.
+
+    `is_queued`: the node is requested through the queue.
+    """
+    life = _Life(folder, moment, enforcer, elsewhere=elsewhere, is_queued=is_queued, speed=speed)
     with life.serving():
         left = life.kill_run()
         life.state.advance(TTL + timedelta(hours=1))
@@ -165,6 +175,7 @@ class _Life:
     moment: KillMoment
     enforcer: Enforcer
     elsewhere: bool
+    is_queued: bool
     speed: float
     faults: list[str] = field(default_factory=list)
 
@@ -172,9 +183,7 @@ class _Life:
         path = self.folder / "state" / "sandbox" / "world.sqlite3"
         path.parent.mkdir(parents=True)
         self.state = SandboxState.open(path, speed=self.speed)
-        with self.state.read() as session:
-            now = session.now
-        self.bystanders = _add_bystanders(self.state, now)
+        self.bystanders = _add_bystanders(self.state, self._now())
         self.server = KillingServer(self.state, self.moment)
 
     @contextmanager
@@ -220,9 +229,10 @@ class _Life:
     def kill_run(self) -> Left:
         """Run until the moment of the kill, and return what is left once everything that goes on without the run is done."""
         scopes = () if self.enforcer is Enforcer.GUARD else SCOPES
+        queue = ("--queue",) if self.is_queued else ()
         limit = ("--ttl", f"{TTL // timedelta(hours=1)}h", "--timeout", "1h")
         run = self.start(
-            "run", NAME, "--up", "v4-8", "--zone", ZONE, "--no-sync", "--rm", *limit, *scopes, "--", COMMAND
+            "run", NAME, "--up", "v4-8", "--zone", ZONE, "--no-sync", "--rm", *limit, *scopes, *queue, "--", COMMAND
         )
         self.server.client.set_result(run.pid)
         end = time.monotonic() + PATIENCE
@@ -239,10 +249,11 @@ class _Life:
         self.server.moment = None
         self._wait(GUARD_START if any(self._on_worker("0.sshd")) else 0.0, lambda: self.has_guard)
         left = self._left()
-        if left not in self.moment.leaves:
+        is_request = left is Left.REQUEST and self.is_queued and self.moment.leaves == _BARE
+        if left not in self.moment.leaves and not is_request:
             self.fault(f"it left {left}: {self.output('run')}")
-        if left is not Left.NOTHING and "tpuctl-expires" not in self._labels():
-            self.fault("its node has no label `tpuctl-expires`")
+        if left not in {Left.NOTHING, Left.DELETING} and "tpuctl-expires" not in self._labels():
+            self.fault("what it left has no label `tpuctl-expires`")
         return left
 
     def enforce(self, left: Left) -> Enforcer | None:
@@ -255,7 +266,7 @@ class _Life:
                 if self.node_state() not in {None, "DELETING"}:
                     self.fault(f"the guard left the node {self.node_state()}: {self.guard_log()}")
                 return Enforcer.GUARD
-            if left is not Left.WITHOUT_GUARD:
+            if left not in {Left.WITHOUT_GUARD, Left.REQUEST}:
                 return None
             time.sleep(GUARD_LOOKS if any(self._on_worker("0.sshd")) else 0.0)
             if self.node_state() != "READY":
@@ -266,11 +277,11 @@ class _Life:
             self._enforce("watch", NAME, "--zone", ZONE, "--type", "v4-8", *SCOPES, "--for", "healthy")
         elif self.enforcer is not Enforcer.WATCH:
             self._enforce("gc", "--expired", "--yes")
-        has_acted = left in {Left.WITHOUT_GUARD, Left.WITH_GUARD}
+        has_acted = left in {Left.REQUEST, Left.WITHOUT_GUARD, Left.WITH_GUARD}
         return (Enforcer.WATCH if self.enforcer is Enforcer.WATCH else Enforcer.GC) if has_acted else None
 
     def check_rest(self) -> None:
-        """Check that no node and no request of the run is left, that the others are, and that one node was deleted at most."""
+        """Check that no node and no request of the run is left, that the others are, and that no deletion of these was sent."""
         with self.state.read() as session:
             nodes = {node.node_id for node in session.nodes() if node.phase(session.now)}
             requests = {request.queued_resource_id for request in session.queued_resources()}
@@ -280,9 +291,8 @@ class _Life:
             )
         if requests != {"waiting"}:
             self.fault(f"left are the requests {sorted(requests)}")
-        deleted = {one.name.rpartition("/")[2] for one in list_requests(self.state) if one.method.endswith(".delete")}
-        if deleted - {NAME}:
-            self.fault(f"deletions of others were sent: {sorted(deleted - {NAME})}")
+        if others := self._deleted() & {*self.bystanders, "waiting"}:
+            self.fault(f"deletions of others were sent: {sorted(others)}")
 
     def _enforce(self, *arguments: str) -> None:
         process = self.start(*arguments, elsewhere=self.elsewhere)
@@ -317,17 +327,33 @@ class _Life:
         self.faults.append(text)
 
     def _left(self) -> Left:
-        match self.node_state():
-            case None:
-                return Left.NOTHING
-            case "DELETING":
-                return Left.DELETING
+        # Its deletion takes a blink of real time.
+        if self._deleted():
+            return Left.DELETING
+        if self.node_state() is None:
+            return Left.NOTHING if self._request() is None else Left.REQUEST
         return Left.WITH_GUARD if self.has_guard else Left.WITHOUT_GUARD
 
+    def _deleted(self) -> set[str]:
+        """Return the names of the nodes and requests whose deletion the service has accepted."""
+        sent = (one for one in list_requests(self.state) if one.method.endswith(".delete"))
+        return {one.name.rpartition("/")[2] for one in sent}
+
+    def _request(self) -> QueuedRecord | None:
+        with self.state.read() as session:
+            return next((one for one in session.queued_resources() if NAME in one.node_ids), None)
+
+    def _now(self) -> datetime:
+        with self.state.read() as session:
+            return session.now
+
     def _labels(self) -> dict[str, str]:
+        request = self._request()
+        if request is not None:
+            return dict(request.document["tpu"]["nodeSpec"][0]["node"].get("labels") or {})
         with self.state.read() as session:
             node = session.node("sandbox", ZONE, NAME)
-            return dict(json.loads(json.dumps(node.document.get("labels") or {}))) if node else {}
+            return dict(node.document.get("labels") or {}) if node else {}
 
     def _on_worker(self, pattern: str) -> Iterator[Path]:
         return (self.folder / "state" / "sandbox" / "workers" / "sandbox" / ZONE).glob(f"{NAME}-*/{pattern}")
@@ -373,7 +399,7 @@ class KillingServer(SandboxServer):
         path = request.path
         if request.method == "POST" and path.endswith(("/nodes", "/queuedResources")):
             return {"any", "create"}
-        if request.method == "DELETE" and path.endswith(f"/{NAME}"):
+        if request.method == "DELETE" and ("/nodes/" in path or "/queuedResources/" in path):
             return {"any", "delete"}
         if path.endswith(":getGuestAttributes"):
             return {"any", "guest attributes"}
