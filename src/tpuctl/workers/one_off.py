@@ -6,7 +6,8 @@ With `--rm` the node is deleted in any case, but only if this run created it: `O
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundEr
 from tpuctl.escaping import escape_unprintable
 from tpuctl.files import create_unlinked_file
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import EXPIRY_LABEL, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
@@ -30,7 +31,7 @@ from tpuctl.nodes.commands.node_lookup import locate_for_create
 from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
 from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE
+from tpuctl.nodes.expiry import DEFAULT_GRACE, expiry_label
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -47,7 +48,7 @@ from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.app.app import App
@@ -148,6 +149,7 @@ def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: One
     return left or code
 
 
+_END_CHECK_SECONDS = 1.0
 # How long the command of a node that is deleted at the end may run without `--timeout`, as far as its time limit goes.
 _LONGEST_RUN = timedelta(days=1)
 
@@ -217,13 +219,50 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
                 here = app.invocation.folder
                 below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
                 request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
-        result = run_command(app, found, request)
+        is_ours = job.remove and one_off.was_made and request.timeout is None
+        has_default_end = is_ours and job.limit == TimeLimit() and app.settings["ttl"] is None
+        with _end_moved_on(app, ready, _LONGEST_RUN + DEFAULT_GRACE if has_default_end else None):
+            result = run_command(app, found, request)
         code = show_result(app, result, detached=request.detach)
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [one.target for one in result.results if one.code is not None]
         if request.log_folder is not None and ended:
             collect_files(app, ended, job.collect, request.log_folder)
     return code
+
+
+@contextmanager
+def _end_moved_on(app: App, node: Node, ttl: timedelta | None) -> Iterator[None]:
+    """Move the end of the node's time on while the block runs: only a run that was killed leaves a node that ends.
+
+    None for a node whose end the user has chosen, or that has none.
+    """
+    if ttl is None:
+        yield
+        return
+    over = threading.Event()
+
+    def with_new_end(labels: Mapping[str, str]) -> Mapping[str, str]:
+        return {**labels, EXPIRY_LABEL: expiry_label(app.now() + ttl)}
+
+    def move() -> None:
+        moved, warned = app.clock.monotonic(), False
+        while not over.wait(_END_CHECK_SECONDS):
+            if app.clock.monotonic() - moved < ttl / 4:
+                continue
+            try:
+                app.client.change_labels(node.name, with_new_end, expected_id=node.id)
+                moved, warned = app.clock.monotonic(), False
+            except TpuctlError as error:
+                if not warned:
+                    app.terminal.warn(f"cannot move the end of the time of `{node.name.node_id}`: {error.message}")
+                warned = True
+
+    threading.Thread(target=move, name="expiry", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
 
 
 def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -339,3 +340,26 @@ def test_one_off_with_workdir_alone_syncs_nothing(tpuctl: Console, workers: Slic
     out, err, code = tpuctl(*UP[:-1], "--rm", "--workdir", ".", "--", "ls")
 
     assert (sorted(out.splitlines()), code, "synced" in err) == (["[0] links", "[1] links"], 0, False), err
+
+
+@one_face
+def test_end_of_the_node_moves_on_while_a_run_without_limit_lives(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
+) -> None:
+    """Else the guard would delete the node under a run of more than a day. `--timeout` is a limit: its end stays."""
+    started = tmp_path / "started"
+
+    def let_days_pass() -> None:
+        while not started.exists():
+            time.sleep(0.05)
+        clock.sleep(timedelta(hours=24))
+
+    def patches(*options: str) -> int:
+        started.unlink(missing_ok=True)
+        days = threading.Thread(target=let_days_pass)
+        days.start()
+        assert tpuctl(*UP, "--rm", *options, "--", f"touch {started}; sleep 2.5")[2] == 0
+        days.join()
+        return sandbox.changes().count("patch")
+
+    assert (patches("--timeout", "40h"), patches()) == (0, 1)
