@@ -71,6 +71,15 @@ def test_zone_without_the_type_is_left_out_with_a_line(tpuctl: Console, sandbox:
     assert "us-central2-b does not offer `v6e-8`: left out\n" in err
 
 
+def test_zone_that_does_not_exist_is_left_out_with_a_line(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, err, code = tpuctl(*ANY, "us-east5-q,us-east5-b")
+    none = tpuctl("up", "other", *ANY[2:], "us-east5-q,us-east5-r")
+
+    assert (code, zone_of(tpuctl), none[2]) == (0, "us-east5-b", 2)
+    assert "us-east5-q does not offer `v6e-8`: left out\n" in err
+    assert "no zone of `--zone us-east5-q,us-east5-r` offers `v6e-8`" in none[1]
+
+
 def test_no_zone_with_the_type_is_a_usage_error_that_names_some(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, code = tpuctl(*ANY, "us-central2-b,us-west4-a")
 

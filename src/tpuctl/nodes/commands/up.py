@@ -347,7 +347,12 @@ def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
     from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # not needed by --help and completion
 
     with within_deadline(app, None):
-        return search_requested_name(app.client, app.project, app.reference(text), choice.zones)
+        # A mistyped zone has no nodes. Asked for them, it counts as one that does not answer.
+        existing = app.client.locations(app.project) if choice.zones else ()
+        zones = tuple(zone for zone in choice.zones if zone in existing)
+        if choice.zones and not zones:
+            return None
+        return search_requested_name(app.client, app.project, app.reference(text), zones)
 
 
 def _locate(
