@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from tpuctl.output.terminal import OutputFormat, Terminal
 
-FORMATS = ("table", "json", "yaml", "name")
+FORMATS = ("table", "tsv", "json", "yaml", "name")
 
 
 class DurationType(click.ParamType[timedelta | str]):

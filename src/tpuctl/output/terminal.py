@@ -37,6 +37,7 @@ class OutputFormat(StrEnum):
     """The output format of data. `table` prints tabs without a header if stdout is not a terminal."""
 
     TABLE = "table"
+    TSV = "tsv"
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
@@ -183,6 +184,10 @@ class Terminal:
         width, colored = self.streams.width, self.colors_out
         lines = column_lines(header, rows, width=width, colored=colored) if self.is_interactive else tab_lines(rows)
         self._lay_out(lines)
+
+    def tsv(self, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+        """Write a header and a line for each row, with tabs, also to a terminal."""
+        self._lay_out(tab_lines([[Cell(name) for name in header], *rows]))
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write details of one object, each with label, text and style."""
@@ -390,6 +395,7 @@ class View:
     value: Callable[[], Any]  # JSON: an object, or a list of them
     text: Callable[[Terminal], None]  # writes the form for people, and for pipes
     names: Callable[[], Iterable[str]] | None = None  # for `-o name`; None shows the text
+    tsv: Callable[[Terminal], None] | None = None  # for `-o tsv`; None shows the text
     is_marked: bool = True  # whether each object says `"sandbox": true` in the sandbox
 
 
@@ -404,6 +410,8 @@ def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bo
             terminal.data(value, form)
         case OutputFormat.NAME if view.names is not None:
             terminal.names(view.names())
+        case OutputFormat.TSV if view.tsv is not None:
+            view.tsv(terminal)
         case _:
             view.text(terminal)
 
