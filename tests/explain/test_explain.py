@@ -215,7 +215,7 @@ def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
 def test_explain_harmless_messages_exits_0(offline: Console) -> None:
     log = "Estimator's model_fn (<function f>) includes params argument, but params are not passed to Estimator.\n"
     out, err, code = offline("explain", "-", piped=log)
-    assert (out, code) == ("harmless: `estimator-params-not-passed` (line 1)\n", 0)
+    assert (out, code) == ("harmless: `tf-params-benign` (line 1)\n", 0)
     assert err.startswith("no failure found: the messages that tpuctl recognized are harmless")
 
 
