@@ -172,6 +172,7 @@ _WAIT_REPEAT = timedelta(minutes=5)
 # More nodes than this that have waited for nearly as long share a line.
 _MOST_WAIT_LINES = 3
 _NEARLY = timedelta(seconds=30)
+_GOOD_HEALTH = frozenset({None, "HEALTHY", "HEALTH_UNSPECIFIED"})
 
 
 def _hints(event: NodeEvent) -> Iterator[str]:
@@ -262,11 +263,14 @@ def _describe_waits(events: Collection[NodeEvent]) -> str:
         subject = f"{len(node_ids)} nodes" if len(node_ids) > 1 else longest.node.node_id
         return f"{subject}: still {counted}" + (f"; the longest for {', '.join(parts)}" if parts else "")
     state = longest.data.get("state") or longest.data.get("request")
+    health = longest.data.get("health")
     reason = "" if _repeats_action(longest) else longest.wait_reason
     if state and reason.startswith(f"it is {state}"):
         words = reason.removeprefix("it is ")
+    elif reason:
+        words = f"{state or 'waiting'} ({reason})"
     else:
-        words = f"{state or 'waiting'}" + (f" ({reason})" if reason else "")
+        words = f"{state or 'waiting'}" + ("" if health in _GOOD_HEALTH else f" but {health}")
     return f"{longest.node.node_id}: still {', '.join((words, *parts))}"
 
 
