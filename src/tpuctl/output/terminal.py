@@ -131,6 +131,17 @@ class _ClosedFile(io.FileIO):
         raise StdoutClosedError
 
 
+def has_colors(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Return whether a stream gets colors. The first variable that decides wins, as in Python's own programs."""
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced.lower() not in {"0", "false"}
+    if environ.get("CLICOLOR_FORCE", "") not in {"", "0"}:
+        return True
+    return is_terminal and environ.get("CLICOLOR") != "0" and environ.get("TERM") != "dumb"
+
+
 class Terminal:
     """Writes results, notes, questions and errors.
 
@@ -145,15 +156,14 @@ class Terminal:
         self.quiet = quiet
         self.shows_metadata = shows_metadata
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
-        no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         # Whether stderr can be redrawn: it is a terminal with cursor control.
         self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
         # Entered for each message: a live display removes itself meanwhile.
         self.aside: AbstractContextManager[object] = nullcontext()
         # Returns what each line of a message begins with while long work is in progress.
         self.stamp: Callable[[], str] | None = None
-        self.colors_out = streams.stdout_is_terminal and not no_color
-        self.colors_err = streams.stderr_is_terminal and not no_color
+        self.colors_out = has_colors(environ, is_terminal=streams.stdout_is_terminal)
+        self.colors_err = has_colors(environ, is_terminal=streams.stderr_is_terminal)
 
     @property
     def is_interactive(self) -> bool:
