@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import unicodedata
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from tpuctl.escaping import (
     escape_unprintable,
     mask_metadata,
 )
+from tpuctl.output.github import GuardedStream, annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -162,6 +163,9 @@ class Terminal:
         self.aside: AbstractContextManager[object] = nullcontext()
         # Returns what each line of a message begins with while long work is in progress.
         self.stamp: Callable[[], str] | None = None
+        # The log of GitHub Actions, which gets groups and annotations; None elsewhere.
+        self._workflow = streams.stderr if isinstance(streams.stderr, GuardedStream) else None
+        self._is_grouping = False
         self.colors_out = has_colors(environ, is_terminal=streams.stdout_is_terminal)
         self.colors_err = has_colors(environ, is_terminal=streams.stderr_is_terminal)
 
@@ -237,11 +241,15 @@ class Terminal:
             self._print(lines)
 
     def warn(self, *lines: str) -> None:
-        """Print a warning, also if quiet."""
-        self._print(lines, label="warning: ", code="33")
+        """Print a warning, also if quiet; in GitHub Actions as an annotation."""
+        if not self.annotate("warning", "tpuctl", lines):
+            self._print(lines, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: OutputFormat = OutputFormat.TABLE, sandbox: bool = False) -> None:
-        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML."""
+        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML.
+
+        In GitHub Actions the text is an annotation.
+        """
         if form in {OutputFormat.JSON, OutputFormat.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"node": error.node} if error.node else {}
@@ -250,12 +258,43 @@ class Terminal:
             self._print((dump_printable_json({"error": body} | ({"sandbox": True} if sandbox else {})),))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
-        self._print((about + error.lines[0], *error.lines[1:]), label="error: ", code="1;31")
-        for line in (error.hint or "").split("\n"):
-            if line:
-                self._print((line,), label="  hint: ", code="36")
-        if not self.quiet:
-            self._print((f"tpuctl explain {error.id}",), label="  more: ", code="2")
+        message = (about + error.lines[0], *error.lines[1:])
+        hints = [line for line in (error.hint or "").split("\n") if line]
+        more = [] if self.quiet else [f"tpuctl explain {error.id}"]
+        advice = [*(f"  hint: {line}" for line in hints), *(f"  more: {line}" for line in more)]
+        if self.annotate("error", f"tpuctl: {error.kind.replace('_', ' ')}", (*message, *advice)):
+            return
+        self._print(message, label="error: ", code="1;31")
+        for line in hints:
+            self._print((line,), label="  hint: ", code="36")
+        for line in more:
+            self._print((line,), label="  more: ", code="2")
+
+    def annotate(self, level: str, title: str, lines: Sequence[str]) -> bool:
+        """Print lines as an annotation (`error`, `warning`) of GitHub Actions, which shows them in the log as well.
+
+        Return False, and print nothing, elsewhere.
+        """
+        if self._workflow is None:
+            return False
+        with self.aside:
+            self._workflow.send_command(level, annotation(lines), title=title)
+        return True
+
+    @contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """Fold what a block prints on stderr, in the log of GitHub Actions. Elsewhere, and inside a group, do nothing."""
+        if self._workflow is None or self.quiet or self._is_grouping:
+            yield
+            return
+        self._workflow.send_command("group", escape_unprintable(title))
+        self._is_grouping = True
+        try:
+            yield
+        finally:
+            self._is_grouping = False
+            with suppress(OSError):
+                self._workflow.send_command("endgroup", "")
 
     def redraw(self, text: str = "") -> None:
         """Replace the status line on stderr, cut at the width of the terminal, or remove it. Call it only if `is_redrawn`."""
