@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
     from tpuctl.output.live import LiveDisplay
+    from tpuctl.output.step_summary import StepSummary
     from tpuctl.output.terminal import Terminal
 
 _STYLES = {
@@ -63,9 +64,11 @@ class Progress:
         events: TextIO | EventFile | None = None,
         lasting: bool = False,
         timestamps: bool = False,
+        summary: StepSummary | None = None,
     ) -> None:
         self._terminal, self._clock, self._lasting = terminal, clock, lasting
         self._stamp = LineTime(clock) if timestamps else None
+        self._summary = summary
         self._export = EventWriter(events, terminal, lasting=lasting) if events else None
         self._started = clock.monotonic()
         self._changes = ChangeLines(clock)
@@ -98,6 +101,8 @@ class Progress:
     def __call__(self, event: NodeEvent) -> None:
         """Show an event. Raises `OSError` if it cannot be written, with `lasting` only `BrokenPipeError`."""
         self.last = event
+        if self._summary:
+            self._summary(event)
         if self._export:
             # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
