@@ -173,10 +173,30 @@ def test_long_annotation_is_cut() -> None:
 
 def test_group_folds_the_notes_of_a_block_once() -> None:
     there = terminal()
+    with there.group("silent"):
+        there.warn("careful")
     with there.group("sync"), there.group("inner"):
         there.note("::endgroup::")
+        there.note("more")
+    there.note("after")
 
-    assert written(there) == ("", "::group::sync\n\\u003a:endgroup::\n::endgroup::\n")
+    lines = ["::warning title=tpuctl::careful", "::group::sync", "\\u003a:endgroup::", "more", "::endgroup::", "after"]
+    assert written(there) == ("", "".join(line + "\n" for line in lines))
+
+
+def test_group_is_closed_before_the_error_of_its_block() -> None:
+    there = terminal()
+
+    def fail() -> None:
+        with there.group("sync"):
+            there.note("begun")
+            raise TpuctlError("broken", error_id="quota-zero")
+
+    with pytest.raises(TpuctlError) as caught:
+        fail()
+    there.error(caught.value)
+
+    assert written(there)[1].splitlines()[:3] == ["::group::sync", "begun", "::endgroup::"]
 
 
 @pytest.mark.parametrize(

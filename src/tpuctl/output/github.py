@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 # The beginning of a command: the shortest name is `echo`. With fewer letters, binary data would contain it by chance.
 _NAME: Final = "[A-Za-z][A-Za-z-]{3}"
-# Only space and printable ASCII are told apart: the runner ignores any white space of Unicode before a command.
+# Everything but printable ASCII counts as white space: the runner ignores any white space of Unicode before a command.
 _COMMAND: Final = re.compile(rf"(?P<blank>[\r\n][^!-~\r\n]*):(?=:{_NAME})|(?P<hashes>##)\[(?={_NAME})")
 _UNFINISHED: Final = re.compile(
     r"[\r\n][^!-~\r\n]*(?P<colons>:(?::[A-Za-z-]{0,3})?)\Z|(?P<hashes>##\[[A-Za-z-]{0,3}|#{1,2})\Z"

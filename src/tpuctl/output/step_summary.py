@@ -34,7 +34,7 @@ _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&$@!]")
 _OUTCOMES: Final = frozenset(
     {EventKind.REACHED, EventKind.RECOVERED, EventKind.PREEMPTED, EventKind.EXPIRED, EventKind.GAVE_UP}
 )
-_NODE_HEADER: Final = ("node", "zone", "type", "capacity", "steps", "result", "price")
+_NODE_HEADER: Final = ("node", "zone", "type", "capacity", "steps", "result", "per hour")
 # Steps that are part of others, and change neither the node's existence nor its state.
 _MINOR_STEPS: Final = frozenset({"update"})
 

@@ -165,7 +165,7 @@ class Terminal:
         self.stamp: Callable[[], str] | None = None
         # The log of GitHub Actions, which gets groups and annotations; None elsewhere.
         self._workflow = streams.stderr if isinstance(streams.stderr, GuardedStream) else None
-        self._is_grouping = False
+        self._group: str | None = None  # the title of a group without a line yet; empty once it has one
         self.colors_out = has_colors(environ, is_terminal=streams.stdout_is_terminal)
         self.colors_err = has_colors(environ, is_terminal=streams.stderr_is_terminal)
 
@@ -283,18 +283,18 @@ class Terminal:
 
     @contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold what a block prints on stderr, in the log of GitHub Actions. Elsewhere, and inside a group, do nothing."""
-        if self._workflow is None or self.quiet or self._is_grouping:
+        """Fold the notes that a block prints, in the log of GitHub Actions. Elsewhere, and inside a group, do nothing."""
+        if self._workflow is None or self._group is not None:
             yield
             return
-        self._workflow.send_command("group", escape_unprintable(title))
-        self._is_grouping = True
+        self._group = title
         try:
             yield
         finally:
-            self._is_grouping = False
-            with suppress(OSError):
-                self._workflow.send_command("endgroup", "")
+            is_open, self._group = not self._group, None
+            if is_open:
+                with suppress(OSError):
+                    self._workflow.send_command("endgroup", "")
 
     def redraw(self, text: str = "") -> None:
         """Replace the status line on stderr, cut at the width of the terminal, or remove it. Call it only if `is_redrawn`."""
@@ -349,6 +349,9 @@ class Terminal:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
         stamp = self.stamp() if self.stamp else ""
         with self.aside:
+            if self._workflow and self._group:
+                self._workflow.send_command("group", escape_unprintable(self._group))
+                self._group = ""
             text = f"\n{stamp}".join(map(escape_unprintable, lines))
             self.streams.stderr.write(f"{stamp}{painted_label}{text}\n")
             self.streams.stderr.flush()
