@@ -96,7 +96,7 @@ Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NOD
 
 def command_tree() -> LazyGroup:
     """Return the whole tree."""
-    from tpuctl.app.options import GLOBAL_OPTIONS, apply_global_options  # noqa: PLC0415  # not needed to name commands
+    from tpuctl.app.options import apply_global_options, shared_options  # noqa: PLC0415  # not needed to name commands
 
     @click.pass_context
     def callback(ctx: click.Context, /, **options: Any) -> None:  # click's own signature
@@ -111,7 +111,7 @@ def command_tree() -> LazyGroup:
         help=_HELP,
         epilog="Exit codes: 0 done, 2 usage, 3 not found, 4 not allowed, 5 timed out, 6 no capacity, 7 quota, 8 conflict, "
         "9 check failed, 10 broken, 11 remote command failed.",
-        params=[option() for option in GLOBAL_OPTIONS],
+        params=[*shared_options()],
         callback=callback,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

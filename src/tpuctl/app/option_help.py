@@ -1,0 +1,141 @@
+"""How options are declared, and how `--help` shows them: in groups, each under one name, and without the hidden ones."""
+
+from __future__ import annotations
+
+from copy import copy
+from enum import StrEnum
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+
+class OptionGroup(StrEnum):
+    """The titles of the groups of options, in the order in which help shows them."""
+
+    SELECTION = "Which nodes"
+    PROGRAM = "What runs"
+    NODE = "What is created"
+    WHERE = "Where"
+    PURCHASE = "How it is bought"
+    LIFETIME = "How long it lives"
+    READINESS = "When it counts as usable"
+    REPAIR = "Repair"
+    CHECKS = "Checks before it is created"
+    HOOKS = "Commands to run on events"
+    WORKERS = "Which workers"
+    FILES = "Files"
+    ACCESS = "Access"
+    SAFETY = "Safety"
+    OUTPUT = "Output"
+    STATE = "Settings and shared state"
+
+
+# A command with more options than this shows them in groups.
+_UNGROUPED: Final = 8
+# Longer names stand on a line of their own.
+_NAME_WIDTH: Final = 26
+# Where the hidden options of a group are explained.
+_HIDDEN: Final = {OptionGroup.REPAIR: "How long each problem may last before repair: tpuctl help repair"}
+
+
+class GroupedOption(click.Option):
+    """An option with a group. Help shows its first name only; the parser also accepts the others, such as gcloud's.
+
+    `is_shared`: every command accepts it, and `tpuctl options` explains it.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # click's own signature
+        group: OptionGroup | None = None,
+        is_shared: bool = False,
+        **attributes: Any,  # as above
+    ) -> None:
+        super().__init__(*args, **attributes)
+        self.group, self.is_shared = group, is_shared
+
+    def promoted(self, text: str) -> GroupedOption:
+        """Return a shared option as one that the help of a command shows, with this text."""
+        own = copy(self)
+        own.help, own.is_shared = text, False
+        return own
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the first name and the text, None for a hidden option."""
+        shown = copy(self)
+        long = [name for name in self.opts if name.startswith("--")]
+        shown.opts = [name for name in self.opts if name not in long[1:]]
+        return super(GroupedOption, shown).get_help_record(ctx)
+
+
+class RenamedOption(GroupedOption):
+    """An option that the parser also accepts under its old name. Help and completion show the new one only."""
+
+    def __init__(self, *args: Any, old_name: str, **attributes: Any) -> None:  # click's own signature
+        super().__init__(*args, **attributes)
+        self.old_name = old_name
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click's private parser
+        """Add the option to the parser, under both names."""
+        shown = self.opts
+        self.opts = [*shown, self.old_name]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
+
+
+# `click.option` with a group.
+grouped_option = partial(click.option, cls=GroupedOption)
+
+
+def write_own_options(params: Sequence[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    """Write the options of a command without those of every command, in groups if there are many."""
+    own = [param for param in params if isinstance(param, click.Option) and not is_shared(param)]
+    if sum(not option.hidden for option in own) > _UNGROUPED:
+        hidden = {group_of(option) for option in own if option.hidden}
+        write_options(((group_of(option), option) for option in own), ctx, formatter, hidden=hidden)
+    else:
+        write_options(((None, option) for option in own), ctx, formatter)
+
+
+def write_options(
+    options: Iterable[tuple[OptionGroup | None, click.Option]],
+    ctx: click.Context,
+    formatter: click.HelpFormatter,
+    *,
+    hidden: Collection[OptionGroup | None] = (),
+) -> None:
+    """Write options group by group, those without a group first. All descriptions begin in one column.
+
+    `hidden` are the groups that have more options than those shown.
+    """
+    records = [(group, record) for group, option in options if (record := option.get_help_record(ctx))]
+    width = max((len(names) for _, (names, _) in records if len(names) <= _NAME_WIDTH), default=0)
+    for group in (None, *OptionGroup):
+        rows = [(f"{names:<{width}}", text) for each, (names, text) in records if each is group]
+        if rows:
+            with formatter.section(group or "Options"):
+                formatter.write_dl(rows, col_max=width)
+                if group in hidden and group in _HIDDEN:
+                    formatter.write_text(_HIDDEN[group])
+
+
+def write_shared_line(formatter: click.HelpFormatter) -> None:
+    """Write where the options of every command are explained."""
+    formatter.write_paragraph()
+    formatter.write_text("Options of every command: tpuctl options")
+
+
+def group_of(param: click.Parameter) -> OptionGroup | None:
+    """Return the group of an option, None without one."""
+    return param.group if isinstance(param, GroupedOption) else None
+
+
+def is_shared(param: click.Option) -> bool:
+    """Return whether every command accepts the option."""
+    return "--help" in param.opts or (isinstance(param, GroupedOption) and param.is_shared)
