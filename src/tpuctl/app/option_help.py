@@ -12,23 +12,33 @@ import click
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
+    from click.types import OptionHelpExtra
+
 
 class OptionGroup(StrEnum):
     """The titles of the groups of options, in the order in which help shows them."""
 
     SELECTION = "Which nodes"
     PROGRAM = "What runs"
-    NODE = "What is created"
+    ENVIRONMENT = "Its environment"
+    WORKERS = "Which workers"
+    ONE_OFF = "A node for this run"
+    NODE = "The node"
     WHERE = "Where"
     PURCHASE = "How it is bought"
     LIFETIME = "How long it lives"
+    SETUP = "Setup of its workers"
+    NETWORK = "Network and identity of its workers"
     READINESS = "When it counts as usable"
     REPAIR = "Repair"
-    CHECKS = "Checks before it is created"
-    HOOKS = "Commands to run on events"
-    WORKERS = "Which workers"
+    HOOKS = "Local commands on events"
+    CHECKS = "Checks"
     FILES = "Files"
+    EFFECT = "What happens"
+    TIMING = "When and how often"
     ACCESS = "Access"
+    PORTS = "Ports"
+    WAITING = "Waiting"
     SAFETY = "Safety"
     OUTPUT = "Output"
     STATE = "Settings and shared state"
@@ -69,7 +79,14 @@ class GroupedOption(click.Option):
         shown = copy(self)
         long = [name for name in self.opts if name.startswith("--")]
         shown.opts = [name for name in self.opts if name not in long[1:]]
-        return super(GroupedOption, shown).get_help_record(ctx)
+        record = super(GroupedOption, shown).get_help_record(ctx)
+        return record and (record[0], record[1].replace("  [", " ["))
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return what click adds to the text, without the range of a number."""
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)
+        return extra
 
 
 class RenamedOption(GroupedOption):

@@ -266,7 +266,7 @@ selector_option = grouped_option(
     group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
-    help="Select nodes by label; may be repeated.",
+    help="Select nodes by label. Repeatable.",
 )
 yes_option = grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = grouped_option(
@@ -277,7 +277,7 @@ dry_run_option = grouped_option(
 )
 timeout_option = grouped_option(
     "--timeout",
-    group=OptionGroup.READINESS,
+    group=OptionGroup.WAITING,
     type=DurationType(),
     metavar="TIME",
     help="Time limit of the command: 90s, 30m, 2h or forever. [default: 30m]",
@@ -366,7 +366,7 @@ def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
         "--no-wait",
         "--async",
         "no_wait",
-        group=OptionGroup.READINESS,
+        group=OptionGroup.WAITING,
         is_flag=True,
         help="Return as soon as the API accepts the request.",
     )(function)

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, complete_node, yes_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import (
@@ -71,17 +72,27 @@ _ALL_TOPICS = ""
 
 @cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--node", metavar="NODE", shell_complete=complete_node, help="Node that wrote the log; its state is checked first."
+@grouped_option(
+    "--node",
+    group=OptionGroup.SELECTION,
+    metavar="NODE",
+    shell_complete=complete_node,
+    help="Node that wrote the log; its state is checked first.",
 )
-@click.option(
+@grouped_option(
     "--topic",
+    group=OptionGroup.OUTPUT,
     metavar="[NAME]",
     is_flag=False,
     flag_value=_ALL_TOPICS,
     help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
-@click.option("--act", is_flag=True, help="Run the tpuctl command of the remedy, after confirmation; needs --node.")
+@grouped_option(
+    "--act",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Run the tpuctl command of the remedy, after confirmation; needs --node.",
+)
 @route_options
 @yes_option
 def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, complete_node, selector_option
 from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
@@ -49,13 +50,14 @@ class _Extension:
 @cli_command("extend")
 @click.argument("words", metavar="NODE... [TIME]", nargs=-1, shell_complete=complete_node)
 @selector_option
-@click.option(
+@grouped_option(
     "--until",
+    group=OptionGroup.LIFETIME,
     type=MomentType(),
     metavar="TIME",
     help="New end: 18:30, 8h from now, or a time in RFC 3339; instead of TIME.",
 )
-@click.option("--no-expiry", is_flag=True, help="Remove the time limit; instead of TIME.")
+@grouped_option("--no-expiry", group=OptionGroup.LIFETIME, is_flag=True, help="Remove the time limit; instead of TIME.")
 def command(
     app: App,
     *,
