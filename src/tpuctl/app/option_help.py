@@ -48,8 +48,11 @@ class OptionGroup(StrEnum):
 _UNGROUPED: Final = 8
 # Longer names stand on a line of their own.
 _NAME_WIDTH: Final = 26
-# Where the hidden options of a group are explained.
-_HIDDEN: Final = {OptionGroup.REPAIR: "How long each problem may last before repair: tpuctl help repair"}
+# The group of hidden options that each of these lines explains, below the options of a group.
+_NOTES: Final = {
+    OptionGroup.REPAIR: (OptionGroup.REPAIR, "How long each problem may last before repair: tpuctl help repair"),
+    OptionGroup.ONE_OFF: (OptionGroup.PURCHASE, "Also the options of up for the node and its checks: tpuctl help up"),
+}
 
 
 class GroupedOption(click.Option):
@@ -138,8 +141,9 @@ def write_options(
         if rows:
             with formatter.section(group or "Options"):
                 formatter.write_dl(rows, col_max=width)
-                if group in hidden and group in _HIDDEN:
-                    formatter.write_text(_HIDDEN[group])
+                explained, note = _NOTES.get(group, (None, "")) if group else (None, "")
+                if explained in hidden and note:
+                    formatter.write_text(note)
 
 
 def write_shared_line(formatter: click.HelpFormatter) -> None:

@@ -64,6 +64,8 @@ _SECTIONS = {
         ),
         "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
         "version": ("tpuctl.cli.version", "Print the version."),
+        "options": ("tpuctl.cli.help_command:options_command", "Show the options of every command."),
+        "help": ("tpuctl.cli.help_command:help_command", "Explain a topic or a command."),
     },
 }
 _ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh"}
@@ -109,8 +111,6 @@ def command_tree() -> LazyGroup:
         aliases=_ALIASES,
         elsewhere=_FOREIGN_COMMANDS,
         help=_HELP,
-        epilog="Exit codes: 0 done, 2 usage, 3 not found, 4 not allowed, 5 timed out, 6 no capacity, 7 quota, 8 conflict, "
-        "9 check failed, 10 broken, 11 remote command failed.",
         params=[*shared_options()],
         callback=callback,
         no_args_is_help=True,
