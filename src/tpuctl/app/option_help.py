@@ -49,7 +49,7 @@ _UNGROUPED: Final = 8
 # Longer names stand on a line of their own.
 _NAME_WIDTH: Final = 26
 # The group of hidden options that each of these lines explains, below the options of a group.
-_NOTES: Final = {
+_NOTES: Final[dict[OptionGroup | None, tuple[OptionGroup, str]]] = {
     OptionGroup.REPAIR: (OptionGroup.REPAIR, "How long each problem may last before repair: tpuctl help repair"),
     OptionGroup.ONE_OFF: (OptionGroup.PURCHASE, "Also the options of up for the node and its checks: tpuctl help up"),
 }
@@ -141,9 +141,9 @@ def write_options(
         if rows:
             with formatter.section(group or "Options"):
                 formatter.write_dl(rows, col_max=width)
-                explained, note = _NOTES.get(group, (None, "")) if group else (None, "")
-                if explained in hidden and note:
-                    formatter.write_text(note)
+                note = _NOTES.get(group)
+                if note and note[0] in hidden:
+                    formatter.write_text(note[1])
 
 
 def write_shared_line(formatter: click.HelpFormatter) -> None:

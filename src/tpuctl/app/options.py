@@ -6,7 +6,6 @@ prints what click raises in the form of all other errors.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import contextmanager
 from dataclasses import field, fields
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tpuctl.app.app import App, check_state_folder, journal_folders
+from tpuctl.app.app import App, check_state_folder
 from tpuctl.app.option_help import (
     GroupedOption,
     OptionGroup,
@@ -27,6 +26,7 @@ from tpuctl.app.option_help import (
     write_own_options,
     write_shared_line,
 )
+from tpuctl.app.value_completion import complete_node, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
@@ -97,6 +97,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         group=OptionGroup.WHERE,
         metavar="ZONE",
         multiple=True,
+        shell_complete=complete_zone,
         help="Zone of the nodes; several as ZONE,ZONE for up, list and types. [default: all zones; for a new node none]",
     ),
     _shared(
@@ -231,23 +232,12 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
         update_wrapper(callback, function)
         made = click.command(name, cls=TpuctlCommand, **attributes)(callback)
         made.takes_command = takes_command
-        made.params += [
-            option.promoted(shown[option.name]) if option.name in shown else option
-            for option in shared_options()
-            if option.name not in skipped
-        ]
+        shared = [option for option in shared_options() if option.name not in skipped]
+        promoted = [option.promoted(shown[option.name]) for option in shared if option.name in shown]
+        made.params = [*promoted, *made.params, *(option for option in shared if option.name not in shown)]
         return made
 
     return decorate
-
-
-def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
-    """Complete a node's name from the journals of past commands, without a request."""
-    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
-
-    found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
-    # A name with a newline would become two suggestions.
-    return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
 
 
 node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)

@@ -21,6 +21,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.app.value_completion import complete_tier, complete_type
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -63,6 +64,7 @@ class SpecOptions(GivenOptions):
         "--type",
         "--accelerator-type",
         metavar="TYPE",
+        shell_complete=complete_type,
         help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8; `tpuctl types` lists them.",
     )
     topology: str | None = option(
@@ -98,6 +100,7 @@ class SpecOptions(GivenOptions):
         "--tier",
         group=OptionGroup.PURCHASE,
         metavar="TIER[,TIER...]",
+        shell_complete=complete_tier,
         help=f"Capacity type: {', '.join(Tier)}. `up` tries several in this order.",
     )
     queue: bool = option(

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
 
 
+_OTHERS = {
+    "tpuctl help COMMAND": "How a command is used, as with `tpuctl COMMAND --help`",
+    "tpuctl --help": "All commands",
+    "tpuctl options": "The options of every command",
+    "tpuctl explain": "The cause of a failure, and its fix",
+}
+
+
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
     """Complete a topic or a command; after a group, its commands."""
     root, words = ctx.find_root(), ctx.params.get("words") or ()
@@ -65,22 +73,18 @@ def options_command(app: App) -> None:
     context = click.get_current_context()
     formatter = context.make_formatter()
     formatter.write_text(
-        "Options of every command, before or after its name. Most are settings too: tpuctl help settings"
+        "Every command accepts these, before or after its name. Most are settings too: `tpuctl help settings`."
     )
     write_options([(group_of(option), option) for option in shared_options()], context, formatter)
     app.terminal.document(formatter.getvalue())
 
 
 def _write_index(formatter: click.HelpFormatter) -> None:
-    formatter.write_text("Topics; read one with `tpuctl help TOPIC`:")
-    formatter.indent()
-    formatter.write_dl([(name, load_topic(name).title) for name in topic_names()])
-    formatter.dedent()
-    formatter.write_paragraph()
-    formatter.write_text(
-        "`tpuctl help COMMAND` explains a command, `tpuctl --help` lists them, `tpuctl options` has the options of all, "
-        "`tpuctl explain` the cause of a failure."
-    )
+    width = max(map(len, _OTHERS))
+    with formatter.section("Topics, for `tpuctl help TOPIC`"):
+        formatter.write_dl([(f"{name:<{width}}", load_topic(name).title) for name in topic_names()])
+    with formatter.section("Other help"):
+        formatter.write_dl([*_OTHERS.items()])
 
 
 def _command_context(context: click.Context, words: Sequence[str]) -> click.Context:

@@ -18,8 +18,9 @@ from typing import IO, TYPE_CHECKING, Any, Final
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, complete_node, yes_option
+from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import (
     ConflictError,
     ExitCode,

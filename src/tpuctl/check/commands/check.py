@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup
-from tpuctl.app.options import cli_command, complete_node, option, takes_options, yes_option
+from tpuctl.app.options import cli_command, option, takes_options, yes_option
 from tpuctl.app.spec_options import SpecOptions, spec_options
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 
 if TYPE_CHECKING:
@@ -52,7 +53,11 @@ class CheckCommandOptions:
     )
 
 
-@cli_command("check", asks_trust=False)
+@cli_command(
+    "check",
+    asks_trust=False,
+    shows={"zone": "Zone of the node, or several as ZONE,ZONE. [default: the zones that offer the type, ranked]"},
+)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
 @takes_options(CheckCommandOptions, "options", group=OptionGroup.CHECKS)

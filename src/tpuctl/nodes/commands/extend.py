@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, complete_node, selector_option
+from tpuctl.app.options import cli_command, selector_option
+from tpuctl.app.value_completion import complete_node
 from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.time_options import MomentType, check_time_left, next_moment, note_clock_difference

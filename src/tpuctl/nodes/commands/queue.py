@@ -12,7 +12,6 @@ from tpuctl.app.options import (
     DurationType,
     LazyGroup,
     cli_command,
-    complete_node,
     dry_run_option,
     events_option,
     force_lease_option,
@@ -20,6 +19,7 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code

@@ -97,7 +97,7 @@ class UpOptions:
     idle: IdleLimit | None
 
 
-@cli_command("up")
+@cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
 @nodes_argument
 @spec_options
 @queue_options

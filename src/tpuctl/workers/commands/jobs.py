@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import DurationType, cli_command, complete_node, selector_option, worker_option
+from tpuctl.app.options import DurationType, cli_command, selector_option, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import View

@@ -13,7 +13,6 @@ from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import (
     DurationType,
     cli_command,
-    complete_node,
     fanout_option,
     option,
     selector_option,
@@ -22,6 +21,7 @@ from tpuctl.app.options import (
 )
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
