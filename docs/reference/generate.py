@@ -120,7 +120,7 @@ def commands() -> str:
 
 
 def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
     text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
     yield f"## {' '.join(path)}\n\n{text}\n"
     if isinstance(command, click.Group):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from copy import copy
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import click
 
@@ -111,6 +112,33 @@ class RenamedOption(GroupedOption):
 
 # `click.option` with a group.
 grouped_option = partial(click.option, cls=GroupedOption)
+
+
+class HelpFormatter(click.HelpFormatter):
+    """A formatter that breaks no line within a word such as `--max-price`."""
+
+    _HYPHEN: ClassVar = re.compile(r"(?<=[\w-])-(?=[\w-])")
+    # Lines are not broken at it, and no text of ours has it.
+    _UNBROKEN: ClassVar = "\N{NON-BREAKING HYPHEN}"
+
+    def write_text(self, text: str) -> None:
+        """Write paragraphs."""
+        super().write_text(self._HYPHEN.sub(self._UNBROKEN, text))
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write a list of terms and their texts."""
+        unbroken = [(term, self._HYPHEN.sub(self._UNBROKEN, text)) for term, text in rows]
+        super().write_dl(unbroken, col_max, col_spacing)
+
+    def getvalue(self) -> str:
+        """Return what was written."""
+        return super().getvalue().replace(self._UNBROKEN, "-")
+
+
+class HelpContext(click.Context):
+    """The context of our commands, whose help it formats."""
+
+    formatter_class = HelpFormatter
 
 
 def write_own_options(params: Sequence[click.Parameter], ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -20,6 +20,7 @@ from click.core import ParameterSource
 from tpuctl.app.app import App, check_state_folder
 from tpuctl.app.option_help import (
     GroupedOption,
+    HelpContext,
     OptionGroup,
     RenamedOption,
     grouped_option,
@@ -63,6 +64,7 @@ class TpuctlCommand(click.Command):
     With `takes_command` the words after `--` are a remote command: the parameter `remote_command`.
     """
 
+    context_class = HelpContext
     takes_command = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -448,6 +450,8 @@ def check_parameter_text(command: click.Command, ctx: click.Context) -> None:
 
 class CommandGroup(click.Group):
     """A group that lists its commands in the order in which they were added, and suggests the one that was meant."""
+
+    context_class = HelpContext
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
         """Return the commands, in the order in which they were added."""

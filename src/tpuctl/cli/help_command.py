@@ -100,5 +100,5 @@ def _command_context(context: click.Context, words: Sequence[str]) -> click.Cont
             path = " ".join(found.command_path.split()[1:])
             hint = f"did you mean `tpuctl help {f'{path} ' if path else ''}{near}`?" if near else "see `tpuctl help`"
             raise UnknownWordError(f"there is no topic or command `{' '.join(words)}`", hint=hint, ctx=context)
-        found = click.Context(command, info_name=command.name, parent=found)
+        found = command.context_class(command, info_name=command.name, parent=found)
     return found

@@ -77,7 +77,7 @@ class _OutputFormat(click.Choice[str]):
     group=OptionGroup.WAITING,
     type=DurationType(),
     metavar="TIME",
-    help="Maximum duration of the command, such as 5m. [default: 2m]",
+    help="Time limit of the command, such as 5m. [default: 2m]",
 )
 @grouped_option(
     "--redact-accounts",

@@ -52,26 +52,25 @@ class CheckOptions(GivenOptions):
         "--no-billing-outside-grants",
         group=OptionGroup.PURCHASE,
         is_flag=True,
-        help="Create a node only if a grant covers it (setting `grants`).",
+        help="Refuse a node that no grant covers (setting `grants`).",
     )
     max_price: str | None = option(
         "--max-price",
         group=OptionGroup.PURCHASE,
         metavar="DOLLARS",
-        help="Highest price at which a new node is created, in dollars per hour. [default: none]",
+        help="Highest price of a new node, in dollars per hour. [default: no limit]",
     )
     budget: str | None = option(
         "--budget",
         group=OptionGroup.PURCHASE,
         metavar="DOLLARS",
-        help="Highest price of all nodes of the project together at which a node is created, in dollars per hour. "
-        "[default: none]",
+        help="Highest price of all nodes of the project with a new one, in dollars per hour. [default: no limit]",
     )
     allow_unknown_price: bool = option(
         "--allow-unknown-price",
         group=OptionGroup.PURCHASE,
         is_flag=True,
-        help="Create a node whose price is unknown despite --max-price or --budget.",
+        help="Accept a node whose price is unknown despite --max-price or --budget.",
     )
     skip_checks: tuple[str, ...] = option(
         "--skip-check",

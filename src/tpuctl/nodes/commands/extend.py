@@ -56,9 +56,9 @@ class _Extension:
     group=OptionGroup.LIFETIME,
     type=MomentType(),
     metavar="TIME",
-    help="New end: 18:30, 8h from now, or a time in RFC 3339; instead of TIME.",
+    help="New end, instead of TIME: 18:30, 8h from now, or a time in RFC 3339.",
 )
-@grouped_option("--no-expiry", group=OptionGroup.LIFETIME, is_flag=True, help="Remove the time limit; instead of TIME.")
+@grouped_option("--no-expiry", group=OptionGroup.LIFETIME, is_flag=True, help="Remove the time limit of the nodes.")
 def command(
     app: App,
     *,

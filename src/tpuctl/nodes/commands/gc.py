@@ -36,24 +36,29 @@ _SHORTEST = timedelta(minutes=1)
 class GarbageOptions:
     """What is deleted besides dead records."""
 
-    expired: bool = option("--expired", is_flag=True, help="Nodes and waiting requests whose time limit has passed.")
+    expired: bool = option(
+        "--expired", is_flag=True, help="Delete nodes and waiting requests whose time limit has passed."
+    )
     older_than: timedelta | str | None = option(
         "--older-than",
         type=DurationType(),
         metavar="TIME",
-        help="Age of nodes to delete, such as 3d: those created longer ago.",
+        help="Age beyond which nodes are deleted, such as 3d.",
     )
     idle: timedelta | str | None = option(
-        "--idle", type=DurationType(), metavar="TIME", help="Time without use of nodes to delete, such as 1d."
+        "--idle",
+        type=DurationType(),
+        metavar="TIME",
+        help="Time without use after which nodes are deleted, such as 1d.",
     )
     waiting_for: timedelta | str | None = option(
         "--waiting-for",
         type=DurationType(),
         metavar="TIME",
-        help="Time of waiting for capacity of requests to delete, such as 6h.",
+        help="Time of waiting for capacity after which requests are deleted, such as 6h.",
     )
     everyones: bool = option(
-        "--everyones", is_flag=True, help="Delete also what others created, and what has no label `tpuctl-owner`."
+        "--everyones", is_flag=True, help="Include what others created, and what has no label `tpuctl-owner`."
     )
     yes: bool = option(
         "--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Delete what is found. [default: only show it]"

@@ -204,7 +204,10 @@ def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | Non
 @cli_command("cancel")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_node)
 @grouped_option(
-    "--all-nodes", group=OptionGroup.SAFETY, is_flag=True, help="Cancel a queued resource that has several nodes."
+    "--all-nodes",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Cancel a queued resource with all its nodes, if it has several.",
 )
 @timeout_option
 @no_wait_option

@@ -84,7 +84,7 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
     "--older-than",
     type=DurationType(),
     metavar="TIME",
-    help="With --prune: minimum time since their end. [default: 7d]",
+    help="Time since the end of a job after which --prune removes it. [default: 7d]",
 )
 def command(
     app: App,

@@ -109,7 +109,7 @@ class SshFlags(GivenOptions):
         help="Worker number; with a command also a set: all, or 1,3-5.",
     )
     line: str | None = option(
-        "--command", group=OptionGroup.PROGRAM, metavar="LINE", help="Command, as one shell line."
+        "--command", group=OptionGroup.PROGRAM, metavar="LINE", help="Command to run, as one shell line."
     )
     tmux: str | None = option(
         "--tmux",
