@@ -6,7 +6,7 @@ import re
 from copy import copy
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -115,24 +115,28 @@ grouped_option = partial(click.option, cls=GroupedOption)
 
 
 class HelpFormatter(click.HelpFormatter):
-    """A formatter that breaks no line within a word such as `--max-price`."""
-
-    _HYPHEN: ClassVar = re.compile(r"(?<=[\w-])-(?=[\w-])")
-    # Lines are not broken at it, and no text of ours has it.
-    _UNBROKEN: ClassVar = "\N{NON-BREAKING HYPHEN}"
+    """A formatter that breaks no line within `--max-price`, and none within `[default: 5m]`."""
 
     def write_text(self, text: str) -> None:
         """Write paragraphs."""
-        super().write_text(self._HYPHEN.sub(self._UNBROKEN, text))
+        super().write_text(_unbroken(text))
 
     def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
         """Write a list of terms and their texts."""
-        unbroken = [(term, self._HYPHEN.sub(self._UNBROKEN, text)) for term, text in rows]
-        super().write_dl(unbroken, col_max, col_spacing)
+        super().write_dl([(term, _unbroken(text)) for term, text in rows], col_max, col_spacing)
 
     def getvalue(self) -> str:
         """Return what was written."""
-        return super().getvalue().replace(self._UNBROKEN, "-")
+        return super().getvalue().translate({ord(stand_in): plain for plain, stand_in in _UNBROKEN.items()})
+
+
+# Characters at which lines are not broken, in place of those at which they are. No text of ours has them.
+_UNBROKEN: Final = {"-": "\N{NON-BREAKING HYPHEN}", " ": "\N{NO-BREAK SPACE}"}
+_WHOLE: Final = re.compile(r"(?<=[\w-])-(?=[\w-])|(?<=\[default:) ")
+
+
+def _unbroken(text: str) -> str:
+    return _WHOLE.sub(lambda found: _UNBROKEN[found[0]], text)
 
 
 class HelpContext(click.Context):
