@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -71,6 +72,15 @@ def test_every_option_of_a_command_with_many_has_a_group(path: tuple[str, ...]) 
     shown = [option for option in own_options(path) if not option.hidden]
 
     assert [option.opts[0] for option in shown if not isinstance(option, GroupedOption) or option.group is None] == []
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_help_text_of_an_option_is_a_whole_sentence(path: tuple[str, ...]) -> None:
+    """It begins with a capital letter, or a name such as gs://, and ends with a full stop or the default."""
+    texts = {option.opts[0]: option.help or "" for option in own_options(path)}
+    whole = re.compile(r"(?:[A-Z]|gs://|google\.rpc).*(?:\.|\])", re.DOTALL)
+
+    assert {name: text for name, text in texts.items() if not whole.fullmatch(text)} == {}
 
 
 def test_few_options_have_one_title(offline: Console) -> None:

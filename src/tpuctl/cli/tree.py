@@ -84,6 +84,7 @@ _FOREIGN_COMMANDS = {
     "connect": "ssh",
     "accelerator-types": "types",
     "info": "status",
+    "topics": "help",
 }
 _HELP = """Create Google Cloud TPUs, keep them usable, and run programs on them.
 
@@ -111,6 +112,7 @@ def command_tree() -> LazyGroup:
         aliases=_ALIASES,
         elsewhere=_FOREIGN_COMMANDS,
         help=_HELP,
+        epilog="Topics, such as exit-codes, levels and settings: tpuctl help",
         params=[*shared_options()],
         callback=callback,
         no_args_is_help=True,

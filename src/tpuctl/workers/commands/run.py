@@ -107,7 +107,7 @@ class EnvironmentFlags:
     tpu_env: bool = option(
         "--tpu-env",
         is_flag=True,
-        help="Set the variables that TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …",
+        help="Set the variables that TensorFlow, JAX and Ray read, such as TPU_NAME and TPU_WORKER_HOSTNAMES.",
     )
     tpu_log_dir: str | None = option(
         "--tpu-log-dir",
