@@ -28,8 +28,8 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def end(tpuctl: Console, name: str = "demo") -> str | None:
-    found: str | None = json.loads(tpuctl("status", name, "-o", "json")[0]).get("expires")
+def end(tpuctl: Console, name: str = "demo", **environ: str) -> str | None:
+    found: str | None = json.loads(tpuctl("status", name, "-o", "json", **environ)[0]).get("expires")
     return found
 
 
@@ -71,29 +71,56 @@ def test_bad_time_limit_is_a_usage_error(
     assert message in err
 
 
+def write_settings(tpuctl: Console, project: str | None, user: str | None) -> None:
+    home = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl"
+    for folder, name, text in ((tpuctl.folder, "tpuctl.yaml", project), (home, "config.yaml", user)):
+        if text:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+
+
 @one_face
 @pytest.mark.parametrize(
     ("project", "user", "options", "left"),
     [
-        pytest.param("8h", None, (), 8, id="project"),
+        pytest.param("8h", None, ("--trust-project-file",), 8, id="project"),
         pytest.param(None, "8h", (), 8, id="user"),
-        pytest.param("2h", "8h", (), 2, id="project-lowers"),
+        pytest.param("2h", "8h", ("--trust-project-file",), 2, id="project-lowers"),
         pytest.param("9h", "8h", (), 8, id="project-does-not-raise"),
-        pytest.param("9h", "8h", ("--ttl", "12h"), 12, id="flag-raises"),
-        pytest.param("9h", None, ("--ttl", "forever"), None, id="flag-removes"),
+        pytest.param("2h", "8h", ("--ttl", "12h"), 12, id="flag-raises"),
+        pytest.param("2h", None, ("--ttl", "forever"), None, id="flag-removes"),
     ],
 )
 def test_setting_limits_new_nodes(
     tpuctl: Console, project: str | None, user: str | None, options: tuple[str, ...], left: int | None
 ) -> None:
-    home = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl"
-    for folder, name, text in ((tpuctl.folder, "tpuctl.yaml", project), (home, "config.yaml", user)):
-        if text:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f"ttl: {text}\n")
+    write_settings(tpuctl, project and f"ttl: {project}\n", user and f"ttl: {user}\n")
 
     assert tpuctl(*UP, "--no-wait", *options)[2] == 0
-    assert end(tpuctl) == (None if left is None else f"2026-01-01T{left:02}:00:00Z")
+    assert end(tpuctl, TPUCTL_TRUST_PROJECT_FILE="1") == (None if left is None else f"2026-01-01T{left:02}:00:00Z")
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("project", "user", "words"),
+    [
+        pytest.param("ttl: 5m", None, "is not trusted, and it sets `ttl` (line 1)", id="time-limit"),
+        pytest.param("ttl: 5m", "ttl: 8h", "is not trusted, and it sets `ttl` (line 1)", id="lower-time-limit"),
+        pytest.param("idle: 5m", None, "is not trusted, and it sets `idle` (line 1)", id="idle"),
+        pytest.param("labels: {tpuctl-expires: 1767225600}", None, "the label `tpuctl-expires` is never read", id="end"),
+        pytest.param("labels: {tpuctl-keep: yes}", None, "the label `tpuctl-keep` is never read", id="keep"),
+        pytest.param("labels: {tpuctl-owner: eve}", None, "the label `tpuctl-owner` is never read", id="owner"),
+    ],
+)  # fmt: skip
+def test_untrusted_project_file_does_not_end_or_keep_nodes(
+    tpuctl: Console, sandbox: Sandbox, project: str, user: str | None, words: str
+) -> None:
+    write_settings(tpuctl, f"{project}\n", user and f"{user}\n")
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, sandbox.changes()) == (2, [])
+    assert words in err
 
 
 @one_face
