@@ -43,14 +43,16 @@ def extended_expiry(node: Node, by: timedelta, now: datetime) -> datetime:
     return max(node.expires or now, now) + by
 
 
-def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
-    """Return the spec of a node that is created now, with the labels of its end and its owner.
+def end_of_new_node(spec: NodeSpec, now: datetime) -> datetime | None:
+    """Return when the time of a node that is created now ends: `spec.expires`, once that has passed `spec.ttl` from now."""
+    if spec.expires is not None and spec.expires > now:
+        return spec.expires
+    return None if spec.ttl is None else (now + spec.ttl).replace(microsecond=0)
 
-    Its end is `spec.expires`; once that has passed it is `spec.ttl` from now.
-    """
-    end = spec.expires
-    if end is None or end <= now:
-        end = None if spec.ttl is None else (now + spec.ttl).replace(microsecond=0)
+
+def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
+    """Return the spec of a node that is created now, with the labels of its end and its owner."""
+    end = end_of_new_node(spec, now)
     labels = dict(spec.labels)
     if end is not None:
         labels[EXPIRY_LABEL] = expiry_label(end)

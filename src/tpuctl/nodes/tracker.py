@@ -31,7 +31,7 @@ from tpuctl.nodes.conditions import (
     WorkerSnapshot,
 )
 from tpuctl.nodes.decide import change_is_visible
-from tpuctl.nodes.expiry import inherit_expiry
+from tpuctl.nodes.expiry import inherit_expiry, is_expired
 from tpuctl.nodes.journal import NodeHistory
 from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
@@ -238,6 +238,7 @@ class NodeTracker:
         self.note(
             node=node,
             request=request,
+            has_time_ended=node is None and self._has_time_ended(request),
             differences=differences,
             was_there=self.seen.was_there or node is not None,
             has_vanished=has_vanished or (self.seen.has_vanished and not exists),
@@ -246,12 +247,26 @@ class NodeTracker:
         )
 
     def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
-        """Let a node that is created after this one keep its end."""
-        seen = node or (request and request.requested_node(self._task.name.project))
-        if seen:
-            self.last_end = None if seen.is_kept else seen.expires
-        if self.spec is not None and seen:
+        """Let a node that is created after this one keep its end.
+
+        The label of a node counts also after the node is gone: `extend` cannot change that of its request.
+        """
+        if node is None and self.seen.was_there:
+            return
+        seen = node or (request.requested_node(self._task.name.project) if request else None)
+        if seen is None:
+            return
+        self.last_end = None if seen.is_kept else seen.expires
+        if self.spec is not None:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
+
+    def _has_time_ended(self, request: QueuedResource | None) -> bool:
+        """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
+        now = self._context.server_now()
+        if self.ends is not None or self.last_end is None or self.last_end > now:
+            return False
+        requested = request.requested_node(self._task.name.project) if request else None
+        return requested is None or (is_expired(requested, now) and not requested.is_kept)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""

@@ -429,6 +429,7 @@ def _show_plans(
 ) -> None:
     """Show the plan for each node, and run the checks that come before a creation."""
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:
@@ -444,7 +445,7 @@ def _show_plans(
             request_differences=spec.differences(request.requested_node(name.project)) if spec and request else (),
             server_now=app.now(),
         )
-        planned = plan_steps(policy, seen, app.now())
+        planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
         show_plan(app, planned, spec=spec, node=found)
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
