@@ -737,11 +737,12 @@ class NodeReconciler:
     def _examine_activity(self) -> None:
         """Examine the workers of a usable node. A longer pause between two examinations hides what happened meanwhile."""
         node, now = self.seen.node, self._context.clock.monotonic()
-        if node is None or (self._examined_at is not None and now - self._examined_at > _LONGEST_BLINDNESS):
+        since = None if self._examined_at is None else now - self._examined_at
+        if node is None or (since is not None and since > _LONGEST_BLINDNESS):
             self.forget_idleness()
-        self._examined_at = now
+        self._examined_at, workers, has_probe = now, self._context.workers, self.policy.has_probe
         try:
-            is_idle = node is not None and not self._context.workers.find_activity(node)
+            is_idle = node is not None and not workers.find_activity(node, since=since, has_probe=has_probe)
         except TpuctlError:
             is_idle = False
         if not is_idle:
