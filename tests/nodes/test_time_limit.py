@@ -138,6 +138,8 @@ def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: s
         pytest.param({}, ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="added"),
         pytest.param({}, (), (None, False), id="none"),
         pytest.param(until(2), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", False), id="same"),
+        pytest.param(until(2), ("--ttl", "forever"), (None, True), id="removed"),
+        pytest.param({}, ("--ttl", "forever"), (None, False), id="none-to-remove"),
     ],
 )
 @one_face
@@ -148,6 +150,43 @@ def test_up_sets_the_end_of_an_existing_node_only_with_ttl(
 
     assert tpuctl(*UP, *options)[2] == 0
     assert (end(tpuctl), sandbox.changes() == ["patch"]) == after
+
+
+@one_face
+def test_recreated_node_has_no_end_with_forever(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED", labels=until(5), schedulingConfig={"spot": True})
+
+    assert tpuctl("up", "demo", "--ttl", "forever")[2] == 0
+    assert (end(tpuctl), sandbox.changes()) == (None, ["delete", "create"])
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(("--ttl", "2h"), "only `tpuctl gc --expired` and `tpuctl watch demo`, when all have", id="time"),
+        pytest.param(("--idle", "2h"), "only `tpuctl gc --idle 2h`, when all are idle", id="idle"),
+    ],
+)
+def test_up_says_that_no_guard_ends_one_of_several_nodes(
+    tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], words: str
+) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo", "other"))
+    for name in ("demo", "other"):
+        put(sandbox, name, queued_resource="research")
+
+    _, err, code = tpuctl("up", "demo", *options)
+
+    why = "demo: no guard was started on worker 0, because its queued resource has 2 nodes, which end together: "
+    assert (f"{why}{words}" in err, code) == (True, 0), err
+
+
+@one_face
+@pytest.mark.parametrize("options", [(), ("--queue",), ("--no-wait",)], ids=["waits", "queue", "no-wait"])
+def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...]) -> None:
+    text = "no guard watches its time limit: `tpuctl up demo` starts one once the node is usable"
+
+    assert text in tpuctl(*CREATE, "--ttl", "8h", *options)[1]
 
 
 @one_face

@@ -28,7 +28,7 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState, QueuedState
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
@@ -58,12 +58,12 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
+from tpuctl.nodes.expiry import expiry_note, is_expired, with_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
-from tpuctl.nodes.node_guard import start_node_guard
+from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
@@ -858,20 +858,20 @@ class NodeReconciler:
         self._key_sent_to = node.id
 
     def ensure_expiry(self) -> None:
-        """Give a node that exists the end that the user named, once its labels can be changed."""
-        node, end = self.seen.node, self.tracker.ends
-        if node is None or end is None or node.state not in PATCHABLE_STATES:
+        """Give a node that exists the end that the user named, or none, once its labels can be changed."""
+        node, end, removes_end = self.seen.node, self.tracker.ends, self.tracker.removes_end
+        if node is None or (end is None and not removes_end) or node.state not in PATCHABLE_STATES:
             return
         if self.seen.differences or self.tracker.requested.pending:
             return  # it may be deleted, and the next one is created with that end
         if node.expires != end:
-            self.report(
-                EventKind.ACTION, f"setting the end of its time: {format_timestamp(end)}", verb=str(Verb.UPDATE)
-            )
-            label = {EXPIRY_LABEL: expiry_label(end)}
-            self._context.cloud.change_labels(self.name, lambda labels: {**labels, **label}, expected_id=node.id)
-            self.tracker.note(node=Node(node.name, {**node.raw, "labels": {**node.labels, **label}}))
-        self.tracker.ends = None
+            text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
+            self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
+            self._context.cloud.change_labels(self.name, lambda labels: with_expiry(labels, end), expected_id=node.id)
+            if end is None:
+                self.tracker.history.write("extend", reason="expires never", id=node.id)
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": with_expiry(node.labels, end)}))
+        self.tracker.ends, self.tracker.removes_end = None, False
 
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
@@ -905,12 +905,17 @@ class NodeReconciler:
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
-        node, limit = self.seen.node, self.task.idle
-        if node is None or self.task.purpose is None or not level.is_usable:
+        node, limit, task = self.seen.node, self.task.idle, self.task
+        if node is None or task.purpose is None or not level.is_usable:
             return
+        has_ssh = level.includes(Condition.SSH)
         if node.expires is None and limit is None:
+            if task.removes_idle:
+                text = remove_node_guard(self._context, node, has_ssh=has_ssh)
+                self.report(EventKind.NOTE, text)
+                self.tracker.history.write("guard", text=text, ok=False, id=node.id)
             return
-        started = start_node_guard(self._context, node, limit, has_ssh=level.includes(Condition.SSH))
+        started = start_node_guard(self._context, node, limit, ends_idle=task.removes_idle, has_ssh=has_ssh)
         self.report(EventKind.NOTE, started.text)
         until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
         self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
@@ -954,6 +959,8 @@ class NodeReconciler:
             spec = self.tracker.spec = remembered.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
+        if self.tracker.removes_end:
+            spec = replace(spec, expires=None, ttl=None)
         spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
@@ -967,7 +974,7 @@ class NodeReconciler:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
-        self.tracker.ends = None
+        self.tracker.ends, self.tracker.removes_end = None, False
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
 

@@ -12,6 +12,7 @@ from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL
 from tpuctl.models.spec import MAX_LABEL_LENGTH
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from tpuctl.models.node import Node
@@ -25,6 +26,12 @@ LONGEST_TIME: Final = timedelta(days=365)
 def expiry_label(moment: datetime) -> str:
     """Return the value of `EXPIRY_LABEL`: seconds since 1970."""
     return str(int(moment.timestamp()))
+
+
+def with_expiry(labels: Mapping[str, str], end: datetime | None) -> dict[str, str]:
+    """Return the labels of a node whose time ends then; None for never."""
+    kept = {key: value for key, value in labels.items() if key != EXPIRY_LABEL}
+    return kept if end is None else {**kept, EXPIRY_LABEL: expiry_label(end)}
 
 
 def time_left(node: Node, now: datetime) -> timedelta | None:

@@ -212,15 +212,23 @@ class SshWorkers:
             node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
         )
 
-    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None) -> GuardReport:
+    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None, *, keeps_idle: bool) -> GuardReport:
         """Start the guard on worker 0 and return its report. `idle`: how long the node may be idle, and what happens then.
 
-        Raises `RemoteCommandError`.
+        With `keeps_idle` it is the limit of an earlier guard. Raises `RemoteCommandError`.
         """
         from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
 
-        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
-        return start_guard(target, idle=idle)
+        return start_guard(self._first_worker(node), idle=idle, keeps_idle=keeps_idle)
+
+    def remove_guard(self, node: Node) -> None:
+        """End and remove the guard on worker 0, if there is one. Raises `RemoteCommandError`."""
+        from tpuctl.ssh.tpu_guard import remove_guard  # noqa: PLC0415  # as above
+
+        remove_guard(self._first_worker(node))
+
+    def _first_worker(self, node: Node) -> Target:
+        return Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
 
     def find_activity(self, node: Node, *, since: timedelta | None, has_probe: bool) -> tuple[str, ...]:
         """Return what uses the workers of a node, or why they cannot be examined: empty only if all of them are idle.

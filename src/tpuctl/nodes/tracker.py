@@ -75,8 +75,12 @@ class ReconcileRequest:
     since: timedelta | None = None
     # The end that the user named for the node's time. A node that exists gets it too.
     ends: datetime | None = None
+    # The user wants no end: a node that exists loses its own.
+    removes_end: bool = False
     # How long the node may be idle.
     idle: IdleLimit | None = None
+    # The user wants no limit of idleness: that of an earlier guard ends.
+    removes_idle: bool = False
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
@@ -98,6 +102,8 @@ class NodeTracker:
         self.spec = task.spec
         # The end that the user named, until the node has it.
         self.ends = task.ends
+        # Whether the user wants none, until the node has none.
+        self.removes_end = task.removes_end
         # The end of the node that was seen last; None if it has none, or is kept.
         self.last_end: datetime | None = None
         self.requested = PendingOperation(context.cloud, task.pending)
@@ -263,7 +269,7 @@ class NodeTracker:
     def _has_time_ended(self, request: QueuedResource | None) -> bool:
         """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
         now = self._context.server_now()
-        if self.ends is not None or self.last_end is None or self.last_end > now:
+        if self.ends is not None or self.removes_end or self.last_end is None or self.last_end > now:
             return False
         requested = request.requested_node(self._task.name.project) if request else None
         return requested is None or (is_expired(requested, now) and not requested.is_kept)

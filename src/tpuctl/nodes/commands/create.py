@@ -117,6 +117,7 @@ def command(
         _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
         if spec.ttl is not None:
             app.terminal.note("its time limit counts from this request, not from the creation of the node")
+            app.terminal.note(_no_guard(node))
         if has_default_wait and (spec.ttl is None or spec.ttl > UNATTENDED_WAIT):
             wait = format_duration(UNATTENDED_WAIT)
             app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")
@@ -135,10 +136,17 @@ def command(
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
         outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
+    if spec.ttl is not None:
+        app.terminal.note(_no_guard(node))
     if spec.setup:
         app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _no_guard(node: str) -> str:
+    ends = f"only `tpuctl gc --expired` and `tpuctl watch {node}` end it"
+    return f"no guard watches its time limit: `tpuctl up {node}` starts one once the node is usable; until then {ends}"
 
 
 def _enqueue(

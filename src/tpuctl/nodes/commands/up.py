@@ -96,6 +96,7 @@ class UpOptions:
     yes: bool
     limit: TimeLimit
     idle: IdleLimit | None
+    removes_idle: bool
 
 
 @cli_command("up")
@@ -147,7 +148,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling), removes_idle=idling.is_unlimited)
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -417,7 +418,9 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
         ends=options.limit.end(app.now()),
+        removes_end=options.limit.is_unlimited,
         idle=options.idle,
+        removes_idle=options.removes_idle,
     )
 
 
