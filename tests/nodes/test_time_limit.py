@@ -20,7 +20,7 @@ from tpuctl.nodes.expiry import expiry_label, owner_label
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 CREATE = ("create", *UP[1:])
-HOST = owner_label(socket.gethostname())
+HERE = owner_label(f"ada@{socket.gethostname()}")
 
 
 @pytest.fixture
@@ -302,11 +302,11 @@ def test_invalid_label_is_said_and_escaped(tpuctl: Console, sandbox: Sandbox) ->
 @pytest.mark.parametrize(
     ("options", "environ", "key_file", "owner"),
     [
-        pytest.param((), {}, None, f"ada_{HOST}", id="user-and-host"),
+        pytest.param((), {}, None, HERE, id="user-and-host"),
         pytest.param((), {"CLOUDSDK_CORE_ACCOUNT": "Ada@example.com"}, None, "ada_example-com", id="gcloud"),
         pytest.param((), {}, '{"client_email": "ci@p.iam"}', "ci_p-iam", id="key-file"),
-        pytest.param((), {}, '{"client_email": 7}', f"ada_{HOST}", id="odd-key-file"),
-        pytest.param((), {}, "no json", f"ada_{HOST}", id="no-key-file"),
+        pytest.param((), {}, '{"client_email": 7}', HERE, id="odd-key-file"),
+        pytest.param((), {}, "no json", HERE, id="no-key-file"),
         pytest.param(
             ("--impersonate-service-account", "a@p.iam,b@p.iam"), {}, '{"client_email": "ci@p.iam"}', "b_p-iam",
             id="impersonated",
@@ -324,6 +324,31 @@ def test_owner_is_the_account_of_the_calls(
 
     assert (code, err) == (0, "")
     assert json.loads(out)[0]["request"]["body"]["labels"]["tpuctl-owner"] == owner
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+@pytest.mark.parametrize(
+    ("account", "own"),
+    [
+        pytest.param("ann.lee@example.com", "dot", id="dot"),
+        pytest.param("ann-lee@example.com", "dash", id="dash"),
+        pytest.param("Ann.Lee@Example.com", "dot", id="capitals"),
+        pytest.param("ann_lee@example.com", "underscore", id="underscore"),
+        pytest.param("annlee@example.com", None, id="none"),
+    ],
+)
+def test_gc_takes_accounts_with_alike_names_for_others(
+    tpuctl: Console, sandbox: Sandbox, account: str, own: str | None
+) -> None:
+    labels = {name: owner_label(f"ann{mark}lee@example.com") for name, mark in (("dot", "."), ("dash", "-"))}
+    labels |= {"underscore": owner_label("ann_lee@example.com"), "as-earlier-versions-wrote-it": "ann-lee_example-com"}
+    for name, label in labels.items():
+        put(sandbox, name, state="PREEMPTED", schedulingConfig={"spot": True}, labels={"tpuctl-owner": label})
+
+    out, _, code = tpuctl("gc", "--yes", "-o", "name", CLOUDSDK_CORE_ACCOUNT=account)
+
+    assert (out, code) == (f"{ZONE}/{own}\n" if own else "", 0)
+    assert sandbox.changes() == ["delete"] * (own is not None)
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)

@@ -94,15 +94,24 @@ def expiry_note(node: Node, now: datetime | None) -> str:
     return f"expires in {format_duration(left)}" if left > timedelta() else f"expired {format_duration(-left)} ago"
 
 
-def owner_label(identity: str) -> str:
-    """Return an account or `user@host` as a value of `OWNER_LABEL`: `ann.lee@example.com` is `ann-lee_example-com`.
+# These are written into the label without a loss: no two of them have the same.
+_PLAIN_IDENTITY: Final = re.compile(r"([a-z0-9_]+@[a-z0-9.]+)?")
+_HASH_LENGTH: Final = 8
 
-    A long one ends with a part of its hash, so that two of them stay different.
+
+def owner_label(identity: str) -> str:
+    """Return an account or `user@host` as a value of `OWNER_LABEL`: `ann@example.com` is `ann_example-com`.
+
+    Two identities never have the same. One that differs from another only in characters that a label cannot have, or that is
+    too long, ends with a part of its hash: `ann.lee@example.com` is `ann-lee_example-com-b7e0d837`, and so is
+    `ann-lee@example.com` with another one. A label without it, which earlier versions wrote, counts as that of another.
     """
-    text = re.sub(r"[^a-z0-9_-]", "-", identity.strip().lower().replace("@", "_"))
-    if len(text) <= MAX_LABEL_LENGTH:
+    name = identity.strip().lower()
+    text = re.sub(r"[^a-z0-9_-]", "-", name.replace("@", "_"))
+    is_plain = _PLAIN_IDENTITY.fullmatch(name) and not re.search(rf"-[0-9a-f]{{{_HASH_LENGTH}}}$", text)
+    if is_plain and len(text) <= MAX_LABEL_LENGTH:
         return text
     import hashlib  # noqa: PLC0415  # 2 ms, and `list` needs only the notes
 
-    digest = hashlib.sha256(identity.strip().lower().encode()).hexdigest()[:8]
-    return f"{text[: MAX_LABEL_LENGTH - 9]}-{digest}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{text[: MAX_LABEL_LENGTH - _HASH_LENGTH - 1]}-{digest}"
