@@ -42,6 +42,11 @@ class IdleOptions(GivenOptions):
         help="Action for a node that was idle for the time of --idle. [default: delete what tpuctl created, stop other nodes]",
     )
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Return whether the user wants no limit (`--idle forever`), whatever the settings and an earlier guard say."""
+        return isinstance(self.idle, str)
+
 
 idle_options = takes_options(IdleOptions, "idling", group=OptionGroup.LIFETIME)
 
@@ -51,9 +56,7 @@ def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:
     after = options.idle
     if after is None and app.settings["idle"]:
         after = app.settings.duration("idle")
-    if isinstance(after, str):  # `--idle forever`
-        after = None
-    if after is None:
+    if after is None or isinstance(after, str):  # `--idle forever`
         if options.on_idle is not None:
             raise InvalidInputError("`--on-idle` needs a time", hint="add `--idle 2h`")
         return None

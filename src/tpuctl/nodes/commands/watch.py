@@ -97,8 +97,8 @@ def command(
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. A node whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is the only
-    state: a watch can be stopped, and started again on any machine.
+    with the others. A node or request whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is
+    the only state: a watch can be stopped, and started again on any machine.
 
     \b
     Examples:
@@ -175,7 +175,7 @@ def command(
                     until=end,
                     each_round=each_round,
                     move=_mover(app, context),
-                    delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                    delete_expired=lambda name, node: delete_expired_node(context, name, node, by="watch"),
                     end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
                 )
                 if len(errors) == len(tasks):

@@ -323,6 +323,7 @@ def parse_one_off(
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
         idle=idle_limit(app, idling),
+        removes_idle=idling.is_unlimited,
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,
         workers=workers,
