@@ -18,10 +18,9 @@ _TEXT = """Each log of `tests/corpus` is labelled with the verdict of an expert:
 failed first, and the confidence. A verdict is *right* if all of these agree. A harmless log is right if there is no verdict.
 `python -m pytest -s tests/explain/test_corpus.py` prints the wrong ones."""
 
-_UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by somebody who had not seen the patterns. A verdict
-is
-right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys or kills is
-wrong unless the label names that."""
+_UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by somebody who had not seen the patterns. A
+verdict is right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys
+or kills is wrong unless the label names that."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
