@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from contextlib import contextmanager
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial, update_wrapper, wraps
 from importlib import import_module
@@ -23,15 +23,18 @@ from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match, escape_undecodable
+from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
 
+    from tpuctl.output.column_widths import Column
+    from tpuctl.output.tables import TableLayout
     from tpuctl.output.terminal import OutputFormat, Terminal
 
-FORMATS = ("table", "json", "yaml", "name")
+FORMATS = ("table", "wide", "tsv", "json", "yaml", "name")
 
 
 class DurationType(click.ParamType[timedelta | str]):
@@ -141,6 +144,9 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
         help="Use all keys of tpuctl.yaml without asking for trust.",
     ),
     partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Output format."),
+    partial(
+        click.Option, ["--no-header"], is_flag=True, default=None, help="Print tables without the line of headings."
+    ),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Print only results and errors."),
     partial(
         click.Option,
@@ -251,6 +257,22 @@ def option(*names: str, **attributes: Any) -> Any:  # click's own signature
     """Declare an option of a command: a field of a frozen dataclass for `takes_options`."""
     missing = () if attributes.get("multiple") else False if attributes.get("is_flag") else None
     return field(default=attributes.pop("default", missing), metadata={"option": (names, attributes)})
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Which columns of a table are shown, and how its rows are sorted."""
+
+    columns: str | None = option(
+        "--columns", metavar="NAME,NAME", help="Columns of the table, in this order; `all` for all. [default: most]"
+    )
+    sort: str | None = option(
+        "--sort", metavar="NAME", help="Column to sort by, such as age; -age for the largest first."
+    )
+
+    def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
+        """Return the layout of a table with these columns. Raises `InvalidInputError` for the name of another."""
+        return choose_columns(columns, self.columns, sort=self.sort, is_wide=app.is_wide)
 
 
 def takes_options(

@@ -371,7 +371,7 @@ _SPECS: Final = (
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
     ),
-    _any("output", _TEXT, "output format", choices=("table", "json", "yaml", "name")),
+    _any("output", _TEXT, "output format", choices=("table", "wide", "tsv", "json", "yaml", "name")),
     _trusted(
         "quota_project",
         _TEXT,

@@ -169,6 +169,11 @@ class Node:
         return find_accelerator_type(self.accelerator_type)
 
     @property
+    def chips(self) -> int | None:
+        """The number of chips, None if the type is not in the table."""
+        return self.accelerator.chips if self.accelerator else None
+
+    @property
     def runtime_version(self) -> str:
         """The image on the workers."""
         return self.raw.get("runtimeVersion") or ""
