@@ -337,7 +337,12 @@ class App:
                 stream = EventFile(self.invocation.folder / expand_user_path(Path(events)), events)
             except OSError as error:
                 raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-        with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
+        match self.settings.text("timestamps"):
+            case "auto":
+                timestamps = not self.terminal.streams.stderr_is_terminal
+            case text:
+                timestamps = text == "on"
+        with Progress(self.terminal, self.clock, events=stream, lasting=lasting, timestamps=timestamps) as progress:
             yield progress
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:

@@ -147,6 +147,12 @@ GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
     partial(
         click.Option, ["--no-header"], is_flag=True, default=None, help="Print tables without the line of headings."
     ),
+    partial(
+        click.Option,
+        ["--timestamps"],
+        type=click.Choice(["auto", "on", "off"]),
+        help="Time of day in UTC before each line of progress; auto: if stderr is not a terminal. [default: auto]",
+    ),
     partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Print only results and errors."),
     partial(
         click.Option,
@@ -161,7 +167,7 @@ _GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
 # Those that have no meaning for a command that makes no API calls.
 CLOUD_OPTIONS = (
     "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
-    "sandbox", "journal", "lease", "trust_project_file",
+    "sandbox", "journal", "lease", "trust_project_file", "timestamps",
 )  # fmt: skip
 
 

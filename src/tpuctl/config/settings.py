@@ -372,6 +372,13 @@ _SPECS: Final = (
         longest=timedelta(minutes=10),
     ),
     _any("output", _TEXT, "output format", choices=("table", "wide", "tsv", "json", "yaml", "name")),
+    _any(
+        "timestamps",
+        _TEXT,
+        "time of day (UTC) before each line of progress; auto: if stderr is not a terminal",
+        default="auto",
+        choices=("auto", "on", "off"),
+    ),
     _trusted(
         "quota_project",
         _TEXT,

@@ -249,6 +249,9 @@ class Node:
     @property
     def symptoms(self) -> tuple[Symptom, ...]:
         """The symptoms, in the order of the API: oldest first."""
+        entries = self.raw.get("symptoms")
+        if not entries:
+            return ()
         return tuple(
             Symptom(
                 entry.get("symptomType", ""),
@@ -256,7 +259,7 @@ class Node:
                 entry.get("details", ""),
                 parse_timestamp(entry.get("createTime")),
             )
-            for entry in self.raw.get("symptoms") or ()
+            for entry in entries
         )
 
     @property

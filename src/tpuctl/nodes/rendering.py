@@ -85,8 +85,15 @@ def _node_row(node: Node, now: datetime, wide: tuple[Cell, ...]) -> tuple[Cell, 
         age_cell(node.created, now),
         Cell(str(tier), style="dim" if tier is Tier.ON_DEMAND else ""),
         *wide,
-        Cell(node_note(node, now), plain=node_note(node, None), style="yellow"),
+        _note_cell(node, now),
     )
+
+
+def _note_cell(node: Node, now: datetime) -> Cell:
+    note = node_note(node, now)
+    # Only these have times, which are absolute in a pipe.
+    has_time = node.upcoming_maintenance is not None or EXPIRY_LABEL in node.labels
+    return Cell(note, node_note(node, None) if has_time else note, style="yellow")
 
 
 def _wide_cells(node: Node, now: datetime, price: Cell) -> tuple[Cell, ...]:

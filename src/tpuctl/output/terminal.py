@@ -168,6 +168,8 @@ class Terminal:
         self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
         # Entered for each message: a live display removes itself meanwhile.
         self.aside: AbstractContextManager[object] = nullcontext()
+        # Returns what each line of a message begins with while long work is in progress.
+        self.stamp: Callable[[], str] | None = None
         self.colors_out = streams.stdout_is_terminal and not no_color
         self.colors_err = streams.stderr_is_terminal and not no_color
 
@@ -358,7 +360,9 @@ class Terminal:
 
     def _print(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
-        message = painted_label + "\n".join(map(escape_unprintable, lines)) + "\n"
+        stamp = self.stamp() if self.stamp else ""
+        text = f"\n{stamp}".join(map(escape_unprintable, lines))
+        message = f"{stamp}{painted_label}{text}\n"
         if self._held is None:
             self._write_message(message)
         else:
