@@ -29,7 +29,7 @@ def clock() -> EventfulClock:
 
 
 def end(tpuctl: Console, name: str = "demo") -> str | None:
-    found: str | None = json.loads(tpuctl("status", name, "-o", "json")[0]).get("expires")
+    found: str | None = json.loads(tpuctl("status", name, "-o", "json")[0])[0].get("expires")
     return found
 
 

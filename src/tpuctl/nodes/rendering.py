@@ -67,7 +67,7 @@ def node_rows(
     """
     wide = [_NO_WIDE_CELLS] * len(nodes)
     if is_wide:
-        prices = [price_cell(cost.per_hour) for cost in costs] or [_NO_CELL] * len(nodes)
+        prices = [dollars_cell(cost.per_hour) for cost in costs] or [_NO_CELL] * len(nodes)
         wide = [_wide_cells(node, now, price) for node, price in zip(nodes, prices, strict=True)]
     return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]
 
@@ -125,11 +125,9 @@ def age_cell(created: datetime | None, now: datetime) -> Cell:
     return Cell(format_duration(age), plain=format_timestamp(created), rank=age.total_seconds())
 
 
-def price_cell(per_hour: Dollars) -> Cell:
-    """Return the cell of dollars per hour, `?` if they are unknown; in a pipe it is a number alone."""
-    if per_hour.amount is None:
-        return Cell("?")
-    return Cell(str(per_hour), plain=str(per_hour.to_json()["dollars"]), rank=float(per_hour.amount))
+def dollars_cell(dollars: Dollars) -> Cell:
+    """Return the cell of an amount, `?` if it is unknown."""
+    return Cell(str(dollars), rank=None if dollars.amount is None else float(dollars.amount))
 
 
 def label_words(labels: Mapping[str, str]) -> str:

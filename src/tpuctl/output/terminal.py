@@ -434,7 +434,7 @@ def lay_out_columns(
         if room < widths[index]:
             own = list(map(column.shortener(room), own))
         styles = ["bold", *(row[index][2] for row in rows)] if colored else None
-        if room:
+        if used[index] or column.heading.strip():
             laid_out.append(_padded(own, room, styles, is_right=column.kind is Kind.NUMBER))
     lines = [(" " * COLUMN_GAP).join(parts).rstrip() for parts in zip(*laid_out, strict=True)]
     kept = {index for index, _ in shown}
