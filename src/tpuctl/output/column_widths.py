@@ -3,7 +3,7 @@
 Rows never wrap. What people look for first (name, state, type) gives way last:
 
 1. Columns without any text are left out.
-2. Sentences are cut at their ends, then other words are shortened, then type and state, and at last names.
+2. Sentences are cut at their ends, then very long names, other words, type and state, and at last names are shortened.
 3. If the columns do not fit at their least widths, the least important is left out, then the next; the first one stays.
 
 Numbers and times are never shortened: a part of a number is a wrong number.
@@ -39,12 +39,22 @@ class Kind(Enum):
 
 
 # The least width of a column that may be shortened.
-_LEAST = {Kind.TEXT: 16, Kind.WORD: 7, Kind.VALUE: 8, Kind.TYPE: 10, Kind.STATE: 8, Kind.NAME: 12}
-# These become narrower together, the widest first.
-_NARROWED_TOGETHER = ({Kind.TEXT}, {Kind.WORD, Kind.VALUE}, {Kind.TYPE, Kind.STATE}, {Kind.NAME})
+_LEAST = {Kind.TEXT: 12, Kind.WORD: 7, Kind.VALUE: 8, Kind.TYPE: 10, Kind.STATE: 8, Kind.NAME: 10}
+# These become narrower in turn, of several the widest first, down to a width: a single long name or state must not shorten
+# everything else.
+_NARROWED = (
+    ({Kind.TEXT}, 24),
+    ({Kind.NAME}, 24),
+    ({Kind.STATE}, 12),
+    ({Kind.WORD, Kind.VALUE}, 10),
+    ({Kind.TEXT}, _LEAST[Kind.TEXT]),
+    ({Kind.WORD, Kind.VALUE}, 0),
+    ({Kind.TYPE, Kind.STATE}, 0),
+    ({Kind.NAME}, 0),
+)
 _LEFT_OUT_FIRST = (Kind.WORD, Kind.TEXT, Kind.TIME, Kind.NUMBER, Kind.VALUE, Kind.TYPE, Kind.STATE, Kind.NAME)
-# The end of these says as much as their beginning: `long-na…-17`.
-_CUT_IN_MIDDLE = {Kind.NAME, Kind.TYPE, Kind.VALUE}
+# Of these the end is kept too: a part of the width, as `long-na…-17`; of zones half of it: `us-…l2-b`.
+_KEPT_END = {Kind.NAME: 3, Kind.TYPE: 3, Kind.VALUE: 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +73,9 @@ class Column:
 
     def shortener(self, width: int) -> Callable[[str], str]:
         """Return the function that shortens a text of this column to a width, if it is wider."""
-        cut = shorten_middle if self.kind in _CUT_IN_MIDDLE else shorten_end
-        return lambda text: cut(text, width)
+        part = _KEPT_END.get(self.kind)
+        kept = width // part if part else 0
+        return lambda text: shorten(text, width, kept_end=kept)
 
 
 def fit_columns(
@@ -83,12 +94,11 @@ def fit_columns(
         for index in [index for index in reversed(wide) if index and columns[index].kind is kind]:
             if _total(least) > room:
                 del wide[index], least[index]
-    # At last the first column alone, on a terminal that is narrower than its least width.
-    least[0] = min(least[0], max(room, 1))
-    for kinds in _NARROWED_TOGETHER:
-        group = [index for index in wide if columns[index].kind in kinds or len(wide) == 1]
-        while _total(wide) > room and (wider := [index for index in group if wide[index] > least[index]]):
+    for kinds, floor in _NARROWED:
+        group = [index for index in wide if columns[index].kind in kinds]
+        while _total(wide) > room and (wider := [index for index in group if wide[index] > max(least[index], floor)]):
             wide[max(wider, key=wide.__getitem__)] -= 1
+    wide[0] = max(1, wide[0] - max(0, _total(wide) - room))
     return list(wide.items())
 
 
@@ -96,16 +106,14 @@ def _total(widths: dict[int, int]) -> int:
     return sum(widths.values()) + COLUMN_GAP * (len(widths) - 1)
 
 
-def shorten_end(text: str, width: int) -> str:
-    """Return the text, cut at its end if it is wider: `preempted: `up` recr…`."""
-    return text if text_width(text) <= width else _beginning(text, width - 1) + _ELLIPSIS
+def shorten(text: str, width: int, *, kept_end: int = 0) -> str:
+    """Return the text, without its end if it is wider: `preempted: `up` recr…`.
 
-
-def shorten_middle(text: str, width: int) -> str:
-    """Return the text, without its middle if it is wider: `long-na…-17`."""
+    With `kept_end` so much of the end is kept, and the middle is left out: `long-na…-17`.
+    """
     if text_width(text) <= width:
         return text
-    end = _beginning(text[::-1], (width - 1) // 3)[::-1]
+    end = _beginning(text[::-1], min(kept_end, width - 1))[::-1]
     return _beginning(text, width - 1 - text_width(end)) + _ELLIPSIS + end
 
 
