@@ -114,15 +114,21 @@ def shorten(text: str, width: int, *, kept_end: int = 0) -> str:
     if text_width(text) <= width:
         return text
     end = _beginning(text[::-1], min(kept_end, width - 1))[::-1]
+    while end and not _char_width(end[0]):  # a mark without its character
+        end = end[1:]
     return _beginning(text, width - 1 - text_width(end)) + _ELLIPSIS + end
 
 
 def _beginning(text: str, width: int) -> str:
     """Return as much of the text as fits."""
-    shown = text[: max(width, 0)]
-    while text_width(shown) > width and shown:
-        shown = shown[:-1]
-    return shown
+    if text.isascii():
+        return text[:width]
+    used = 0
+    for index, char in enumerate(text):
+        used += _char_width(char)
+        if used > width:
+            return text[:index]
+    return text
 
 
 def text_width(text: str) -> int:

@@ -84,6 +84,8 @@ def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | 
         if not _words(named):
             raise InvalidInputError(f"`--columns {named}` names no column", hint=f"columns: {', '.join(indices)}")
         shown = tuple(dict.fromkeys(index_of(name, "--columns") for name in _words(named)))
+    if sort is not None and not _words(sort):
+        raise InvalidInputError(f"`--sort {sort}` names no column", hint=f"columns: {', '.join(indices)}")
     keys = tuple((index_of(word.removeprefix("-"), "--sort"), word.startswith("-")) for word in _words(sort or ""))
     return TableLayout(tuple(columns), shown, keys)
 

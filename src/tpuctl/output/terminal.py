@@ -24,7 +24,7 @@ from tpuctl.escaping import (
     escape_unprintable,
     mask_metadata,
 )
-from tpuctl.output.column_widths import COLUMN_GAP, Column, Kind, fit_columns, text_width
+from tpuctl.output.column_widths import COLUMN_GAP, Column, Kind, fit_columns, shorten, text_width
 from tpuctl.output.pager import pager_command, show_in_pager
 
 if TYPE_CHECKING:
@@ -430,9 +430,10 @@ def lay_out_columns(
     shown = fit_columns(columns, widths, used, width) if width is not None else list(enumerate(widths))
     laid_out = []
     for index, room in shown:
-        column, own = columns[index], [columns[index].heading, *texts[index]]
+        column, own = columns[index], texts[index]
         if room < widths[index]:
             own = list(map(column.shortener(room), own))
+        own = [shorten(column.heading, room), *own]
         styles = ["bold", *(row[index][2] for row in rows)] if colored else None
         if used[index] or column.heading.strip():
             laid_out.append(_padded(own, room, styles, is_right=column.kind is Kind.NUMBER))
