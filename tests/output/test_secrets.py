@@ -83,6 +83,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "sync": None,
     "env": ("env", "demo"),
     "unstick": None,
+    "test": None,
     "ssh-config": ("ssh-config", "demo", "--print"),
     "ssh-key show": ("ssh-key", "show", "-o", "json"),
     "ssh-key renew": None,
