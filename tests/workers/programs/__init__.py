@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import tpuctl as package
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import put
-from tests.workers.running import Slice
+from tests.workers.running import Plan, Slice
 
 GUEST = Path(package.__file__).parent / "data" / "guest"
 ADDRESSES = ("10.0.0.1", "10.0.0.2")
@@ -38,6 +40,23 @@ class Pair:
             path.unlink()
         for chip in range(count):
             (devices / f"accel{chip}").touch()
+
+    def install_docker(self, **more: str) -> None:
+        """Install docker on both workers."""
+        found: dict[int, Plan] = {}
+        for worker in (0, 1):
+            program = self.root / f"{worker}.sshd" / "bin" / "docker"
+            program.parent.mkdir()
+            shutil.copy(GUEST / "bin" / "docker", program)
+            program.chmod(0o755)
+            (program.parent.parent / "environment").write_text(f"python={sys.executable}\n")
+            path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+            found[worker] = [{"environ": self.environ(worker, PATH=path, **more)}]
+        self.slice.plan(found)
+
+    def containers(self) -> list[str]:
+        """Return the names of the containers that exist."""
+        return [path.name for path in self.root.glob("[01]/docker/*")]
 
     def environ(self, worker: int, **more: str) -> dict[str, str]:
         """Return the environment of a session."""
