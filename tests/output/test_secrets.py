@@ -84,6 +84,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "env": ("env", "demo"),
     "unstick": None,
     "test": None,
+    "stacks": None,
     "ssh-config": ("ssh-config", "demo", "--print"),
     "ssh-key show": ("ssh-key", "show", "-o", "json"),
     "ssh-key renew": None,

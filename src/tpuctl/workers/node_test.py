@@ -237,7 +237,7 @@ def check_tpu_is_free(app: App, targets: Sequence[Target], *, force: bool) -> No
     if errors := [report.before for report in reports if isinstance(report.before, TpuctlError)]:
         raise explain_agent_errors(errors)[0]
     held = [
-        f"{one.pid} {one.name} of {one.user}, since {format_duration(one.age)}, on worker {report.target.label}"
+        f"{one.pid} {one.name} of {one.user}, for {format_duration(one.age)}, on worker {report.target.label}"
         for report in reports
         for one in report.holders
         if one.holds

@@ -113,7 +113,7 @@ def test_test_on_a_busy_tpu_is_refused_unless_forced(pair: Pair) -> None:
         declined = pair.tpuctl("test", "pair", stdin="n\n")
         forced = pair.tpuctl("test", "pair", "--force")
 
-    assert re.sub(r"of \S+, since \d+s", "of USER", refused[1]) == said(
+    assert re.sub(r"of \S+, for \d+s", "of USER", refused[1]) == said(
         f"error: the TPU is in use: {holder.pid} sleep of USER, on worker 1",
         "  hint: end what holds it: `tpuctl unstick pair`; to test all the same: `--force`",
     )
