@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.lifecycle import ZONE, said
+from tests.lifecycle import said
 from tests.tpu_files import running
-from tests.tpuctl_process import run_tpuctl
 from tests.workers.programs import Pair
-from tpuctl.sandbox import administration, faults
-from tpuctl.sandbox.faults import Fault, FaultKind
-from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.node_test import AllReduce, ChipTestReport, fold_event, judge
 
@@ -126,20 +120,6 @@ def test_test_with_a_python_that_is_no_path_is_refused(pair: Pair, path: str) ->
     out, _, code = pair.tpuctl("test", "pair", "--python", path)
 
     assert (out, code) == ("", 2)
-
-
-@pytest.mark.sshd
-def test_test_finds_the_slow_chip_of_the_sandbox(tmp_path: Path) -> None:
-    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as state:
-        administration.add_node(state, "demo", zone=ZONE, acceleratorType="v4-16")
-        with state.write() as session:
-            faults.add_fault(session, Fault(FaultKind.SLOW_CHIP, worker=1))
-    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
-
-    done = run_tpuctl(["test", "demo", "-o", "json"], env={**environ, "TPUCTL_SANDBOX": "1"}, cwd=tmp_path)
-
-    found = [one["problems"] for one in json.loads(done.stdout)["workers"]]
-    assert (found, done.returncode) == ([[], ["chip 3: 124 TFLOP/s, 50% of the median"]], 10)
 
 
 SUM = AllReduce(devices=8, duration=timedelta(milliseconds=1), gigabytes_per_second=80.0, is_right=True)
