@@ -14,7 +14,15 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
-from tpuctl.errors import BrokenNodeError, ConflictError, ExitCode, RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.errors import (
+    BrokenNodeError,
+    ConflictError,
+    ExitCode,
+    NotConfirmedError,
+    RemoteCommandError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.names import number_ranges
 from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
@@ -231,7 +239,8 @@ class ReportCollector:
 def check_tpu_is_free(app: App, targets: Sequence[Target], *, force: bool) -> None:
     """Ask before a test on workers whose TPU is held, or refuse it if no question can be answered; `force` does neither.
 
-    Raises `ConflictError`; what cannot be examined counts as free, because the framework then refuses the TPU.
+    Raises `ConflictError`, and `NotConfirmedError` if the user declines. What cannot be examined counts as free: the framework
+    refuses a TPU that is held.
     """
     reports = find_holders(targets)
     if errors := [report.before for report in reports if isinstance(report.before, TpuctlError)]:
@@ -252,7 +261,7 @@ def check_tpu_is_free(app: App, targets: Sequence[Target], *, force: bool) -> No
         raise ConflictError(text, hint=hint)
     app.terminal.warn(text)
     if not app.terminal.confirm("test all the same?", yes=False):
-        raise ConflictError("nothing was tested")
+        raise NotConfirmedError("nothing was tested")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,11 @@ def check_chips(request: dict[str, Any]) -> None:
     if measure is measure_with_torch_xla and not importlib.util.find_spec("torch_xla"):
         sys.exit(NO_FRAMEWORK)
     if request["bounds"]:
-        # libtpu then waits for no other worker.
+        # libtpu then waits for no other worker [observed: users' scripts for one host of a slice].
         os.environ.update(
             TPU_PROCESS_BOUNDS="1,1,1", TPU_CHIPS_PER_PROCESS_BOUNDS=request["bounds"], CLOUD_TPU_TASK_ID="0"
         )
+        os.environ["TPU_VISIBLE_DEVICES"] = ",".join(map(str, range(len(files))))
     measure(request)
     report("phase", phase="done")
 

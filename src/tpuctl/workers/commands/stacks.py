@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import cli_command
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.workers.commands.jobs import job_targets, show_errors, worker_options
 
@@ -17,9 +19,15 @@ if TYPE_CHECKING:
 @cli_command("stacks")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option("--job", metavar="JOB", help="Job whose processes to show. [default: the processes that hold the TPU]")
-@click.option(
+@grouped_option(
+    "--job",
+    group=OptionGroup.PROGRAM,
+    metavar="JOB",
+    help="Job whose processes to show. [default: the processes that hold the TPU]",
+)
+@grouped_option(
     "--signal",
+    group=OptionGroup.PROGRAM,
     metavar="NAME",
     help="Signal for which the programs have called faulthandler.register, such as USR1. [default: none is sent]",
 )

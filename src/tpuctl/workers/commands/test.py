@@ -6,8 +6,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, fanout_option, node_argument, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError
@@ -23,22 +22,24 @@ _PATH = re.compile(r"[\w./~+-]+", re.ASCII)
 @cli_command("test")
 @node_argument
 @worker_option
-@click.option(
+@grouped_option(
     "--timeout",
+    group=OptionGroup.WAITING,
     type=DurationType(),
     default="5m",
     show_default=True,
     metavar="TIME",
     help="Time limit of the whole test: 90s, 10m.",
 )
-@click.option(
+@grouped_option(
     "--python",
+    group=OptionGroup.PROGRAM,
     metavar="PATH",
     default="python3",
     show_default=True,
     help="Python on the workers that has JAX or PyTorch/XLA, as ~/venv/bin/python3.",
 )
-@click.option("--force", is_flag=True, help="Test although another process holds the TPU.")
+@grouped_option("--force", group=OptionGroup.SAFETY, is_flag=True, help="Test although another process holds the TPU.")
 @fanout_option("tests")
 @route_options
 def command(
