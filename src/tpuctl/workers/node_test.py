@@ -381,7 +381,7 @@ def _why_incomplete(test: NodeTest) -> TpuctlError | None:
     if test.result.stopped is StopReason.TIMED_OUT:
         return TimedOutError(
             f"the test did not end within {format_duration(test.timeout)}: {_where_they_are(test)}",
-            hint=f"show what they wait for: `tpuctl stacks {node}` while a test runs; set a longer limit: `--timeout 20m`",
+            hint=f"show what they wait for, while a test runs: `tpuctl stacks {node}`",
         )
     error = run_error(test.result)
     if error is None:
@@ -408,7 +408,7 @@ def _where_they_are(test: NodeTest) -> str:
 
 
 def _show_table(terminal: Terminal, test: NodeTest) -> None:
-    """Write a row for each worker."""
+    """Write a row for each worker, and what measured it."""
     rows = []
     for one, report, problems in test.workers:
         figures = report.teraflops
@@ -430,12 +430,13 @@ def _show_table(terminal: Terminal, test: NodeTest) -> None:
                 Cell("" if slowest is None else f"{figures[slowest]:.0f} (chip {slowest})"),
                 Cell("" if milliseconds is None else f"{milliseconds:.2f}"),
                 Cell("" if total is None else f"{total.gigabytes_per_second:.0f}"),
-                Cell(f"{report.framework} {report.version}".strip()),
                 Cell(state, style="red" if problems else "green" if state == "ok" else "yellow"),
             )
         )
-    header = ("WORKER", "CHIPS", "TFLOP/S", "SLOWEST", "ALL-REDUCE MS", "GB/S", "FRAMEWORK", "RESULT")
+    header = ("WORKER", "CHIPS", "TFLOP/S", "SLOWEST", "ALL-REDUCE MS", "GB/S", "RESULT")
     terminal.table(header, rows)
+    if used := {f"{one.framework} {one.version}" for one in test.reports.values() if one.framework}:
+        terminal.note(f"tested with {', '.join(sorted(used))}")
 
 
 def _test_json(test: NodeTest) -> dict[str, Any]:
