@@ -182,6 +182,17 @@ def test_up_says_that_no_guard_ends_one_of_several_nodes(
 
 
 @one_face
+def test_status_shows_what_is_known_of_the_guard(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels=until(5))
+    put(sandbox, "plain")
+
+    assert "guard\tnone that the journal knows of; `tpuctl up demo` starts one\n" in tpuctl("status", "demo")[0]
+    assert "guard" not in tpuctl("status", "plain")[0]
+    assert tpuctl("up", "demo", "--for", "healthy")[2] == 0
+    assert "guard\tno guard was started on worker 0, because ssh was not used" in tpuctl("status", "demo")[0]
+
+
+@one_face
 @pytest.mark.parametrize("options", [(), ("--queue",), ("--no-wait",)], ids=["waits", "queue", "no-wait"])
 def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...]) -> None:
     text = "no guard watches its time limit: `tpuctl up demo` starts one once the node is usable"
