@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
 
 
-@cli_command("create")
+@cli_command("create", shows={"zone": "Zone of the node."})
 @node_argument
 @spec_options
 @queue_options

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration
@@ -32,12 +33,13 @@ class IdleOptions(GivenOptions):
         "--idle",
         type=DurationType(),
         metavar="TIME",
-        help="Time without TPU process, job and ssh session after which the node is deleted or stopped: 2h. [default: none]",
+        help="Time without TPU process, job and ssh session after which a node is deleted or stopped, such as 2h. "
+        "[default: none]",
     )
     on_idle: str | None = option(
         "--on-idle",
         type=click.Choice([str(action) for action in IdleAction]),
-        help="Action for an idle node. [default: delete what tpuctl created, stop other nodes]",
+        help="Action for a node that was idle for the time of --idle. [default: delete what tpuctl created, stop other nodes]",
     )
 
     @property
@@ -46,7 +48,7 @@ class IdleOptions(GivenOptions):
         return isinstance(self.idle, str)
 
 
-idle_options = takes_options(IdleOptions, "idling")
+idle_options = takes_options(IdleOptions, "idling", group=OptionGroup.LIFETIME)
 
 
 def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     cli_command,
     dry_run_option,
@@ -99,7 +98,7 @@ class UpOptions:
     removes_idle: bool
 
 
-@cli_command("up")
+@cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
 @nodes_argument
 @spec_options
 @queue_options
@@ -108,7 +107,12 @@ class UpOptions:
 @idle_options
 @level_option
 @probe_option
-@click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
+@grouped_option(
+    "--replace",
+    group=OptionGroup.REPAIR,
+    is_flag=True,
+    help="Delete and recreate a node that differs from the given options.",
+)
 @repair_options
 @hook_options(EventKind.RECOVERED)
 @check_options

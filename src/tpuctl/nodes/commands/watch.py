@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, force_lease_option, selecting_options
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
@@ -69,20 +68,23 @@ class WatchOptions:
 @spec_options
 @level_option
 @probe_option
-@click.option(
+@grouped_option(
     "--until",
+    group=OptionGroup.LIFETIME,
     type=MomentType(),
     metavar="TIME",
-    help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
+    help="Time at which the watch ends: 8h from now, 18:30, or a time in RFC 3339. [default: never]",
 )
 @repair_options
 @idle_options
-@click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
+@grouped_option(
+    "--recreate-deleted", group=OptionGroup.REPAIR, is_flag=True, help="Recreate a node that another client deleted."
+)
 @hook_options()
 @route_options
 @force_lease_option
 @events_option
-@click.option("--yes", "-y", is_flag=True, help="Also repair nodes that may be in use.")
+@grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Also repair nodes that may be in use.")
 def command(
     app: App,
     *,

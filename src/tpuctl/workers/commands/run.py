@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import (
     DurationType,
     cli_command,
-    complete_node,
     fanout_option,
     option,
     selector_option,
@@ -21,6 +21,7 @@ from tpuctl.app.options import (
 )
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import InvalidInputError
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 class RunFlags:
     """The options of the command itself."""
 
-    line: str | None = option("--command", metavar="LINE", help="Command, as one shell line.")
+    line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
     workdir: str | None = option(
         "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
     )
@@ -49,12 +50,16 @@ class RunFlags:
     )
     job: str | None = option("--name", metavar="JOB", help="Name of the job. [default: from the time]")
     log_dir: str | None = option(
-        "--log-dir", metavar="DIR", help="Local directory for a file with each worker's output."
+        "--log-dir",
+        group=OptionGroup.OUTPUT,
+        metavar="DIR",
+        help="Local directory for a file with each worker's output.",
     )
     allow_unreachable: bool = option(
         "--allow-unreachable",
+        group=OptionGroup.WORKERS,
         is_flag=True,
-        help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
+        help="Run on the reachable workers if some cannot be reached. [default: run on none]",
     )
     partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
     fail_fast: bool = option(
@@ -66,12 +71,14 @@ class RunFlags:
     batch: int | None = option(
         "--batch",
         "--batch-size",
+        group=OptionGroup.WORKERS,
         type=click.IntRange(1),
         metavar="N",
-        help="Number of workers that run it at a time. [default: all]",
+        help="Number of workers on which the command runs at the same time. [default: all]",
     )
     connect_timeout: timedelta | str | None = option(
         "--connect-timeout",
+        group=OptionGroup.WORKERS,
         type=DurationType(),
         metavar="TIME",
         help="Time limit for connecting to a worker. [default: 45s]",
@@ -100,7 +107,7 @@ class EnvironmentFlags:
     tpu_env: bool = option(
         "--tpu-env",
         is_flag=True,
-        help="Set the variables that TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …",
+        help="Set the variables that TensorFlow, JAX and Ray read, such as TPU_NAME and TPU_WORKER_HOSTNAMES.",
     )
     tpu_log_dir: str | None = option(
         "--tpu-log-dir",
@@ -133,22 +140,22 @@ class OneOffFlags(GivenOptions):
     rm: bool = option(
         "--rm",
         is_flag=True,
-        help="With --up: delete the node at the end, also after a failure, if this run created it. Its time ends an hour "
-        "after the --timeout of the command (default: a day), in case this process is killed.",
+        help="Delete the node of --up at the end, also after a failure, if this run created it. Its time ends an hour after "
+        "the --timeout of the command (default: a day), in case this process is killed.",
     )
-    exclusive: bool = option("--exclusive", is_flag=True, help="With --up: fail if the node already exists.")
+    exclusive: bool = option("--exclusive", is_flag=True, help="Fail if the node of --up already exists.")
     sync: str | None = option(
         "--sync",
         metavar="DIR",
-        help="With --up: folder to sync, where the command runs unless --workdir is given. "
+        help="Local folder to copy to the node of --up first; the command runs there unless --workdir is given. "
         "[default: this git tree, if there is no --workdir]",
     )
-    no_sync: bool = option("--no-sync", is_flag=True, help="With --up: sync no folder.")
+    no_sync: bool = option("--no-sync", is_flag=True, help="Copy no folder to the node of --up.")
     collect: tuple[str, ...] = option(
         "--collect",
         metavar="PATH",
         multiple=True,
-        help="With --up: path to copy from the workers at the end. Repeatable.",
+        help="Path on the workers to copy back at the end, with --up. Repeatable.",
     )
 
 
@@ -156,10 +163,10 @@ class OneOffFlags(GivenOptions):
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_option
 @selector_option
-@takes_options(RunFlags, "flags")
+@takes_options(RunFlags, "flags", group=OptionGroup.PROGRAM)
 @fanout_option("commands")
-@takes_options(EnvironmentFlags, "environment")
-@takes_options(OneOffFlags, "one_off")
+@takes_options(EnvironmentFlags, "environment", group=OptionGroup.ENVIRONMENT)
+@takes_options(OneOffFlags, "one_off", group=OptionGroup.ONE_OFF)
 # Those of `tpuctl up`, for `--up`.
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
