@@ -212,6 +212,17 @@ def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox
 
 
 @one_face
+def test_up_says_that_it_could_not_remove_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="CREATING", age=timedelta(), labels=until(5))
+
+    _, err, code = tpuctl(*UP, "--ttl", "forever", "--no-wait")
+
+    command = f"tpuctl extend {ZONE}/demo --no-expiry"
+    assert f"demo: its time limit was not removed while it is CREATING: `{command}`\n" in err
+    assert (code, end(tpuctl)) == (0, "2026-01-01T05:00:00Z")
+
+
+@one_face
 def test_up_sets_the_end_of_a_node_that_is_being_created(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="CREATING", age=timedelta())
 
