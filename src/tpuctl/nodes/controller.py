@@ -982,7 +982,7 @@ class NodeReconciler:
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
-        window = queue_window(self.policy, self.tracker.left, self._context.server_now(), expires=spec.expires)
+        window = queue_window(self.policy, self.tracker.left, self._context.server_now()).ended_by(spec.expires)
         if spec.expires is not None:
             text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
             self.report(EventKind.NOTE, text)
