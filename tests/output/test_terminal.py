@@ -14,9 +14,10 @@ from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName
-from tpuctl.nodes.rendering import NODE_HEADER, node_rows
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.output.progress import Progress
-from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
+from tpuctl.output.tables import choose_columns
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, has_colors
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -68,23 +69,24 @@ NODES = [
 
 def test_table_has_a_header_on_a_terminal_only() -> None:
     person, pipe = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), terminal()
+    layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
     for each in (person, pipe):
-        each.table(NODE_HEADER, node_rows(NODES, NOW))
+        layout.write(each, node_rows(NODES, NOW))
 
     assert out(person) == (
-        "NAME     ZONE           TYPE   STATE      HEALTH   WORKERS  AGE  TIER       NOTE\n"
-        "trainer  us-central2-b  v4-16  READY      HEALTHY  2        3h   on-demand\n"
-        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` recreat…\n"
+        "NAME     ZONE           TYPE   STATE      HEALTH   CHIPS  AGE  TIER       NOTE\n"
+        "trainer  us-central2-b  v4-16  READY      HEALTHY      8  3h   on-demand\n"
+        "eval     us-central2-b  v4-8   PREEMPTED               4       spot       preempted: `up` recreates…\n"
     )
     assert out(pipe) == (
-        "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t2\t2026-01-01T09:00:00Z\ton-demand\t\n"
-        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
+        "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t8\t2026-01-01T09:00:00Z\ton-demand\t\n"
+        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t4\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
     )
 
 
 def test_ten_thousand_rows_have_one_line_each() -> None:
     written = terminal(is_terminal=True)
-    written.table(NODE_HEADER, node_rows([node(f"n-{index}") for index in range(10_000)], NOW))
+    written.table(NODE_COLUMNS, node_rows([node(f"n-{index}") for index in range(10_000)], NOW))
 
     assert out(written).count("\n") == 10_001
 
@@ -240,3 +242,43 @@ def test_progress_on_a_terminal_keeps_each_change_with_its_time() -> None:
         progress(event(EventKind.STATE, "READY \x1b[2J"))
 
     assert err(written) == "     0s → trainer creating v4-8\n     3m • trainer READY \\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "in_pipe", "on_terminal"),
+    [
+        ({}, False, True),
+        ({"TERM": "dumb"}, False, False),
+        ({"NO_COLOR": "1"}, False, False),
+        ({"NO_COLOR": "0"}, False, False),
+        ({"NO_COLOR": ""}, False, True),
+        ({"CLICOLOR": "0"}, False, False),
+        ({"CLICOLOR": "1"}, False, True),
+        ({"CLICOLOR_FORCE": "1"}, True, True),
+        ({"CLICOLOR_FORCE": "0"}, False, True),
+        ({"CLICOLOR_FORCE": ""}, False, True),
+        ({"FORCE_COLOR": "1"}, True, True),
+        ({"FORCE_COLOR": "true"}, True, True),
+        ({"FORCE_COLOR": "0"}, False, False),
+        ({"FORCE_COLOR": "False"}, False, False),
+        ({"FORCE_COLOR": ""}, False, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
+        ({"CLICOLOR_FORCE": "1", "CLICOLOR": "0"}, True, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False),
+        ({"NO_COLOR": "1", "CLICOLOR_FORCE": "1"}, False, False),
+        ({"FORCE_COLOR": "0", "CLICOLOR_FORCE": "1"}, False, False),
+    ],
+    ids=lambda value: ",".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else None,
+)
+def test_variables_decide_about_colors(environ: dict[str, str], in_pipe: bool, on_terminal: bool) -> None:
+    assert (has_colors(environ, is_terminal=False), has_colors(environ, is_terminal=True)) == (in_pipe, on_terminal)
+
+
+def test_forced_colors_leave_data_alone() -> None:
+    forced = terminal(environ={"FORCE_COLOR": "1"})
+    forced.table(NODE_COLUMNS, node_rows(NODES, NOW))
+    forced.data({"a": 1}, OutputFormat.JSON)
+    forced.warn("careful")
+
+    assert "\x1b" not in out(forced)
+    assert err(forced) == "\x1b[33mwarning: \x1b[0mcareful\n"
