@@ -88,7 +88,7 @@ def complete(console: Console, *words: str) -> list[str]:
 
 
 def test_completion_lists_commands_and_options(offline: Console) -> None:
-    assert complete(offline, "st") == ["status", "start", "stop"]
+    assert complete(offline, "st") == ["status", "start", "stop", "stacks"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
     assert complete(offline, "up", "demo", "--ma") == [
         "--max-run-duration",

@@ -85,6 +85,8 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "sync": None,
     "env": ("env", "demo"),
     "unstick": None,
+    "test": None,
+    "stacks": None,
     "ssh-config": ("ssh-config", "demo", "--print"),
     "ssh-key show": ("ssh-key", "show", "-o", "json"),
     "ssh-key renew": None,

@@ -176,7 +176,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         "--timestamps",
         group=OptionGroup.OUTPUT,
         type=click.Choice(["auto", "on", "off"]),
-        help="Time of day in UTC before each line of progress; auto: if stderr is not a terminal. [default: auto]",
+        help="Time of day in UTC before each line of progress; auto is on if stderr is not a terminal. [default: auto]",
     ),
     _shared(
         "--quiet", "-q", group=OptionGroup.OUTPUT, is_flag=True, default=None, help="Print only results and errors."

@@ -22,6 +22,7 @@ from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled
 if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
+    from tpuctl.output.step_summary import StepSummary
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 1
@@ -65,7 +66,8 @@ def findings_view(
         terminal.note(report_summary(report, elapsed))
 
     def write_rows(terminal: Terminal) -> None:
-        terminal.tsv(FINDINGS_COLUMNS, map(_finding_row, report.findings if verbose else bad))
+        rows = map(_finding_texts, report.findings if verbose else bad)
+        terminal.tsv(FINDINGS_COLUMNS, ([Cell(text) for text in row] for row in rows))
         terminal.note(report_summary(report, elapsed))
 
     return View(
@@ -76,12 +78,27 @@ def findings_view(
     )
 
 
-def _finding_row(finding: Finding) -> Sequence[Cell]:
+def _finding_texts(finding: Finding) -> tuple[str, ...]:
     """Return the columns of one finding."""
     found = finding.found
     text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
     advice = "; ".join(one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies)
-    return [Cell(one) for one in (finding.level, finding.id, found.subject, text, found.why or "", advice)]
+    return str(finding.level), finding.id, found.subject, text, found.why or "", advice
+
+
+# GitHub shows ten annotations of each level for a step.
+_MAX_ANNOTATIONS = 10
+
+
+def announce_findings(terminal: Terminal, summary: StepSummary | None, report: CheckReport) -> None:
+    """Show errors and warnings as annotations, and all findings in the summary; in GitHub Actions only."""
+    for level, kind in ((Level.ERROR, "error"), (Level.WARNING, "warning")):
+        for finding in [one for one in report.of(level) if not one.is_downgraded][:_MAX_ANNOTATIONS]:
+            terminal.annotate(kind, f"{finding.id} {finding.found.subject}", (finding.found.text,))
+    if summary:
+        bad = [finding for level in list(Level) for finding in report.of(level) if level is not Level.OK]
+        summary.table(("level", "id", "subject", "text", "why", "advice"), map(_finding_texts, bad))
+        summary.note(report_summary(report))
 
 
 def findings_page(

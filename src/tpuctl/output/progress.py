@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
     from tpuctl.output.live import LiveDisplay
+    from tpuctl.output.step_summary import StepSummary
     from tpuctl.output.terminal import Terminal
 
 _STYLES = {
@@ -63,9 +64,11 @@ class Progress:
         events: TextIO | EventFile | None = None,
         lasting: bool = False,
         timestamps: bool = False,
+        summary: StepSummary | None = None,
     ) -> None:
         self._terminal, self._clock, self._lasting = terminal, clock, lasting
         self._stamp = LineTime(clock) if timestamps else None
+        self._summary = summary
         self._export = EventWriter(events, terminal, lasting=lasting) if events else None
         self._started = clock.monotonic()
         self._changes = ChangeLines(clock)
@@ -98,6 +101,8 @@ class Progress:
     def __call__(self, event: NodeEvent) -> None:
         """Show an event. Raises `OSError` if it cannot be written, with `lasting` only `BrokenPipeError`."""
         self.last = event
+        if self._summary:
+            self._summary(event)
         if self._export:
             # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
@@ -172,6 +177,7 @@ _WAIT_REPEAT = timedelta(minutes=5)
 # More nodes than this that have waited for nearly as long share a line.
 _MOST_WAIT_LINES = 3
 _NEARLY = timedelta(seconds=30)
+_GOOD_HEALTH = frozenset({None, "HEALTHY", "HEALTH_UNSPECIFIED"})
 
 
 def _hints(event: NodeEvent) -> Iterator[str]:
@@ -262,11 +268,14 @@ def _describe_waits(events: Collection[NodeEvent]) -> str:
         subject = f"{len(node_ids)} nodes" if len(node_ids) > 1 else longest.node.node_id
         return f"{subject}: still {counted}" + (f"; the longest for {', '.join(parts)}" if parts else "")
     state = longest.data.get("state") or longest.data.get("request")
+    health = longest.data.get("health")
     reason = "" if _repeats_action(longest) else longest.wait_reason
     if state and reason.startswith(f"it is {state}"):
         words = reason.removeprefix("it is ")
+    elif reason:
+        words = f"{state or 'waiting'} ({reason})"
     else:
-        words = f"{state or 'waiting'}" + (f" ({reason})" if reason else "")
+        words = f"{state or 'waiting'}" + ("" if health in _GOOD_HEALTH else f" but {health}")
     return f"{longest.node.node_id}: still {', '.join((words, *parts))}"
 
 

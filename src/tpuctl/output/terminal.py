@@ -25,6 +25,7 @@ from tpuctl.escaping import (
     mask_metadata,
 )
 from tpuctl.output.column_widths import COLUMN_GAP, Column, Kind, fit_columns, shorten, text_width
+from tpuctl.output.github import GuardedStream, annotation
 from tpuctl.output.pager import pager_command, show_in_pager
 
 if TYPE_CHECKING:
@@ -137,6 +138,17 @@ class _ClosedFile(io.FileIO):
         raise StdoutClosedError
 
 
+def has_colors(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Return whether a stream gets colors. The first variable that decides wins, as in Python's own programs."""
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced.lower() not in {"0", "false"}
+    if environ.get("CLICOLOR_FORCE", "") not in {"", "0"}:
+        return True
+    return is_terminal and environ.get("CLICOLOR") != "0" and environ.get("TERM") != "dumb"
+
+
 class Terminal:
     """Writes results, notes, questions and errors.
 
@@ -163,15 +175,17 @@ class Terminal:
         # Messages that are printed after the result that is being collected for the pager; None if none is.
         self._held: list[str] | None = None
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
-        no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         # Whether stderr can be redrawn: it is a terminal with cursor control.
         self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
         # Entered for each message: a live display removes itself meanwhile.
         self.aside: AbstractContextManager[object] = nullcontext()
         # Returns what each line of a message begins with while long work is in progress.
         self.stamp: Callable[[], str] | None = None
-        self.colors_out = streams.stdout_is_terminal and not no_color
-        self.colors_err = streams.stderr_is_terminal and not no_color
+        # The log of GitHub Actions, which gets groups and annotations; None elsewhere.
+        self._workflow = streams.stderr if isinstance(streams.stderr, GuardedStream) else None
+        self._group: str | None = None  # the title of a group without a line yet; empty once it has one
+        self.colors_out = has_colors(environ, is_terminal=streams.stdout_is_terminal)
+        self.colors_err = has_colors(environ, is_terminal=streams.stderr_is_terminal)
 
     @property
     def is_interactive(self) -> bool:
@@ -289,11 +303,15 @@ class Terminal:
             self._print(lines)
 
     def warn(self, *lines: str) -> None:
-        """Print a warning, also if quiet."""
-        self._print(lines, label="warning: ", code="33")
+        """Print a warning, also if quiet; in GitHub Actions as an annotation."""
+        if not self.annotate("warning", "tpuctl", lines):
+            self._print(lines, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: OutputFormat = OutputFormat.TABLE, sandbox: bool = False) -> None:
-        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML."""
+        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML.
+
+        In GitHub Actions the text is an annotation.
+        """
         if form in {OutputFormat.JSON, OutputFormat.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"node": error.node} if error.node else {}
@@ -302,12 +320,43 @@ class Terminal:
             self._print((dump_printable_json({"error": body} | ({"sandbox": True} if sandbox else {})),))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
-        self._print((about + error.lines[0], *error.lines[1:]), label="error: ", code="1;31")
-        for line in (error.hint or "").split("\n"):
-            if line:
-                self._print((line,), label="  hint: ", code="36")
-        if not self.quiet:
-            self._print((f"tpuctl explain {error.id}",), label="  more: ", code="2")
+        message = (about + error.lines[0], *error.lines[1:])
+        hints = [line for line in (error.hint or "").split("\n") if line]
+        more = [] if self.quiet else [f"tpuctl explain {error.id}"]
+        advice = [*(f"  hint: {line}" for line in hints), *(f"  more: {line}" for line in more)]
+        if self.annotate("error", f"tpuctl: {error.kind.replace('_', ' ')}", (*message, *advice)):
+            return
+        self._print(message, label="error: ", code="1;31")
+        for line in hints:
+            self._print((line,), label="  hint: ", code="36")
+        for line in more:
+            self._print((line,), label="  more: ", code="2")
+
+    def annotate(self, level: str, title: str, lines: Sequence[str]) -> bool:
+        """Print lines as an annotation (`error`, `warning`) of GitHub Actions, which shows them in the log as well.
+
+        Return False, and print nothing, elsewhere.
+        """
+        if self._workflow is None:
+            return False
+        with self.aside:
+            self._workflow.send_command(level, annotation(lines), title=title)
+        return True
+
+    @contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """Fold the notes that a block prints, in the log of GitHub Actions. Elsewhere, and inside a group, do nothing."""
+        if self._workflow is None or self._group is not None:
+            yield
+            return
+        self._group = title
+        try:
+            yield
+        finally:
+            is_open, self._group = not self._group, None
+            if is_open:
+                with suppress(OSError):
+                    self._workflow.send_command("endgroup", "")
 
     def redraw(self, text: str = "") -> None:
         """Replace the status line on stderr, cut at the width of the terminal, or remove it. Call it only if `is_redrawn`."""
@@ -370,6 +419,9 @@ class Terminal:
 
     def _write_message(self, message: str) -> None:
         with self.aside:
+            if self._workflow and self._group:
+                self._workflow.send_command("group", escape_unprintable(self._group))
+                self._group = ""
             self.streams.stderr.write(message)
             self.streams.stderr.flush()
 

@@ -125,6 +125,8 @@ def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
     """Show a diagnosis in one line, unless it is part of the JSON."""
     if diagnosis is not None and not _is_script(app):
         app.terminal.note(diagnosis.line)
+    if diagnosis is not None and app.summary:
+        app.summary.note(diagnosis.line)
 
 
 def _is_script(app: App) -> bool:
@@ -305,7 +307,11 @@ def ssh_errors(result: RunResult) -> list[SshFailedError]:
 
 def worker_labels(results: Iterable[WorkerResult]) -> str:
     """Return the labels of workers, consecutive numbers as a range: `0-3,5`."""
-    names = [result.target.label for result in results]
+    return label_ranges([result.target.label for result in results])
+
+
+def label_ranges(names: Sequence[str]) -> str:
+    """Return labels of workers, consecutive numbers as a range."""
     if not all(name.isdigit() for name in names):
         return ", ".join(names)
     return ",".join(number_ranges(map(int, names)))
