@@ -40,6 +40,14 @@ def test_log_lines_have_the_time_of_day(
 
 
 @one_face
+def test_unknown_setting_fails_before_a_change(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, said, code = tpuctl(*UP, "--no-wait", TPUCTL_TIMESTAMPS="maybe")
+
+    message = "TPUCTL_TIMESTAMPS: `timestamps` is `maybe`: it must be one of auto, on, off"
+    assert (said.splitlines()[0], code, sandbox.changes()) == (f"error: {message}", 2, [])
+
+
+@one_face
 def test_log_has_no_time_on_the_error_that_ends_the_command(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING")
 
