@@ -28,8 +28,8 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def end(tpuctl: Console, name: str = "demo", **environ: str) -> str | None:
-    found: str | None = json.loads(tpuctl("status", name, "-o", "json", **environ)[0]).get("expires")
+def end(tpuctl: Console, name: str = "demo", **environ: Any) -> str | None:
+    found: str | None = json.loads(tpuctl("status", name, "-o", "json", **environ)[0])[0].get("expires")
     return found
 
 

@@ -249,7 +249,7 @@ def test_recreated_node_keeps_its_end(tpuctl: Console, sandbox: Sandbox, watch: 
     watch(happens=lambda: sandbox.fault("preempt"))
 
     assert sandbox.changes() == ["delete", "create"]
-    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])["expires"] == "2026-01-01T02:00:00Z"
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["expires"] == "2026-01-01T02:00:00Z"
 
 
 @one_face

@@ -373,7 +373,7 @@ _SPECS: Final = (
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
     ),
-    _any("output", _TEXT, "output format", choices=("table", "tsv", "json", "yaml", "name")),
+    _any("output", _TEXT, "output format", choices=("table", "wide", "tsv", "json", "yaml", "name")),
     _any(
         "timestamps",
         _TEXT,
