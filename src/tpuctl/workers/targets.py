@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.app import authorize_key
 from tpuctl.errors import TpuctlError
 from tpuctl.nodes.commands.node_lookup import select_nodes
-from tpuctl.nodes.commands.selection_options import GivenSelection, SelectionOptions
+from tpuctl.nodes.commands.selection_options import parse_labelled
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh.connection import Target, save_host_keys
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node, WorkerSet
+    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 
 def find_node(app: App, text: str) -> Node:
@@ -29,8 +30,7 @@ def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> li
 
     Raises `NotFoundError` if none matches, and `ServiceUnavailableError` if a zone did not answer for a glob or a label.
     """
-    names = [without_login(app, text) for text in nodes]
-    selection = GivenSelection(tuple(names), SelectionOptions(selector=tuple(labels))).parse(app)
+    selection = parse_labelled(app, [without_login(app, text) for text in nodes], labels)
     return list(select_nodes(app, selection).complete())
 
 

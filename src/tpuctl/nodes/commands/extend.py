@@ -11,7 +11,7 @@ import click
 from tpuctl.app.options import cli_command, complete_node
 from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
-from tpuctl.nodes.commands.selection_options import GivenSelection, SelectionOptions, label_option
+from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
 from tpuctl.nodes.commands.time_options import MomentType, check_time_left, next_moment, note_clock_difference
 from tpuctl.nodes.expiry import extended_expiry
 
@@ -133,7 +133,7 @@ def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> 
     from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # as above
 
-    selection = GivenSelection(names, SelectionOptions(selector=selector)).parse(app)
+    selection = parse_labelled(app, names, selector)
     if not selection.is_by_name:
         return list(select_nodes(app, selection).complete())
     found: list[Node] = []

@@ -115,8 +115,15 @@ class GivenSelection:
             is_all=options.select_all,
         )
         if selection.is_empty:
-            raise InvalidInputError("no nodes given", hint="name them, or use `--all`, `--mine` or `-l KEY=VALUE`")
+            raise InvalidInputError("no nodes given", hint="name them, or use `-l KEY=VALUE`, `--mine` or `--all`")
         return selection
+
+
+def parse_labelled(app: App, names: Sequence[str], labels: Sequence[str]) -> Selection:
+    """Return the selection of a command that has only names and `-l`. Raises `InvalidInputError` without any."""
+    if not names and not labels:
+        raise InvalidInputError("no nodes given", hint="name them, or use `-l KEY=VALUE`")
+    return GivenSelection(tuple(names), SelectionOptions(selector=tuple(labels))).parse(app)
 
 
 def parse_names(app: App, texts: Sequence[str]) -> tuple[Any, ...]:  # of `NamePattern`, which --help need not import

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options
 from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_items, parse_pairs
-from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
+from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.models.spec import check_labels, check_tags
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.commands.dry_run import show_plan
@@ -74,8 +74,16 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
-    chosen = selection.parse(app)
-    selected = select_nodes(app, chosen)
+    try:
+        chosen = selection.parse(app)
+        selected = select_nodes(app, chosen)
+    except (InvalidInputError, NotFoundError):
+        if not wanted.metadata or len(selection.names) < 2:
+            raise
+        raise InvalidInputError(
+            f"one of the {len(selection.names)} names is no node; it is not shown, because it may be part of a secret value",
+            hint="quote a value of `--metadata` that contains spaces",
+        ) from None
     recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
     if dry_run:
         changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted))}
