@@ -19,10 +19,11 @@ import click
 from click.core import ParameterSource
 
 from tpuctl.app.app import App, check_state_folder, journal_folders
+from tpuctl.app.suggestions import mistyped_words, suggest_word
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match, escape_undecodable
+from tpuctl.names import escape_undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -334,7 +335,11 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
         name = error.option_name.split("=")[0]
         params = command.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
-        near = name if name in FOREIGN_OPTIONS else closest_match(name, known) or closest_match(name, FOREIGN_OPTIONS)
+        near = (
+            name
+            if name in FOREIGN_OPTIONS
+            else suggest_word(name, known) or min(mistyped_words(name, FOREIGN_OPTIONS), default=None)
+        )
         if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
             near = "--yes"
         if near == "--yes" and isinstance(command, click.Group):
@@ -405,7 +410,7 @@ class CommandGroup(click.Group):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:
         """Return the command that was probably meant, None if no name is similar."""
-        return closest_match(word, self.list_commands(ctx))
+        return suggest_word(word, self.list_commands(ctx))
 
 
 class LazyGroup(CommandGroup):
@@ -444,7 +449,7 @@ class LazyGroup(CommandGroup):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
         """Return the command that was probably meant by a word of another tool, or a mistyped one."""
-        return self._elsewhere.get(word) or closest_match(word, [*self._table, *self._aliases])
+        return self._elsewhere.get(word) or suggest_word(word, [*self._table, *self._aliases])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
@@ -499,7 +504,7 @@ def show_usage_error(error: click.ClickException, terminal: Terminal, *, form: O
             message = _restyled(error.format_message())
             if error.param is not None and isinstance(error.param.type, click.Choice):
                 wrong = re.match(r"'([^']*)'", error.message)
-                if choice := closest_match(wrong[1], map(str, error.param.type.choices)) if wrong else None:
+                if choice := suggest_word(wrong[1], [*map(str, error.param.type.choices)]) if wrong else None:
                     hint = f"did you mean `{choice}`?"
         case click.UsageError() if (
             _UNEXPECTED_ARGUMENT.match(error.message)
