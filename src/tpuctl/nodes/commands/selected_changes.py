@@ -14,6 +14,7 @@ from tpuctl.nodes.costs import CostFacts, node_costs
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.garbage_removal import fetch_group
 from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.nodes.tear_down import DeletionTarget, group_target
 from tpuctl.output.terminal import Cell
@@ -125,7 +126,9 @@ def _missing_names(
         if pattern.is_glob:
             continue
         found = [group for group in groups if any(map(pattern.matches, group.all_names))]
-        if len({group.zone for group in found}) > 1:
+        races = {race_id_of(group.request, pattern.node_id) if group.request else "" for group in found}
+        is_one_race = len(races) == 1 and "" not in races
+        if len({group.zone for group in found}) > 1 and not is_one_race:
             places = [NodeName(group.project, group.zone, group.id) for group in found]
             raise several_nodes_error(pattern.node_id, places)
         if not found and unreachable:
