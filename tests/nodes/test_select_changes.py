@@ -67,10 +67,10 @@ def test_down_shows_what_a_pattern_selects_and_asks(tpuctl: Console, sweep: Sand
         ["sweep-1", ZONE, "v4-8", "READY"],
         ["sweep-2", ZONE, "v4-8", "READY"],
         ["sweep-10", EAST, "v6e-8", "STOPPED"],
-        ["sweep-q", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
+        ["sweep-20", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
     ]
     assert lines[1].split()[4:6] == ["3d", "you_example-com"]
-    question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-q`, with their boot disks?"
+    question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-20`, with their boot disks?"
     assert (out, lines[5:], code) == ("", [f"{question} [y/N] error: nothing was done"], 1)
     assert left(sweep) == EVERYTHING
 
@@ -305,8 +305,8 @@ def test_update_changes_the_labels_of_all_selected_nodes(tpuctl: Console, sweep:
 def test_status_shows_nodes_and_waiting_requests_of_a_pattern(tpuctl: Console, sweep: Sandbox) -> None:
     out, _, code = tpuctl("status", "sweep-*", "-o", "json")
 
-    names = [one.get("nodeId") or one["queuedResourceId"] for one in json.loads(out)]
-    assert (sorted(names), code) == (["sweep-1", "sweep-10", "sweep-2", "sweep-q"], 0)
+    names = [one["nodeId"] for one in json.loads(out)]
+    assert (sorted(names), code) == (["sweep-1", "sweep-10", "sweep-2", "sweep-20"], 0)
 
 
 def test_table_shows_a_hostile_label_escaped(tpuctl: Console, sandbox: Sandbox) -> None:
