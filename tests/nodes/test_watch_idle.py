@@ -20,7 +20,7 @@ case "$program" in
 esac
 exit 0
 """
-IDLE = '{"inUse":[],"unknown":[],"age":0,"last":""}'
+IDLE = '{"inUse":[],"unknown":[],"uses":[],"age":0,"last":""}'
 OWNED = {"tpuctl-owner": "ada"}
 
 

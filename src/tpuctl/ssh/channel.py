@@ -459,9 +459,14 @@ def open_agent(
         channel.close(patience)
 
 
-def on_each_worker(function: Callable[[ItemT], ResultT], workers: Iterable[ItemT]) -> list[Outcome[ItemT, ResultT]]:
-    """Call `function` for each worker, some at a time. Raises `SshProgramMissingError`, the same for all workers."""
-    outcomes = fan_out(function, workers, limit=MAX_CHANNELS)
+def on_each_worker(
+    function: Callable[[ItemT], ResultT], workers: Iterable[ItemT], *, deadline: timedelta | None = None
+) -> list[Outcome[ItemT, ResultT]]:
+    """Call `function` for each worker, some at a time, until a `deadline` as in `fan_out`.
+
+    Raises `SshProgramMissingError`, the same for all workers.
+    """
+    outcomes = fan_out(function, workers, limit=MAX_CHANNELS, deadline=deadline)
     for outcome in outcomes:
         if isinstance(outcome.error, SshProgramMissingError):
             raise outcome.error

@@ -18,6 +18,7 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.nodes.commands.busy_nodes import if_idle_option
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -36,6 +37,7 @@ class ChangeOptions:
     skip_validation: bool = False
     force_lease: bool = False
     all_nodes: bool = False
+    if_idle: bool = False
     yes: bool = False
 
 
@@ -68,15 +70,20 @@ def start(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those 
 @timeout_option
 @no_wait_option
 @skip_validation_option
+@if_idle_option
 @events_option
 @dry_run_option
+@yes_option
 def stop(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those of ChangeOptions
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
+
+    On a terminal it asks before it stops a node in use.
 
     \b
     Examples:
       tpuctl stop trainer
       tpuctl stop trainer-0 trainer-1 --no-wait
+      tpuctl stop trainer --if-idle
     """
     from tpuctl.nodes.commands.state_changes import stop_nodes  # noqa: PLC0415  # as above
 
@@ -89,6 +96,7 @@ def stop(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those o
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
@@ -112,6 +120,7 @@ def delete(
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option

@@ -18,6 +18,7 @@ from tpuctl.app.options import (
 from tpuctl.app.ssh_options import close_shared_connections, route_options, with_reachable_goal
 from tpuctl.errors import NotConfirmedError
 from tpuctl.nodes.actions import reset_node
+from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
 from tpuctl.nodes.conditions import Policy, Verb
@@ -54,6 +55,7 @@ _QUESTIONS = {
 @route_options
 @timeout_option
 @force_lease_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
@@ -67,6 +69,7 @@ def command(
     events: str | None,
     dry_run: bool,
     force_lease: bool,
+    if_idle: bool,
     yes: bool,
 ) -> None:
     """Restart, reboot or recreate a node, and wait until it is usable again.
@@ -86,7 +89,8 @@ def command(
         steps = tuple(PlanStep(verb, found.name, "requested") for verb in _VERBS[chosen])
         show_plan(app, steps, spec=None, node=found)
         return
-    if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
+    in_use = use_in_question(app, [found], if_idle=if_idle, yes=yes)
+    if not app.terminal.confirm(in_use + _QUESTIONS[chosen].format(found.name.node_id), yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = Policy(goal=choose_goal(app, goal), timeout=deadline(app, timeout))
     policy = with_reachable_goal(app, policy, found.name, goal=goal, node=found)

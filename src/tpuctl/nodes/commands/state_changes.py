@@ -10,6 +10,7 @@ from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.conditions import Condition, Policy, Verb
@@ -69,6 +70,8 @@ def _change_nodes(
     if options.dry_run:
         show_plan(app, tuple(PlanStep(verb, node.name, "requested") for node in needed), spec=None, node=None)
         return ExitCode.OK
+    if verb is Verb.STOP:
+        _confirm_stop(app, needed, options)
     names = " ".join(texts)
     with (
         app.progress(events=options.events) as progress,
@@ -110,7 +113,7 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
         show_plan(app, tuple(steps), spec=None, node=None)
         _note_missing(app, missing, by)
         return ExitCode.OK
-    _confirm(app, targets, yes=options.yes)
+    _confirm(app, targets, options)
     with app.progress(events=options.events) as progress:
         context = app.context(progress)
         # Another client may be about to recreate a missing node: end its work, and delete what it has created.
@@ -120,7 +123,7 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
             if end_absent_node(context, app.place, reference, by=by)
         ]
     late = [target for target in created if target]
-    _confirm(app, late, yes=options.yes)
+    _confirm(app, late, options)
     late_ids = {target.name.node_id for target in late}
     targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
     names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
@@ -152,15 +155,26 @@ def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
         app.terminal.note(gone if by == "down" else absent_error(reference, app.place).message)
 
 
-def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
+def _confirm_stop(app: App, nodes: list[Node], options: ChangeOptions) -> None:
+    """Ask a person whether nodes in use may be stopped. Raises `NotConfirmedError` if the user refuses."""
+    in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
+    names = ", ".join(f"`{node.name.node_id}`" for node in nodes)
+    if in_use and not app.terminal.confirm(f"{in_use}stop {names}?", yes=options.yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
+    in_use = use_in_question(
+        app, [target.node for target in targets if target.node], if_idle=options.if_idle, yes=options.yes
+    )
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
     disks = sum(target.node is not None for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
     if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
         also += f", and the requests of the same race in {', '.join(racing)}"
-    if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
+    if targets and not app.terminal.confirm(f"{in_use}delete {what}{also}?", yes=options.yes):
         raise NotConfirmedError("nothing was done")
 
 
