@@ -37,9 +37,9 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
         return ""
     uses = find_node_uses(app, nodes)
     if if_idle:
-        _require_idle(nodes, uses)
-    told = [node for node in nodes if uses[node.name].uses or uses[node.name].was_examined]
-    return "".join(f"{text}; " for node in told if (text := describe_use(node, uses[node.name])))
+        require_idle(nodes, uses)
+    examined = [node for node in nodes if uses[node.name].uses or uses[node.name].was_examined]
+    return "".join(f"{text}; " for node in examined if (text := describe_use(node, uses[node.name])))
 
 
 def find_node_uses(app: App, nodes: Sequence[Node]) -> Mapping[NodeName, NodeUse]:
@@ -68,7 +68,8 @@ def _with_lease(app: App, name: NodeName, use: NodeUse) -> NodeUse:
     return replace(use, uses=(*use.uses, str(lease))) if lease and not lease.record.ended else use
 
 
-def _require_idle(nodes: Sequence[Node], uses: Mapping[NodeName, NodeUse]) -> None:
+def require_idle(nodes: Sequence[Node], uses: Mapping[NodeName, NodeUse]) -> None:
+    """Raise `ConflictError`, which says who uses them, unless all nodes are known to be idle."""
     busy = [text for node in nodes if (text := describe_use(node, uses[node.name]))]
     if busy:
         hint = "nothing was done; leave out `--if-idle` to do it all the same"
