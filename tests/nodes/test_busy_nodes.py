@@ -275,3 +275,34 @@ def test_run_of_tpuctl_that_holds_the_lease_counts_as_use(
     in_use = "`demo` (created by ann) is in use: `watch on desk pid 7` holds the lease, renewed 0s ago"
     assert refused == ("", said(f"error: {in_use}", REFUSED), 8)
     assert sandbox.changes() == []
+
+
+@one_face
+def test_run_says_first_which_job_uses_the_node(tpuctl: Console, worker: Worker) -> None:
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    out, err, code = tpuctl("run", "demo", "--", "echo", "done")
+    refused = tpuctl("run", "demo", "--if-idle", "--", "touch", "begun")
+    os.close(handle)
+
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+    assert (out, err, code) == ("done\n", f"{in_use}\n", 0)
+    assert refused == ("", said(f"error: {in_use}", REFUSED), 8)
+    assert not (worker.root / "begun").exists()
+
+
+@one_face
+def test_run_says_first_which_process_has_locked_the_tpu(tpuctl: Console, worker: Worker) -> None:
+    worker.lock_file.touch()
+    with worker.locked():
+        out, err, code = tpuctl("run", "demo", "--", "echo", "done")
+
+    assert re.fullmatch(rf"`demo` is in use: process `python[\w.]*` of {USER} on the TPU, for \d+s\n", err)
+    assert (out, code) == ("done\n", 0)
+
+
+@one_face
+def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> None:
+    worker.lock_file.touch()
+
+    assert tpuctl("run", "demo", "--if-idle", "--", "echo", "done") == ("done\n", "", 0)

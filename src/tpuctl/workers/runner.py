@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
+from tpuctl.nodes.node_use import NodeUse, describe_worker_uses
 from tpuctl.ssh.channel import AgentError
+from tpuctl.ssh.tpu_devices import LOCK_FILE
 from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerPhase, WorkerResult, WorkerSession
 
@@ -85,6 +87,7 @@ class RunRequest:
             "limit": limit.total_seconds() if limit else 0,
             "offsets": (0, 0),
             "must_exist": False,
+            "lock_file": LOCK_FILE,
         }
 
 
@@ -233,12 +236,22 @@ class RemoteRunner:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
                 return
             self._may_start = True
+            self._note_uses()
         ready = [session for session in self._sessions if session.phase is WorkerPhase.READY]
         if self._request.batch is not None:
             running = sum(session.phase is WorkerPhase.RUNNING for session in self._sessions)
             ready = ready[: max(0, self._request.batch - running)]
         for session in ready:
             session.start()
+
+    def _note_uses(self) -> None:
+        """Say what uses the workers before the command is started there."""
+        nodes = {session.target.node.name: session.target.node for session in self._sessions}
+        for name, node in nodes.items():
+            mine = [session for session in self._sessions if session.target.node.name == name]
+            uses = ((session.target.worker, use) for session in mine for use in session.uses)
+            if words := NodeUse(describe_worker_uses(uses, node.workers)).words:
+                self._streams.note(None, f"`{name.node_id}` is in use: {words}")
 
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""

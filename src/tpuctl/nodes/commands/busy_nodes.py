@@ -42,11 +42,16 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
     return "".join(f"{text}; " for node in examined if (text := describe_use(node, uses[node.name])))
 
 
-def find_node_uses(app: App, nodes: Sequence[Node]) -> Mapping[NodeName, NodeUse]:
-    """Return what uses the nodes: what their workers report within 5 s, and other runs of tpuctl that hold their leases."""
+def find_node_uses(app: App, nodes: Sequence[Node], *, counts_leases: bool = True) -> Mapping[NodeName, NodeUse]:
+    """Return what uses the nodes: what their workers report within 5 s, and other runs of tpuctl that hold their leases.
+
+    A run that only keeps a node alive, such as `watch`, is no obstacle for one more command: see `counts_leases`.
+    """
     from tpuctl.nodes.idle_workers import examine_uses  # noqa: PLC0415  # only if workers are asked
 
     uses = examine_uses(app.workers, nodes, LOOK_TIMEOUT)
+    if not counts_leases:
+        return uses
     return {node.name: _with_lease(app, node.name, uses[node.name]) for node in nodes}
 
 

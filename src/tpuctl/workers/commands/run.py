@@ -57,6 +57,11 @@ class RunFlags:
         help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
     )
     partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
+    if_idle: bool = option(
+        "--if-idle",
+        is_flag=True,
+        help="Fail if a job, a TPU process or an ssh session uses a node, or if a worker does not answer within 5 s.",
+    )
     fail_fast: bool = option(
         "--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker."
     )
@@ -212,9 +217,17 @@ def command(
 
         if len(nodes) > 1 or selector:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
+        if flags.if_idle:
+            hint = "`--exclusive` fails if the node already exists"
+            raise InvalidInputError("`--if-idle` is for nodes that exist, not for `--up`", hint=hint)
         return run_one_off(app, nodes[0] if nodes else None, job, request)
-    found = find_targets(app, find_nodes(app, nodes, selector), workers)
+    chosen = find_nodes(app, nodes, selector)
+    found = find_targets(app, chosen, workers)
     await_key(app, found)
+    if flags.if_idle:
+        from tpuctl.nodes.commands.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+
+        require_idle(chosen, find_node_uses(app, chosen, counts_leases=False))
     return run_and_show(app, found, request)
 
 
