@@ -50,8 +50,8 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`tpuctl ssh` has no option `--strict-host-key-checking`",
             "not needed: host keys are always checked",
         ),
-        (("stop", "demo", "--yes"), "`tpuctl stop` has no option `--yes`", ASKS_NOTHING),
-        (("stop", "demo", "--force"), "`tpuctl stop` has no option `--force`", ASKS_NOTHING),
+        (("start", "demo", "--yes"), "`tpuctl start` has no option `--yes`", ASKS_NOTHING),
+        (("start", "demo", "--force"), "`tpuctl start` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
         (("run", "--", "true"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
         (("jobs",), "no nodes given", "name them, or use `-l KEY=VALUE`"),
@@ -86,8 +86,12 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "invalid value for `--max-restarts`: -1 is not in the range x>=0",
             "see `tpuctl up --help`",
         ),
-        ((*UP, "--type", "v5e-16"), "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?"),
-        ((*UP, "--type", "v4"), "`v4` is not an accelerator type", "did you mean `v4-8`?"),
+        (
+            (*UP, "--type", "v5-16"),
+            "`v5-16` may mean two types",
+            "choose `v5litepod-16` (16 chips) or `v5p-16` (8 chips)",
+        ),
+        ((*UP, "--type", "v4"), "`v4` is a generation without a size", "name a size, such as `v4-8` (4 chips), "),
         (
             (*UP, "--type", "nonsense"),
             "`nonsense` is not an accelerator type",
@@ -453,7 +457,12 @@ def test_explain_takes_a_long_word_as_a_message(offline: Console) -> None:
             "types of that size are `v2-8`, `v3-8`, `v4-8`, `v5litepod-8`, `v5p-8`, `v6e-8`; see `tpuctl types`",
             id="unknown-generation",
         ),
-        pytest.param("v5e-16", "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?", id="spelling"),
+        pytest.param(
+            "v5e-16",
+            "no node `v5e-16`",
+            "as a type it is `v5litepod-16`: `tpuctl check v5litepod-16`",
+            id="spelling",
+        ),
     ],
 )
 def test_check_of_a_mistyped_type_suggests_the_nearest(tpuctl: Console, name: str, message: str, hint: str) -> None:
