@@ -211,19 +211,20 @@ def test_missing_project_lists_the_searched_sources(bare: Console) -> None:
             "core/project of gcloud's configuration\n"
             "  hint: pass `--project PROJECT`, set `TPUCTL_PROJECT`, run `tpuctl config set project PROJECT` "
             "or run `gcloud config set core/project PROJECT`\n"
+            "  hint: try it without an account: `export TPUCTL_SANDBOX=1`\n"
         ),
         2,
     )
 
 
 def test_missing_zone_lists_zones_that_offer_the_type(tpuctl: Console, sandbox: Sandbox) -> None:
-    assert tpuctl("up", "demo", "--type", "v4-8") == (
+    assert tpuctl("up", "demo", "--type", "v5p-8") == (
         "",
         (
             "error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, "
             f"tpuctl.yaml (none here or above), {tpuctl.environ['HOME']}/.config/tpuctl/config.yaml, "
             "compute/zone of gcloud's configuration\n"
-            "  hint: v4-8 is offered in us-central2-b\n"
+            "  hint: v5p-8 is offered in us-central1-a, us-east5-a, europe-west4-b\n"
             "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, run `tpuctl config set zone ZONE` "
             "or run `gcloud config set compute/zone ZONE`\n"
         ),
@@ -238,6 +239,7 @@ def test_missing_credentials_hint_at_the_login_command(bare: Console) -> None:
     assert (out, code) == ("", 4)
     assert err.startswith("error: no credentials found in GOOGLE_APPLICATION_CREDENTIALS, `")
     assert "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS" in err
+    assert err.endswith("  hint: try it without an account: `export TPUCTL_SANDBOX=1`\n")
 
 
 @pytest.mark.parametrize(
