@@ -306,3 +306,18 @@ def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> No
     worker.lock_file.touch()
 
     assert tpuctl("run", "demo", "--if-idle", "--", "echo", "done") == ("done\n", "", 0)
+
+
+@one_face
+def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, worker: Worker) -> None:
+    assert tpuctl("update", "demo", "--labels", "tpuctl-owner=ann")[2] == 0
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    person = tpuctl("status", "demo", terminal=True, NO_COLOR="1")[0]
+    piped = tpuctl("status", "demo")[0]
+    os.close(handle)
+    idle = tpuctl("status", "demo", terminal=True, NO_COLOR="1")[0]
+
+    assert f"in use    job `train` of {USER} (./train.sh), for 1h30m\n" in person
+    assert "owner     ann\n" in person
+    assert "in use" not in piped + idle

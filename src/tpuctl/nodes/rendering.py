@@ -87,6 +87,8 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {workers}", ""
     yield "version", node.runtime_version, ""
     yield "tier", str(node.tier), ""
+    if node.owner:
+        yield "owner", node.owner, ""
     if node.created:
         yield "created", f"{format_timestamp(node.created)} ({format_duration(now - node.created)} ago)", ""
     if node.expires:

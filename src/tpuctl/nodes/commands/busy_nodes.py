@@ -11,7 +11,7 @@ import click
 from tpuctl.errors import ConflictError, TpuctlError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -62,6 +62,13 @@ def describe_use(node: Node, use: NodeUse) -> str:
     created = f" (created by {node.owner})" if node.owner else ""
     verb = "is in use" if use.uses else "may be in use"
     return f"`{node.name.node_id}`{created} {verb}: {use.words}"
+
+
+def use_details(use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
+    """Yield label, text and style of what uses a node; nothing if its workers were not asked and no other run holds it."""
+    lines = [] if use is None else [*use.uses, *([use.unknown] if use.unknown and use.was_examined else [])]
+    for index, line in enumerate(lines):
+        yield "" if index else "in use", line, "yellow"
 
 
 def _with_lease(app: App, name: NodeName, use: NodeUse) -> NodeUse:

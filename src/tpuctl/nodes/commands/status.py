@@ -8,15 +8,18 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command, nodes_argument
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
+from tpuctl.nodes.commands.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.locate import find_request
 from tpuctl.nodes.rendering import node_details, node_json, nodes_view
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.node_use import NodeUse
     from tpuctl.output.terminal import Terminal
 
 
@@ -25,7 +28,8 @@ if TYPE_CHECKING:
 def command(app: App, *, nodes: tuple[str, ...]) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
-    A node that does not exist yet is shown by the queued resource that requests it.
+    A node that does not exist yet is shown by the queued resource that requests it. On a terminal it also asks the workers, for
+    at most 5 s, which jobs, TPU processes and ssh sessions use them.
 
     \b
     Examples:
@@ -36,10 +40,11 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
     found = [_find(app, node) for node in nodes]
 
     def show(terminal: Terminal) -> None:
+        uses = find_node_uses(app, nodes_found) if terminal.is_interactive else {}
         for index, each in enumerate(found):
             if index:
                 terminal.write("")
-            terminal.details(_details(app, each))
+            terminal.details(_details(app, each, uses))
 
     nodes_found = [each for each in found if isinstance(each, Node)]
     if len(nodes_found) == len(found):
@@ -68,10 +73,13 @@ def _find(app: App, text: str) -> Node | QueuedResource:
         return request
 
 
-def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str, str]]:
-    """Yield the details of a node and of the queued resource that owns it, or of the queued resource alone."""
+def _details(
+    app: App, found: Node | QueuedResource, uses: Mapping[NodeName, NodeUse]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the details of a node, what uses it and the queued resource that owns it, or of the queued resource alone."""
     if isinstance(found, Node):
         yield from node_details(found, app.now())
+        yield from use_details(uses.get(found.name))
         request = _owner(app, found)
         yield "cost", _cost_words(app, found, request), ""
         if request:
