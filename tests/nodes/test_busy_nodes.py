@@ -321,3 +321,33 @@ def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, worker: Worke
     assert f"in use    job `train` of {USER} (./train.sh), for 1h30m\n" in person
     assert "owner     ann\n" in person
     assert "in use" not in piped + idle
+
+
+@one_face
+def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox, "spare", state="STOPPED")
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+    _, refused, code = tpuctl("down", "--all", "--if-idle", "--yes")
+    _, asked, _ = tpuctl("down", "--all", stdin="n\n")
+    _, stop, _ = tpuctl("stop", "--state", "READY", stdin="n\n")
+    os.close(handle)
+
+    assert refused.endswith(said(f"error: {in_use}", REFUSED))
+    assert asked.endswith(f"{in_use}; delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done\n")
+    assert stop.endswith(f"{in_use}; stop `demo`? [y/N] error: nothing was done\n")
+    assert (code, changes(sandbox)) == (8, [])
+
+
+@one_face
+def test_every_node_of_a_queued_resource_is_examined(tpuctl: Console, sandbox: Sandbox) -> None:
+    request = sandbox.add_queued_resource("pair", zone=ZONE, node_ids=("pair-0", "pair-1"))
+    put(sandbox, "pair-0", state="PREEMPTED", queuedResource=request["name"])
+    put(sandbox, "pair-1", state="REPAIRING", queuedResource=request["name"])
+
+    refused = tpuctl("down", "pair", "--all-nodes", "--if-idle", "--yes")
+
+    unknown = "`pair-1` may be in use: its state is REPAIRING"
+    assert refused == ("", said(f"error: {unknown}", REFUSED), 8)
+    assert sandbox.changes() == []

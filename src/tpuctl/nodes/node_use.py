@@ -95,7 +95,7 @@ def use_by_state(node: Node) -> NodeUse | None:
         return None
     if node.state in _WITHOUT_PROGRAMS:
         return NodeUse()
-    return NodeUse(unknown=f"whether it is used is unknown: its state is {node.state}", was_examined=False)
+    return NodeUse(unknown=f"its state is {node.state}", was_examined=False)
 
 
 def describe_worker_uses(uses: Iterable[tuple[int, WorkerUse]], workers: int) -> tuple[str, ...]:
