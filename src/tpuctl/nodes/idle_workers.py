@@ -19,7 +19,7 @@ from tpuctl.nodes.garbage import Idleness
 from tpuctl.nodes.node_use import MOST_USES, NodeUse, WorkerUse, describe_worker_uses, parse_use, use_by_state
 from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_line, parse_seconds
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker, open_agent
-from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.connection import Connection, Target, save_host_keys
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
 
 if TYPE_CHECKING:
@@ -62,8 +62,17 @@ def examine_nodes(workers: SshWorkers, nodes: Sequence[Node], now: datetime) -> 
     }
 
 
-def examine_uses(workers: SshWorkers, nodes: Sequence[Node], within: timedelta) -> Mapping[NodeName, NodeUse]:
-    """Ask the workers of READY nodes what uses them now; a worker without an answer `within` this time is unknown."""
+def examine_uses(
+    workers: SshWorkers,
+    nodes: Sequence[Node],
+    within: timedelta,
+    *,
+    ssh_options: Callable[[Connection], tuple[str, ...] | None] = lambda _: None,
+) -> Mapping[NodeName, NodeUse]:
+    """Ask the workers of READY nodes what uses them now; a worker without an answer `within` this time is unknown.
+
+    `ssh_options` returns the options of the shared connection, None without one.
+    """
     found = {node.name: known for node in nodes if (known := use_by_state(node))}
     ready = [node for node in nodes if node.name not in found]
     if not ready:
@@ -73,7 +82,7 @@ def examine_uses(workers: SshWorkers, nodes: Sequence[Node], within: timedelta) 
         return found | {node.name: unknown for node in ready}
 
     def ask(target: Target) -> WorkerIdleness:
-        return fetch_idleness(target, with_traces=False, within=within)
+        return fetch_idleness(target, with_traces=False, within=within, shared=ssh_options(target.connection))
 
     until = timedelta(seconds=time.monotonic()) + within
     with limit_cloud_calls(SystemClock(), within):
@@ -128,14 +137,20 @@ def _connect(workers: SshWorkers, node: Node) -> list[Target]:
     ]
 
 
-def fetch_idleness(target: Target, *, with_traces: bool = True, within: timedelta = _TIMEOUT) -> WorkerIdleness:
+def fetch_idleness(
+    target: Target,
+    *,
+    with_traces: bool = True,
+    within: timedelta = _TIMEOUT,
+    shared: tuple[str, ...] | None = None,
+) -> WorkerIdleness:
     """Ask one worker, without traces only for its present use. Raises `AgentError` and `UnexpectedAnswerError`.
 
     Raises `SshProgramMissingError` without an ssh client.
     """
     logs = LOG_FOLDER if with_traces else None
     request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs}
-    with open_agent(target, "worker_use", request, as_root=True, connect_within=within) as channel:
+    with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
         return parse_idleness(channel.read(within))
 
 

@@ -47,9 +47,10 @@ def find_node_uses(app: App, nodes: Sequence[Node], *, counts_leases: bool = Tru
 
     A run that only keeps a node alive, such as `watch`, is no obstacle for one more command: see `counts_leases`.
     """
+    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # as below
     from tpuctl.nodes.idle_workers import examine_uses  # noqa: PLC0415  # only if workers are asked
 
-    uses = examine_uses(app.workers, nodes, LOOK_TIMEOUT)
+    uses = examine_uses(app.workers, nodes, LOOK_TIMEOUT, ssh_options=present_connection_options(app))
     if not counts_leases:
         return uses
     return {node.name: _with_lease(app, node.name, uses[node.name]) for node in nodes}
