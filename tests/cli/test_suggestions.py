@@ -12,13 +12,42 @@ from tests.conftest import Console
 from tpuctl.app.suggestions import Harm, harm_of, suggest_word
 from tpuctl.cli.tree import command_tree
 
-HARMLESS = {
-    "attach", "bundle", "check", "completion", "config", "cost", "describe", "doctor", "env", "exec", "explain", "get", "history",
-    "install", "jobs", "list", "log", "logs", "ls", "migrate", "options", "path", "queue", "sandbox", "serve", "show", "ssh",
-    "ssh-config", "ssh-key", "status", "types", "version", "versions", "wait", "print", "help",
-}  # fmt: skip
+HARMLESS = set(
+    [
+        "attach",
+        "bundle",
+        "check",
+        "completion",
+        "config",
+        "cost",
+        "describe",
+        "doctor",
+        "env",
+        "exec",
+        "explain",
+        "help",
+        "history",
+        "jobs",
+        "list",
+        "logs",
+        "ls",
+        "options",
+        "queue",
+        "sandbox",
+        "serve",
+        "show",
+        "ssh",
+        "ssh-config",
+        "ssh-key",
+        "status",
+        "types",
+        "version",
+        "versions",
+        "wait",
+    ]
+)
 # The commands with the most harmful options.
-RISKY = {"tpuctl", "tpuctl down", "tpuctl gc", "tpuctl reset", "tpuctl run", "tpuctl queue cancel"}
+RISKY = {"tpuctl down", "tpuctl gc", "tpuctl queue cancel"}
 # Programs and words that people type by habit.
 HABITS = (
     "top",

@@ -82,7 +82,8 @@ def examine_uses(
         return found | {node.name: unknown for node in ready}
 
     def ask(target: Target) -> WorkerIdleness:
-        return fetch_idleness(target, with_traces=False, within=within, shared=ssh_options(target.connection))
+        shared = ssh_options(target.connection)
+        return fetch_idleness(target, has_programs=False, has_logins=False, within=within, shared=shared)
 
     until = timedelta(seconds=time.monotonic()) + within
     with limit_cloud_calls(SystemClock(), within):
@@ -140,16 +141,17 @@ def _connect(workers: SshWorkers, node: Node) -> list[Target]:
 def fetch_idleness(
     target: Target,
     *,
-    with_traces: bool = True,
+    has_programs: bool = True,
+    has_logins: bool = True,
     within: timedelta = _TIMEOUT,
     shared: tuple[str, ...] | None = None,
 ) -> WorkerIdleness:
-    """Ask one worker, without traces only for its present use. Raises `AgentError` and `UnexpectedAnswerError`.
+    """Ask one worker. Of past use, programs with the TPU and logins can be left out; jobs of tpuctl always count.
 
-    Raises `SshProgramMissingError` without an ssh client.
+    Raises `AgentError` and `UnexpectedAnswerError`, and `SshProgramMissingError` without an ssh client.
     """
-    logs = LOG_FOLDER if with_traces else None
-    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs}
+    logs = LOG_FOLDER if has_programs else None
+    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
         return parse_idleness(channel.read(within))
 

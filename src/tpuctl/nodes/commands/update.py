@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options
 from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_items, parse_pairs
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError
@@ -49,17 +50,22 @@ class UpdateOptions(GivenOptions):
         help="Metadata to set; keeps other keys.",
     )
     metadata_from_file: tuple[str, ...] = option(
-        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
+        "--metadata-from-file",
+        metavar="KEY=FILE,...",
+        multiple=True,
+        help="Metadata to set, with values from local files.",
     )
     remove_metadata: tuple[str, ...] = option(
         "--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove."
     )
-    description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
+    description: str | None = option(
+        "--description", metavar="TEXT", help="New description of the node; empty removes it."
+    )
 
 
 @cli_command("update")
 @selection_options()
-@takes_options(UpdateOptions, "wanted")
+@takes_options(UpdateOptions, "wanted", group=OptionGroup.NODE)
 @dry_run_option
 def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_run: bool) -> int:
     """Change the labels, network tags, metadata or description of nodes. Everything else stays unchanged.
