@@ -249,7 +249,7 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
     )
     assert sandbox.changes() == []
     assert tpuctl("down", f"{at}/queuedResources/demo", "--yes")[::2] == ("demo\n", 0)
-    assert tpuctl("list", "-o", "name")[0] == "demo\n"
+    assert tpuctl("list", "-o", "name")[0] == f"{ZONE}/demo\n"
     assert tpuctl("down", f"{at}/nodes/demo", "--yes")[::2] == ("demo\n", 0)
 
 

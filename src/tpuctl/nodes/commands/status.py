@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command
@@ -11,7 +10,9 @@ from tpuctl.models.node import Node
 from tpuctl.nodes.commands.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import find_request, incomplete_list_error
-from tpuctl.nodes.rendering import node_details, node_json, nodes_view
+from tpuctl.nodes.node_guard import describe_guard
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
+from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.node_use import NodeUse
     from tpuctl.nodes.selection import Selection
-    from tpuctl.output.terminal import Terminal
+    from tpuctl.output.terminal import Cell, Terminal
 
 
 @cli_command("status", is_short=True)
@@ -31,32 +32,40 @@ if TYPE_CHECKING:
 def command(app: App, *, selection: GivenSelection) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
-    A node that does not exist yet is shown by the queued resource that requests it. On a terminal it also asks the workers, for
-    at most 5 s, which jobs, TPU processes and ssh sessions use them.
+    A node that does not exist yet is shown by the queued resource that requests it. JSON is always an array. On a terminal it
+    also asks the workers, for at most 5 s, which jobs, TPU processes and ssh sessions use them.
 
     \b
     Examples:
       tpuctl status trainer
       tpuctl status us-central2-b/trainer -o yaml
       tpuctl status --mine --state READY
-      test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
+      test "$(tpuctl status trainer -o json | jq -r '.[0].health')" = HEALTHY
     """
     found, silent = _find_all(app, selection.parse(app))
 
     def show(terminal: Terminal) -> None:
+        nodes_found = [each for each in found if isinstance(each, Node)]
         uses = find_node_uses(app, nodes_found) if terminal.is_interactive else {}
         for index, each in enumerate(found):
             if index:
                 terminal.write("")
             terminal.details(_details(app, each, uses))
 
-    nodes_found = [each for each in found if isinstance(each, Node)]
-    if len(nodes_found) == len(found):
-        app.show(replace(nodes_view(nodes_found, app.now(), is_list=False), text=show))
-    else:
-        values = [_json(app, each) for each in found]
-        names = [each.name.node_id if isinstance(each, Node) else each.queued_resource_id for each in found]
-        app.show(View(value=lambda: values if len(values) > 1 else values[0], names=lambda: names, text=show))
+    def show_rows(terminal: Terminal) -> None:
+        layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
+        layout.write(terminal, [row for each in found for row in _rows(app, each)])
+
+    app.show(
+        View(
+            value=lambda: [value for each in found for value in _json(app, each)],
+            names=lambda: [
+                f"{each.name.zone}/{each.name.node_id}" if isinstance(each, Node) else each.short_name for each in found
+            ],
+            text=show,
+            tsv=show_rows,
+        )
+    )
     if silent:
         raise incomplete_list_error(silent)
 
@@ -102,6 +111,8 @@ def _details(
         yield from node_details(found, app.now())
         yield from use_details(uses.get(found.name))
         request = _owner(app, found)
+        if guard := describe_guard(app.journal.entries(found.name), found, app.now()):
+            yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
         if request:
             yield "queued", f"{request.queued_resource_id} {request.state}", ""
@@ -131,9 +142,19 @@ def _owner(app: App, node: Node) -> QueuedResource | None:
         return None
 
 
-def _json(app: App, found: Node | QueuedResource) -> dict[str, Any]:
+def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
+    """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
-        return node_json(found)
-    from tpuctl.nodes.queue_rendering import request_json, state_begin  # noqa: PLC0415  # most nodes exist
+        request = _owner(app, found)
+        return nodes_json(app, [found], (request,) if request else (), app.journal.entries)
+    from tpuctl.nodes.queue_rendering import waiting_json  # noqa: PLC0415  # most nodes exist
 
-    return request_json(found, state_begin(app.journal, found, app.project), app.project)
+    return [waiting_json(found, app.project, app.now())]
+
+
+def _rows(app: App, found: Node | QueuedResource) -> list[tuple[Cell, ...]]:
+    if isinstance(found, Node):
+        return node_rows([found], app.now())
+    from tpuctl.nodes.queue_rendering import waiting_row  # noqa: PLC0415  # most nodes exist
+
+    return [waiting_row(found, app.now())]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
