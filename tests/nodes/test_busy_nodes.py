@@ -270,11 +270,28 @@ def test_run_of_tpuctl_that_holds_the_lease_counts_as_use(
     assert keeper.acquire(NodeName("sandbox", ZONE, "demo"), "watch") is None
 
     refused = tpuctl("down", "demo", "--if-idle", "--yes")
+    put(sandbox, "other")
+    listed = tpuctl("list", "--columns", "name,owner,lease")
     store.close()
+    later = tpuctl("list", "--columns", "name,lease")
 
     in_use = "`demo` (created by ann) is in use: `watch on desk pid 7` holds the lease, renewed 0s ago"
     assert refused == ("", said(f"error: {in_use}", REFUSED), 8)
+    assert listed[::2] == ("demo\tann\twatch on desk pid 7\nother\t\t\n", 0)
+    assert later[::2] == ("demo\t\nother\t\n", 0)
     assert sandbox.changes() == []
+
+
+@one_face
+def test_list_without_an_answer_about_leases_says_so(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    put(sandbox)
+    (tmp_path / "state" / "sandbox" / "leases" / "sandbox" / ZONE).mkdir(parents=True)
+    (tmp_path / "state" / "sandbox" / "leases" / "sandbox" / ZONE / "demo.json").write_text("garbled")
+
+    out, err, code = tpuctl("list", "--columns", "name,lease")
+
+    assert (out, code) == ("demo\t?\n", 0)
+    assert err.startswith("warning: the holders of leases are unknown: cannot read ")
 
 
 @one_face
