@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.errors import ConflictError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.errors import ConflictError, InvalidInputError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import update_node
+from tpuctl.nodes.commands.update import attached_disks
 
 
 @pytest.fixture
@@ -103,6 +106,115 @@ def test_update_without_a_change_sends_no_request(tpuctl: Console, node: Sandbox
 def test_invalid_update_changes_nothing(tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str) -> None:
     assert tpuctl("update", "trainer", *arguments) == ("", error.format(folder=tpuctl.folder), 2)
     assert node.changes() == []
+
+
+DISKS = "projects/sandbox/zones/us-central2-b/disks"
+OLD = {"sourceDisk": f"{DISKS}/old", "mode": "READ_WRITE"}
+SHARED = {"sourceDisk": "projects/data/zones/us-central2-b/disks/shared", "mode": "READ_ONLY"}
+KEYS = "ada:ssh-ed25519 AAAA"
+
+
+@pytest.fixture
+def equipped(sandbox: Sandbox) -> Sandbox:
+    """A node with two disks, external addresses, ssh keys and an end."""
+    sandbox.add_node(
+        "trainer",
+        labels={"team": "vision", "tpuctl-expires": "4000000000", "tpuctl-owner": "ada"},
+        tags=["web"],
+        metadata={"key": "old", "ssh-keys": KEYS},
+        dataDisks=[OLD, SHARED],
+        networkConfig={"enableExternalIps": True},
+    )
+    return sandbox
+
+
+def stored(sandbox: Sandbox) -> dict[str, Any]:
+    """Return the node as the service has it."""
+    with sandbox.state.read() as session:
+        (node,) = session.nodes("sandbox")
+        return node.document
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("--clear-labels --labels a=b", "labels", {"tpuctl-expires": "4000000000", "tpuctl-owner": "ada", "a": "b"}),
+        ("--clear-labels --remove-labels tpuctl-expires", "labels", {"tpuctl-owner": "ada"}),
+        ("--clear-tags", "tags", None),
+        ("--clear-tags --add-tags ssh", "tags", ["ssh"]),
+        ("--clear-metadata --metadata a=b", "metadata", {"ssh-keys": KEYS, "a": "b"}),
+        ("--detach-disk old", "dataDisks", [SHARED]),
+        (f"--detach-disk {DISKS}/old --detach-disk shared", "dataDisks", None),
+        (
+            "--attach-disk new,mode=read-only",
+            "dataDisks",
+            [OLD, SHARED, {"sourceDisk": f"{DISKS}/new", "mode": "READ_ONLY"}],
+        ),
+        (
+            "--attach-disk source=projects/p/regions/r/disks/d --detach-disk shared",
+            "dataDisks",
+            [OLD, {"sourceDisk": "projects/p/regions/r/disks/d", "mode": "READ_WRITE"}],
+        ),
+        ("--detach-disk old --attach-disk old,mode=read-only", "dataDisks", [SHARED, {**OLD, "mode": "READ_ONLY"}]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_update_clears_fields_and_changes_disks(
+    tpuctl: Console, equipped: Sandbox, line: str, field: str, value: object
+) -> None:
+    before = stored(equipped)
+
+    assert tpuctl("update", "trainer", *line.split()) == ("trainer\tREADY\n", "", 0)
+    assert stored(equipped) == {name: entry for name, entry in {**before, field: value}.items() if entry is not None}
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("line", "message", "code"),
+    [
+        (
+            "--detach-disk absent",
+            "error: disk `absent` is not attached to `trainer`\n  hint: attached are: `old`, `shared`",
+            8,
+        ),
+        (f"--detach-disk {DISKS}/shared", f"error: disk `{DISKS}/shared` is not attached to `trainer`\n", 8),
+        ("--attach-disk old,mode=read-only", "error: disk `old` is attached to `trainer` as READ_WRITE\n", 8),
+        ("--attach-disk new,mode=fast", "error: `--attach-disk new,mode=fast` is not a disk\n", 2),
+        ("--attach-disk new,size=3", "error: `--attach-disk new,size=3` is not a disk\n", 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("--") else "",
+)
+def test_update_of_a_wrong_disk_changes_nothing(
+    tpuctl: Console, equipped: Sandbox, line: str, message: str, code: int
+) -> None:
+    out, err, ended = tpuctl("update", "trainer", *line.split())
+
+    assert (out, err.startswith(message), ended) == ("", True, code), err
+    assert equipped.changes() == []
+
+
+def test_name_of_two_attached_disks_is_refused() -> None:
+    disks = [{"sourceDisk": f"projects/{project}/zones/z/disks/data"} for project in ("a", "b")]
+    node = Node.from_api({"name": "projects/p/locations/z/nodes/trainer", "dataDisks": disks})
+
+    with pytest.raises(InvalidInputError, match="`trainer` has 2 disks named `data`"):
+        attached_disks(node, [], ["data"])
+    assert (
+        attached_disks(node, [], ["https://www.googleapis.com/compute/v1/projects/a/zones/z/disks/data"]) == disks[1:]
+    )
+
+
+@one_face
+def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) -> None:
+    note = "`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh\n"
+
+    assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", note, 0)
+    assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", "", 0)
+    assert "externalIp" not in tpuctl("status", "trainer", "-o", "json")[0]
+    assert tpuctl("update", "trainer", "--no-internal-ips") == ("trainer\tREADY\n", "", 0)
+    assert "externalIp" in tpuctl("status", "trainer", "-o", "json")[0]
+    assert equipped.changes() == ["patch", "patch"]
 
 
 def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command, dry_run_option, node_argument, option, takes_options
-from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_items, parse_pairs
-from tpuctl.errors import InvalidInputError
-from tpuctl.models.spec import check_labels, check_tags
+from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.errors import ConflictError, InvalidInputError
+from tpuctl.models.spec import DataDisk, check_labels, check_tags
+from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.conditions import Verb
@@ -16,8 +17,15 @@ from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import show_node
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+
+# Labels with this prefix have the end of the node's time, its owner and its request: clearing the others must not remove them.
+_OWN_LABELS = "tpuctl-"
+# The keys with which users enter the workers.
+_KEPT_METADATA = "ssh-keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +38,16 @@ class UpdateOptions(GivenOptions):
     remove_labels: tuple[str, ...] = option(
         "--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove."
     )
+    clear_labels: bool = option(
+        "--clear-labels", is_flag=True, help="Remove all labels except tpuctl's own (tpuctl-*), before --labels."
+    )
     tags: tuple[str, ...] = option(
         "--tags", "--add-tags", metavar="TAG,...", multiple=True, help="Network tags to add."
     )
     remove_tags: tuple[str, ...] = option(
         "--remove-tags", metavar="TAG,...", multiple=True, help="Network tags to remove."
     )
+    clear_tags: bool = option("--clear-tags", is_flag=True, help="Remove all network tags, before --tags.")
     metadata: tuple[str, ...] = option(
         "--metadata",
         "--update-metadata",
@@ -49,7 +61,27 @@ class UpdateOptions(GivenOptions):
     remove_metadata: tuple[str, ...] = option(
         "--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove."
     )
+    clear_metadata: bool = option(
+        "--clear-metadata", is_flag=True, help="Remove all metadata except ssh-keys, before --metadata."
+    )
     description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
+    attach_disk: tuple[str, ...] = option(
+        "--attach-disk",
+        metavar="[source=]DISK[,mode=MODE]",
+        multiple=True,
+        help="Persistent disk to attach, by name or path, read-write (default) or read-only; may be repeated.",
+    )
+    detach_disk: tuple[str, ...] = option(
+        "--detach-disk",
+        metavar="DISK",
+        multiple=True,
+        help="Disk to detach, by name or path; keeps its data; may be repeated.",
+    )
+    internal_ips: bool | None = option(
+        "--internal-ips/--no-internal-ips",
+        default=None,
+        help="Remove the external IP addresses of the workers, or add them.",
+    )
 
 
 @cli_command("update")
@@ -57,43 +89,109 @@ class UpdateOptions(GivenOptions):
 @takes_options(UpdateOptions, "wanted")
 @dry_run_option
 def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool) -> None:
-    """Change the labels, network tags, metadata or description of a node. Everything else stays unchanged.
+    """Change labels, network tags, metadata, description, data disks or external addresses of a node.
+
+    Everything else stays unchanged. A detached disk is not deleted; unmount it on the workers first.
 
     \b
     Examples:
       tpuctl update trainer --labels team=vision,run=7
       tpuctl update trainer --remove-labels run --description "free to use"
+      tpuctl update trainer --attach-disk dataset,mode=read-only
     """
-    if not wanted.given:
+    if not wanted.given and wanted.internal_ips is None:
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
+    disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
     found = app.find(node)
-    changes = _changes(app, found, wanted)
+    changes = _changes(app, found, wanted, disks)
     if dry_run:
         steps = (PlanStep(Verb.UPDATE, found.name, ", ".join(changes)),) if changes else ()
         show_plan(app, steps, spec=None, node=found, changes=changes)
         return
     if changes:
         update_node(app.client, app.clock, found.name, changes, timeout=app.settings.duration("timeout"))
+    if changes.get("networkConfig") == {"enableExternalIps": False}:
+        app.terminal.note(
+            f"`{found.name.node_id}` has no external addresses now: use `--iap` or `--internal-ip` for ssh"
+        )
     show_node(app, app.client.find_node(found.name) or found)
 
 
-def _changes(app: App, node: Node, wanted: UpdateOptions) -> dict[str, Any]:
+def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
     """Return the API fields to write: only those whose value changes."""
     metadata = {
         **parse_pairs("--metadata", wanted.metadata),
         **metadata_from_files(app, wanted.metadata_from_file),
     }
-    tags = [tag for tag in node.raw.get("tags") or () if tag not in parse_items(wanted.remove_tags)]
-    fields: dict[str, Any] = {
-        "labels": _merged(node.labels, parse_pairs("--labels", wanted.labels), parse_items(wanted.remove_labels)),
-        "tags": [*tags, *(tag for tag in parse_items(wanted.tags) if tag not in tags)],
-        "metadata": _merged(node.metadata, metadata, parse_items(wanted.remove_metadata)),
-        "description": node.raw.get("description", "") if wanted.description is None else wanted.description,
+    labels_before = {
+        key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(_OWN_LABELS)
     }
-    return changed_fields(node, fields)
+    metadata_before = {
+        key: value for key, value in node.metadata.items() if not wanted.clear_metadata or key == _KEPT_METADATA
+    }
+    tags_before = () if wanted.clear_tags else node.raw.get("tags") or ()
+    tags = [tag for tag in tags_before if tag not in parse_items(wanted.remove_tags)]
+    fields: dict[str, Any] = {
+        "labels": _merged(labels_before, parse_pairs("--labels", wanted.labels), parse_items(wanted.remove_labels)),
+        "tags": [*tags, *(tag for tag in parse_items(wanted.tags) if tag not in tags)],
+        "metadata": _merged(metadata_before, metadata, parse_items(wanted.remove_metadata)),
+        "description": node.raw.get("description", "") if wanted.description is None else wanted.description,
+        "dataDisks": attached_disks(node, disks, wanted.detach_disk),
+    }
+    return changed_fields(node, fields) | _address_change(node, wanted)
 
 
-def _merged(present: Any, added: dict[str, str], removed: tuple[str, ...]) -> dict[str, str]:  # a mapping
+def _merged(present: Mapping[str, str], added: Mapping[str, str], removed: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, value in {**present, **added}.items() if key not in removed}
+
+
+def _address_change(node: Node, wanted: UpdateOptions) -> dict[str, Any]:
+    configs = node.raw.get("networkConfigs") or [node.raw.get("networkConfig") or {}]
+    has_external = any(config.get("enableExternalIps") for config in configs)
+    if wanted.internal_ips is None or wanted.internal_ips != has_external:
+        return {}
+    return {"networkConfig": {"enableExternalIps": not wanted.internal_ips}}
+
+
+def attached_disks(node: Node, attached: Sequence[DataDisk], detached: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the data disks of a node after a change; the others stay as the API has them. Pure.
+
+    Raises `ConflictError` for a disk that is attached in another mode, or not attached; `InvalidInputError` for a name that two
+    attached disks have.
+    """
+    disks: list[dict[str, Any]] = [dict(disk) for disk in node.raw.get("dataDisks") or ()]
+    name = node.name
+    for text in detached:
+        found = [disk for disk in disks if _is_disk(disk, text)]
+        if not found:
+            present = ", ".join(f"`{last_segment(disk['sourceDisk'])}`" for disk in disks) or "none"
+            raise ConflictError(f"disk `{text}` is not attached to `{name.node_id}`", hint=f"attached are: {present}")
+        if len(found) > 1:
+            raise InvalidInputError(
+                f"`{name.node_id}` has {len(found)} disks named `{text}`",
+                hint=f"write a path: `{found[0]['sourceDisk']}`",
+            )
+        disks.remove(found[0])
+    for disk in attached:
+        is_name = "/" not in disk.source
+        source = f"projects/{name.project}/zones/{name.zone}/disks/{disk.source}" if is_name else disk.source
+        same = next((entry for entry in disks if _is_disk(entry, source)), None)
+        if same is None:
+            disks.append({"sourceDisk": source, "mode": disk.mode})
+        elif (mode := same.get("mode", "READ_WRITE")) != disk.mode:
+            short = last_segment(source)
+            raise ConflictError(
+                f"disk `{short}` is attached to `{name.node_id}` as {mode}",
+                hint=f"detach it first: `tpuctl update {name.zone}/{name.node_id} --detach-disk {short}`",
+            )
+    return disks
+
+
+def _is_disk(entry: Mapping[str, Any], text: str) -> bool:
+    """Return whether an attached disk is the one that a name, a path or a link means."""
+    source = str(entry["sourceDisk"])
+    if "/" not in text:
+        return last_segment(source) == text
+    return source[source.find("projects/") :] == text[text.find("projects/") :]
