@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from datetime import timedelta
@@ -93,3 +94,30 @@ def test_threads_have_ended_when_the_outcomes_are_returned() -> None:
     fan_out(lambda _: threads.add(threading.current_thread()), range(5), limit=2)
 
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_signal_that_another_thread_receives_ends_the_wait() -> None:
+    """The kernel chooses the thread, and only the waiting one runs the handler."""
+    released, ends = threading.Event(), []
+
+    class ArrivedError(Exception):
+        pass
+
+    def arrive(_number: int, _frame: object) -> None:
+        raise ArrivedError
+
+    def receive(index: int) -> None:
+        if index == 1:
+            time.sleep(0.05)  # until the main thread waits
+            signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        released.wait(20)
+        ends.append("not interrupted")
+
+    before = signal.signal(signal.SIGUSR1, arrive)
+    try:
+        with pytest.raises(ArrivedError):
+            fan_out(receive, [0, 1], limit=2)
+        assert ends == []
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        released.set()

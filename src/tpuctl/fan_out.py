@@ -7,6 +7,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
+from math import inf
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from tpuctl.clock import with_current_deadlines
@@ -14,6 +15,10 @@ from tpuctl.errors import TimedOutError, TpuctlError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+
+# The kernel may deliver a signal to any thread. One that runs on another thread does not end a wait of the main thread, so
+# that Ctrl-C would have to wait for the slowest item.
+_SIGNAL_POLL = 0.2
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -82,8 +87,11 @@ def fan_out(
         thread.start()
     try:
         with progress:
-            left = None if deadline is None else max(deadline.total_seconds() - time.monotonic(), 0)
-            is_complete = progress.wait_for(lambda: bugs or len(outcomes) == len(all_items), left)
+            until = inf if deadline is None else deadline.total_seconds()
+            while not (is_complete := bool(bugs) or len(outcomes) == len(all_items)):
+                if (left := until - time.monotonic()) <= 0:
+                    break
+                progress.wait(min(left, _SIGNAL_POLL))
             found = dict(outcomes)
     finally:
         waiting.clear()

@@ -22,6 +22,7 @@ from enum import Enum
 from functools import cache
 from importlib import resources
 from math import ceil, inf
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError, TpuctlError
@@ -442,6 +443,35 @@ class AgentChannel:
             code = self._process.wait()
         self._read_stderr()
         return code
+
+
+class OpenChannels:
+    """The channels of a command, so that an interrupt leaves no ssh behind. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._channels: set[AgentChannel] = set()
+        self._lock = Lock()
+        self._is_killed = False
+
+    @contextmanager
+    def holding(self, channel: AgentChannel) -> Iterator[None]:
+        """Know a channel until the end of the block."""
+        with self._lock:
+            self._channels.add(channel)
+            if self._is_killed:
+                channel.kill()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._channels.remove(channel)
+
+    def kill(self) -> None:
+        """Kill each ssh, and those that start later."""
+        with self._lock:
+            self._is_killed = True
+            for channel in self._channels:
+                channel.kill()
 
 
 @contextmanager

@@ -22,7 +22,15 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
-from tpuctl.ssh.channel import FRAME_KINDS, LONGEST_ANSWER, AgentError, ClientFrame, WorkerFrame, open_agent
+from tpuctl.ssh.channel import (
+    FRAME_KINDS,
+    LONGEST_ANSWER,
+    AgentError,
+    ClientFrame,
+    OpenChannels,
+    WorkerFrame,
+    open_agent,
+)
 from tpuctl.ssh.connection import START_TIMEOUT
 
 if TYPE_CHECKING:
@@ -151,35 +159,6 @@ class _Output(RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # `BufferedReader` passes a memoryview
         """Read some bytes; 0 at the end of the connection. Raises `AgentError` after `patience`."""
         return self._channel.read_into(buffer, self.patience)
-
-
-class OpenChannels:
-    """The channels of a command, so that an interrupt leaves no ssh behind. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._channels: set[AgentChannel] = set()
-        self._lock = Lock()
-        self._is_killed = False
-
-    @contextmanager
-    def holding(self, channel: AgentChannel) -> Iterator[None]:
-        """Know a channel until the end of the block."""
-        with self._lock:
-            self._channels.add(channel)
-            if self._is_killed:
-                channel.kill()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._channels.remove(channel)
-
-    def kill(self) -> None:
-        """Kill each ssh, and those that start later."""
-        with self._lock:
-            self._is_killed = True
-            for channel in self._channels:
-                channel.kill()
 
 
 @contextmanager

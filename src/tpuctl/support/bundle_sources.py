@@ -29,7 +29,7 @@ from tpuctl.ssh.answers import (
     parse_string,
     require_field,
 )
-from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentChannel, AgentError, WorkerFrame, bootstrap, open_agent
+from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, bootstrap, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.support.redaction import redact
 
@@ -167,7 +167,7 @@ class WorkerCollector:
         self._contents, self._targets, self._clock = contents, targets, clock
         self._deadline, self._since = deadline, since
         self._share = contents.bytes_left // max(1, len(targets))
-        self._channels: set[AgentChannel] = set()
+        self._channels = OpenChannels()
         self._done = 0
 
     def run(self, line: StatusLine, *, meanwhile: Callable[[], object]) -> None:
@@ -188,8 +188,7 @@ class WorkerCollector:
                 outcome.get()
         except BaseException:
             self._contents.close()
-            for channel in tuple(self._channels):
-                channel.kill()
+            self._channels.kill()
             raise
 
     def _collect_from(self, target: Target, received: Callable[[], None]) -> None:
@@ -230,10 +229,12 @@ class WorkerCollector:
         }
         # A new connection: a shared one may be what is broken.
         options = ("-o", "Compression=yes")
-        with open_agent(
-            target, "worker_evidence", request, connect_within=timeout, options=options, longest=LONGEST_FRAME
-        ) as channel:
-            self._channels.add(channel)
+        with (
+            open_agent(
+                target, "worker_evidence", request, connect_within=timeout, options=options, longest=LONGEST_FRAME
+            ) as channel,
+            self._channels.holding(channel),
+        ):
             for kind, payload in channel.frames(timeout, until=until):
                 if kind is WorkerFrame.EXIT:
                     return

@@ -42,11 +42,10 @@ from tpuctl.ssh.answers import (
     parse_string,
     preview,
 )
-from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError
+from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, OpenChannels
 from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.transfer import (
     LocalDigests,
-    OpenChannels,
     SharedOptions,
     WorkerStream,
     open_transfer,
