@@ -165,7 +165,7 @@ def test_update_clears_fields_and_changes_disks(
 ) -> None:
     before = stored(equipped)
 
-    assert tpuctl("update", "trainer", *line.split()) == ("trainer\tREADY\n", "", 0)
+    assert tpuctl("update", "trainer", *line.split(), "--yes") == ("trainer\tREADY\n", "", 0)
     assert stored(equipped) == {name: entry for name, entry in {**before, field: value}.items() if entry is not None}
 
 
@@ -192,6 +192,19 @@ def test_update_of_a_wrong_disk_changes_nothing(
 
     assert (out, err.startswith(message), ended) == ("", True, code), err
     assert equipped.changes() == []
+
+
+@one_face
+def test_detaching_from_a_running_node_asks(tpuctl: Console, equipped: Sandbox) -> None:
+    line = ("update", "trainer", "--detach-disk", "old")
+
+    piped, refused = tpuctl(*line), tpuctl(*line, terminal=True, stdin="n\n")
+
+    assert (piped[2], refused[2], equipped.changes()) == (2, 1, [])
+    assert "detach old from trainer (is it unmounted on the workers)? [y/N]" in refused[1]
+    assert tpuctl(*line, terminal=True, stdin="y\n")[2] == 0
+    equipped.add_node("off", state="STOPPED", dataDisks=[OLD])
+    assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "", 0)
 
 
 def test_name_of_two_attached_disks_is_refused() -> None:

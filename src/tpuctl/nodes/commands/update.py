@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.options import cli_command, dry_run_option, node_argument, option, takes_options
+from tpuctl.app.options import cli_command, dry_run_option, node_argument, option, takes_options, yes_option
 from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
-from tpuctl.errors import ConflictError, InvalidInputError
+from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.models.node import NodeState
 from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
@@ -88,10 +89,12 @@ class UpdateOptions(GivenOptions):
 @node_argument
 @takes_options(UpdateOptions, "wanted")
 @dry_run_option
-def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool) -> None:
+@yes_option
+def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool, yes: bool) -> None:
     """Change labels, network tags, metadata, description, data disks or external addresses of a node.
 
-    Everything else stays unchanged. A detached disk is not deleted; unmount it on the workers first.
+    Everything else stays unchanged. A detached disk is not deleted. If the node runs, unmount the disk on the workers first:
+    tpuctl asks whether you did.
 
     \b
     Examples:
@@ -110,6 +113,7 @@ def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool) -> Non
         steps = (PlanStep(Verb.UPDATE, found.name, ", ".join(changes)),) if changes else ()
         show_plan(app, steps, spec=None, node=found, changes=changes)
         return
+    _confirm_detaching(app, [found], wanted, yes=yes)
     if changes:
         update_node(app.client, app.clock, found.name, changes, timeout=app.settings.duration("timeout"))
     if changes.get("networkConfig") == {"enableExternalIps": False}:
@@ -117,6 +121,15 @@ def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool) -> Non
             f"`{found.name.node_id}` has no external addresses now: use `--iap` or `--internal-ip` for ssh"
         )
     show_node(app, app.client.find_node(found.name) or found)
+
+
+def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
+    """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
+    running = [node.name.node_id for node in nodes if node.state is not NodeState.STOPPED]
+    if wanted.detach_disk and running:
+        question = f"detach {', '.join(wanted.detach_disk)} from {', '.join(running)} (is it unmounted on the workers)?"
+        if not app.terminal.confirm(question, yes=yes):
+            raise NotConfirmedError("nothing was done")
 
 
 def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
