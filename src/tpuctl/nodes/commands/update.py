@@ -93,8 +93,7 @@ class UpdateOptions(GivenOptions):
 def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool, yes: bool) -> None:
     """Change labels, network tags, metadata, description, data disks or external addresses of a node.
 
-    Everything else stays unchanged. A detached disk is not deleted. If the node runs, unmount the disk on the workers first:
-    tpuctl asks whether you did.
+    Everything else stays unchanged. A detached disk is not deleted. Unmount it on the workers of a running node first.
 
     \b
     Examples:
