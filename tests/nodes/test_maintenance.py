@@ -103,7 +103,7 @@ def test_perform_after_the_timeout_names_the_command_that_waits(tpuctl: Console,
     [
         (None, "no maintenance is announced for `trainer`"),
         (GOOGLES, "only Google can start the maintenance of `trainer`"),
-        (BEGUN, "the maintenance of `trainer` cannot be started: it is ONGOING"),
+        (BEGUN, "the maintenance of `trainer` is ONGOING already"),
     ],
     ids=["none", "by Google", "begun"],
 )
@@ -115,6 +115,7 @@ def test_maintenance_that_cannot_be_started_is_a_conflict(
     out, err, code = tpuctl("maintenance", "trainer", "--perform", "--yes")
 
     assert (out, err.splitlines()[0], code) == ("", f"error: {message}", 8)
+    assert not announced or f"can be started\tno: {message}" in tpuctl("maintenance", "trainer")[0]
     assert sandbox.changes() == []
 
 

@@ -70,7 +70,8 @@ def _details(node: Node, announced: Maintenance, now: datetime) -> Iterator[tupl
             left = moment - now
             words = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
             yield label, f"{format_timestamp(moment)} ({words})", ""
-    yield "can be started", "yes, by `--perform`" if _why_not(node) is None else "no, only by Google", ""
+    reason = _why_not(node)
+    yield "can be started", "yes, by `--perform`" if reason is None else f"no: {reason}", ""
 
 
 def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: bool, yes: bool) -> None:
@@ -111,7 +112,7 @@ def _why_not(node: Node) -> str | None:
     if announced is None:
         return f"no maintenance is announced for `{name}`"
     if announced.status != "PENDING":
-        return f"the maintenance of `{name}` cannot be started: it is {announced.status}"
+        return f"the maintenance of `{name}` is {announced.status} already"
     if not announced.can_reschedule:
         return f"only Google can start the maintenance of `{name}`"
     return None
