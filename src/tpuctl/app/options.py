@@ -215,9 +215,6 @@ nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=T
 worker_option = click.option(
     "--worker", metavar="SET", default="all", show_default=True, help="Worker indices, such as 0 or 1,3-5; or all."
 )
-selector_option = click.option(
-    "-l", "--selector", metavar="KEY=VALUE", multiple=True, help="Select nodes by label; may be repeated."
-)
 yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = click.option(
     "--dry-run", is_flag=True, help="Print the steps, API requests and gcloud commands, and change nothing."
@@ -254,20 +251,21 @@ def option(*names: str, **attributes: Any) -> Any:  # click's own signature
 
 
 def takes_options(
-    kind: type[Any], parameter: str, **attributes: Any
+    kind: type[Any], parameter: str, *, without: Collection[str] = (), **attributes: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options that the fields of a dataclass declare. The command gets them as one value, in `parameter`.
 
-    `attributes` apply to each option, such as `hidden=True`.
+    Fields in `without` keep their defaults. `attributes` apply to each option, such as `hidden=True`.
     """
+    chosen = [each for each in fields(kind) if each.name not in without]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **values: Any) -> Any:  # click's
-            options = kind(**{each.name: values.pop(each.name) for each in fields(kind)})
+            options = kind(**{each.name: values.pop(each.name) for each in chosen})
             return function(*arguments, **values, **{parameter: options})
 
-        for each in reversed(fields(kind)):
+        for each in reversed(chosen):
             names, own = each.metadata["option"]
             call = click.option(*names, each.name, default=each.default, **own, **attributes)(call)
         return call
@@ -285,15 +283,6 @@ def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
         show_default=True,
         help=f"Limit of simultaneous ssh handshakes; {what} themselves all run at once.",
     )
-
-
-def selecting_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `NODE...`, `--all` and `-l`. The command checks that exactly one is given."""
-    function = selector_option(function)
-    function = click.option("--all", "all_nodes", is_flag=True, help="Select all nodes of the project, or of --zone.")(
-        function
-    )
-    return click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)(function)
 
 
 def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -219,6 +219,10 @@ class Terminal:
         if not self.quiet:
             self._print(lines)
 
+    def note_table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+        """Print a table for the user on stderr, unless quiet: what a question or a note is about."""
+        self.note(*column_lines(header, rows, width=self.streams.width, colored=False))
+
     def warn(self, *lines: str) -> None:
         """Print a warning, also if quiet."""
         self._print(lines, label="warning: ", code="33")

@@ -105,7 +105,7 @@ def command(
         check_accelerator_type(app.client, name.project, name.zone, spec)
     if dry_run:
         window = queue_window(policy, None, app.now()) if spec.is_queued else None
-        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec, node=None)
+        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec)
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return

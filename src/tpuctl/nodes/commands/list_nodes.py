@@ -8,6 +8,7 @@ import click
 
 from tpuctl.app.options import FORMATS, cli_command
 from tpuctl.fan_out import fan_out
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import incomplete_list_error, queued_resources_or_none
 from tpuctl.nodes.rendering import NODE_HEADER, dead_request_line, node_json, node_rows, unreachable_rows
 from tpuctl.output.terminal import Cell, OutputFormat, View
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.output.terminal import Terminal
 
 
@@ -38,8 +40,9 @@ class _ListFormat(click.Choice[str]):
 
 
 @cli_command("list", is_short=True)
-def command(app: App) -> None:
-    """List nodes in all zones of the project.
+@selection_options()
+def command(app: App, *, selection: GivenSelection) -> None:
+    """List nodes in all zones of the project, or those that match.
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer. On a
     terminal, queued resources without a node have rows too; elsewhere there are only nodes: use `tpuctl queue list`. With
@@ -50,10 +53,16 @@ def command(app: App) -> None:
       tpuctl list
       tpuctl list --zone us-central2-b,us-central1-a
       tpuctl list -o wide
+      tpuctl list 'sweep-*' --older-than 2d
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
     is_wide = bool(click.get_current_context().meta.get(_WIDE))
+    chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
+    if chosen is not None:
+        from tpuctl.nodes.commands.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
+
+        listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id))
 
     def show(terminal: Terminal) -> None:
@@ -71,7 +80,8 @@ def command(app: App) -> None:
         elif table or not terminal.is_interactive:
             terminal.table(NODE_HEADER, table)
         else:
-            terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
+            matching = f" match: {chosen}" if chosen else ""
+            terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
         if line := dead_request_line(requests):
             terminal.note(line)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.options import cli_command, nodes_argument
+from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
-from tpuctl.nodes.locate import find_request
+from tpuctl.nodes.commands.selection_options import selection_options
+from tpuctl.nodes.locate import find_request, incomplete_list_error
 from tpuctl.nodes.rendering import node_details, node_json, nodes_view
 from tpuctl.output.terminal import View
 
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.selection import Selection
     from tpuctl.output.terminal import Terminal
 
 
 @cli_command("status", is_short=True)
-@nodes_argument
-def command(app: App, *, nodes: tuple[str, ...]) -> None:
+@selection_options()
+def command(app: App, *, selection: GivenSelection) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
     A node that does not exist yet is shown by the queued resource that requests it.
@@ -31,9 +34,10 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
     Examples:
       tpuctl status trainer
       tpuctl status us-central2-b/trainer -o yaml
+      tpuctl status --mine --state READY
       test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
     """
-    found = [_find(app, node) for node in nodes]
+    found, silent = _find_all(app, selection.parse(app))
 
     def show(terminal: Terminal) -> None:
         for index, each in enumerate(found):
@@ -44,10 +48,27 @@ def command(app: App, *, nodes: tuple[str, ...]) -> None:
     nodes_found = [each for each in found if isinstance(each, Node)]
     if len(nodes_found) == len(found):
         app.show(replace(nodes_view(nodes_found, app.now(), is_list=False), text=show))
-        return
-    values = [_json(app, each) for each in found]
-    names = [each.name.node_id if isinstance(each, Node) else each.queued_resource_id for each in found]
-    app.show(View(value=lambda: values if len(values) > 1 else values[0], names=lambda: names, text=show))
+    else:
+        values = [_json(app, each) for each in found]
+        names = [each.name.node_id if isinstance(each, Node) else each.queued_resource_id for each in found]
+        app.show(View(value=lambda: values if len(values) > 1 else values[0], names=lambda: names, text=show))
+    if silent:
+        raise incomplete_list_error(silent)
+
+
+def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResource], tuple[str, ...]]:
+    """Return the nodes of a selection, the queued resources without a node that match, and the zones that did not answer.
+
+    Raises `NotFoundError` if there is none.
+    """
+    if selection.is_by_name:
+        return [_find(app, name.text) for name in selection.names], ()
+    from tpuctl.nodes.commands.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
+
+    nodes, requests, silent = select_nodes_and_requests(app, selection)
+    if not nodes and not requests:
+        raise incomplete_list_error(silent) if silent else nothing_selected_error(app, selection)
+    return [*nodes, *requests], silent
 
 
 def _find(app: App, text: str) -> Node | QueuedResource:

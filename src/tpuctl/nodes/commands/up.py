@@ -445,7 +445,7 @@ def _show_plans(
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now())
-        show_plan(app, planned, spec=spec, node=found)
+        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:

@@ -5,23 +5,35 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.options import cli_command, dry_run_option, node_argument, option, takes_options, yes_option
+from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
 from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
-from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.errors import (
+    ConflictError,
+    ExitCode,
+    InvalidInputError,
+    NotConfirmedError,
+    NotFoundError,
+    TpuctlError,
+)
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
+from tpuctl.nodes.commands.selected_changes import selection_check
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
+from tpuctl.nodes.controller import NodeResult
 from tpuctl.nodes.plan import PlanStep
-from tpuctl.nodes.rendering import show_node
+from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 # Labels with this prefix have the end of the node's time, its owner and its request: clearing the others must not remove them.
 _OWN_LABELS = "tpuctl-"
@@ -86,12 +98,12 @@ class UpdateOptions(GivenOptions):
 
 
 @cli_command("update")
-@node_argument
+@selection_options()
 @takes_options(UpdateOptions, "wanted")
 @dry_run_option
 @yes_option
-def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool, yes: bool) -> None:
-    """Change labels, network tags, metadata, description, data disks or external addresses of a node.
+def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_run: bool, yes: bool) -> int:
+    """Change labels, network tags, metadata, description, data disks or external addresses of nodes.
 
     Everything else stays unchanged. A detached disk is not deleted. Unmount it on the workers of a running node first.
 
@@ -99,6 +111,7 @@ def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool, yes: b
     Examples:
       tpuctl update trainer --labels team=vision,run=7
       tpuctl update trainer --remove-labels run --description "free to use"
+      tpuctl update 'sweep-*' -l team=vision --labels tpuctl-keep=yes
       tpuctl update trainer --attach-disk dataset,mode=read-only
     """
     if not wanted.given and wanted.internal_ips is None:
@@ -106,26 +119,47 @@ def command(app: App, *, node: str, wanted: UpdateOptions, dry_run: bool, yes: b
     check_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
     disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
-    found = app.find(node)
-    changes = _changes(app, found, wanted, disks)
+    try:
+        chosen = selection.parse(app)
+        selected = select_nodes(app, chosen)
+    except (InvalidInputError, NotFoundError):
+        if not wanted.metadata or len(selection.names) < 2:
+            raise
+        raise InvalidInputError(
+            f"one of the {len(selection.names)} names is no node; it is not shown, because it may be part of a secret value",
+            hint="quote a value of `--metadata` that contains spaces",
+        ) from None
+    recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
     if dry_run:
-        steps = (PlanStep(Verb.UPDATE, found.name, ", ".join(changes)),) if changes else ()
-        show_plan(app, steps, spec=None, node=found, changes=changes)
-        return
-    _confirm_detaching(app, [found], wanted, yes=yes)
-    if changes:
-        update_node(app.client, app.clock, found.name, changes, timeout=app.settings.duration("timeout"))
-    if changes.get("networkConfig") == {"enableExternalIps": False}:
-        app.terminal.note(
-            f"`{found.name.node_id}` has no external addresses now: use `--iap` or `--internal-ip` for ssh"
-        )
-    show_node(app, app.client.find_node(found.name) or found)
+        changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted, disks))}
+        steps = tuple(PlanStep(Verb.UPDATE, name, ", ".join(fields)) for name, fields in changes.items())
+        show_plan(app, steps, spec=None, nodes=selected.nodes, changes=changes)
+        return report_silent_zones(app, selected.unreachable, ExitCode.OK)
+    _confirm_detaching(app, selected.nodes, wanted, yes=yes)
+    for node in selected.nodes:
+        try:
+            if fields := _changes(app, node, wanted, disks):
+                recheck(node)
+                update_node(app.client, app.clock, node.name, fields, timeout=app.settings.duration("timeout"))
+            if fields.get("networkConfig") == {"enableExternalIps": False}:
+                ways = "use `--iap` or `--internal-ip` for ssh"
+                app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
+            outcomes.append(NodeResult(app.client.find_node(node.name) or node))
+        except TpuctlError as error:
+            error.node = node.name.node_id if len(selected.nodes) > 1 else None
+            outcomes.append(error)
+    return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
 
 
 def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
     """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
-    running = [node.name.node_id for node in nodes if node.state is not NodeState.STOPPED]
-    if wanted.detach_disk and running:
+    running = [
+        node.name.node_id
+        for node in nodes
+        if node.state is not NodeState.STOPPED
+        and any(_is_disk(disk, text) for disk in node.raw.get("dataDisks") or () for text in wanted.detach_disk)
+    ]
+    if running:
         question = f"detach {', '.join(wanted.detach_disk)} from {', '.join(running)} (is it unmounted on the workers)?"
         if not app.terminal.confirm(question, yes=yes):
             raise NotConfirmedError("nothing was done")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,10 +12,8 @@ import click
 from tpuctl.app.options import (
     DurationType,
     cli_command,
-    complete_node,
     fanout_option,
     option,
-    selector_option,
     takes_options,
     worker_option,
 )
@@ -23,14 +21,16 @@ from tpuctl.app.spec_options import GivenOptions, SpecOptions
 from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.one_off import OneOffRequest
     from tpuctl.workers.runner import RunRequest
@@ -153,9 +153,8 @@ class OneOffFlags(GivenOptions):
 
 
 @cli_command("run", takes_command=True, asks_trust=False)
-@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
+@selection_options()
 @worker_option
-@selector_option
 @takes_options(RunFlags, "flags")
 @fanout_option("commands")
 @takes_options(EnvironmentFlags, "environment")
@@ -164,14 +163,13 @@ class OneOffFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_options(SpecOptions, "described", hidden=True)
+@takes_options(SpecOptions, "described", without=("type",), hidden=True)
 @route_options
 def command(
     app: App,
     *,
-    nodes: tuple[str, ...],
+    selection: GivenSelection,
     worker: str,
-    selector: tuple[str, ...],
     remote_command: tuple[str, ...],
     flags: RunFlags,
     fanout: int,
@@ -198,9 +196,12 @@ def command(
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_selected_nodes, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
+    if one_off.up is not None and (types := selection.options.types):
+        # With `--up` it is the type of the node to create.
+        described = replace(described, type=types[-1])
     job = parse_one_off(
         app, one_off, limits=limits, idling=idling, checks=checks, described=described, run=flags, workers=workers
     )
@@ -210,12 +211,20 @@ def command(
     if job is not None:
         from tpuctl.workers.one_off import run_one_off  # noqa: PLC0415  # as above
 
-        if len(nodes) > 1 or selector:
+        names = selection.names
+        if len(names) > 1 or set(selection.options.given) - {"types"}:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
-        return run_one_off(app, nodes[0] if nodes else None, job, request)
-    found = find_targets(app, find_nodes(app, nodes, selector), workers)
-    await_key(app, found)
-    return run_and_show(app, found, request)
+        return run_one_off(app, names[0] if names else None, job, request)
+    nodes, errors = find_selected_nodes(app, selection)
+    for error in errors:
+        app.show_error(error)
+    codes = [error.exit_code for error in errors]
+    if nodes:
+        found = find_targets(app, nodes, workers)
+        await_key(app, found)
+        request = replace(request, by_node=selection.is_pattern)
+        codes.append(ExitCode(run_and_show(app, found, request)))
+    return worst_exit_code(codes)
 
 
 def _parse_request(

@@ -60,7 +60,7 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
         find_holders,
         holders_view,
@@ -70,7 +70,7 @@ def command(
         release_tpu,
     )
 
-    (found,) = find_nodes(app, [node])
+    found = find_node(app, node)
     if isinstance(grace, str):
         raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
     asked = find_targets(app, [found], WorkerSet.parse(worker), read_only=dry_run)
