@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face
+from tpuctl.app.app import Invocation
+from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import ConflictError, InvalidInputError, ServiceUnavailableError, TimedOutError, TpuctlError
@@ -19,6 +22,7 @@ from tpuctl.models.operation import Operation, OperationError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import update_node
 from tpuctl.nodes.commands.update import attached_disks
+from tpuctl.output.terminal import StandardStreams
 
 
 @pytest.fixture
@@ -205,6 +209,43 @@ def test_detaching_from_a_running_node_asks(tpuctl: Console, equipped: Sandbox) 
     assert tpuctl(*line, terminal=True, stdin="y\n")[2] == 0
     equipped.add_node("off", state="STOPPED", dataDisks=[OLD])
     assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "", 0)
+
+
+class _SlowUser(io.StringIO):
+    """A user who confirms after another client has done something."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
+        self._meanwhile()
+        return super().readline(-1 if size is None else size)
+
+
+def detach_old(tpuctl: Console, meanwhile: Callable[[], object]) -> tuple[str, int]:
+    """Detach a disk and add a label, with another client's work before the answer. Return stderr and the exit code."""
+    stderr = io.StringIO()
+    streams = StandardStreams(_SlowUser(meanwhile), io.StringIO(), stderr, stdin_is_terminal=True)
+    line = ("update", "trainer", "--detach-disk", "old", "--labels", "a=b")
+    code = main(Invocation(line, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
+    return stderr.getvalue(), code
+
+
+@one_face
+def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equipped: Sandbox) -> None:
+    """An older end of the node would let `tpuctl gc` delete it."""
+    _, code = detach_old(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "tpuctl-expires=4100000000"))
+
+    labels = {"team": "vision", "tpuctl-expires": "4100000000", "tpuctl-owner": "ada", "a": "b"}
+    assert (code, stored(equipped)["labels"], stored(equipped)["dataDisks"]) == (0, labels, [SHARED])
+
+
+@one_face
+def test_node_that_was_recreated_during_the_question_is_left_alone(tpuctl: Console, equipped: Sandbox) -> None:
+    err, code = detach_old(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]))
+
+    assert (code, "error: `trainer` was recreated meanwhile: left alone\n" in err, equipped.changes()) == (8, True, [])
 
 
 def test_name_of_two_attached_disks_is_refused() -> None:

@@ -19,6 +19,7 @@ from tpuctl.models.node import NodeState
 from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
+from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.selected_changes import selection_check
@@ -138,8 +139,11 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     _confirm_detaching(app, selected.nodes, wanted, yes=yes)
     for node in selected.nodes:
         try:
-            if fields := _changes(app, node, wanted, disks):
-                recheck(node)
+            # Maps are replaced as a whole: what another client changed meanwhile, such as the end of the node, must stay.
+            current = app.client.get_node(node.name) if chosen.is_by_name else recheck(node)
+            if current.id != node.id:
+                raise NoLongerSelectedError(node.name.node_id, "was recreated")
+            if fields := _changes(app, current, wanted, disks):
                 update_node(app.client, app.clock, node.name, fields, timeout=app.settings.duration("timeout"))
             if fields.get("networkConfig") == {"enableExternalIps": False}:
                 ways = "use `--iap` or `--internal-ip` for ssh"
