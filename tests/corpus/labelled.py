@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.explain.conclusion import Confidence
 from tpuctl.explain.explanation_rendering import first_failed_worker
+from tpuctl.explain.unrecognised import kind_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,8 +45,13 @@ class Labelled:
 
     @property
     def is_harmless(self) -> bool:
-        """Whether there must be no verdict."""
+        """Whether there must be no verdict but a guess."""
         return self.first == (NO_VERDICT,)
+
+    @property
+    def is_failure(self) -> bool:
+        """Whether something went wrong."""
+        return self.category == "unknown" or not self.is_harmless
 
     @property
     def ids(self) -> frozenset[str]:
@@ -86,7 +92,8 @@ def _wrong_verdicts(log: Labelled, conclusions: tuple[Conclusion, ...]) -> Itera
         return
     first = conclusions[0]
     if log.is_harmless:
-        yield f"a verdict: {', '.join(ids)}"
+        if known := [id_ for id_ in ids if kind_by_id(id_) is None]:
+            yield f"a verdict: {', '.join(known)}"
         return
     if log.first != (_ANY,) and first.id not in log.first:
         yield f"first is {first.id}, not {' or '.join(log.first)}"

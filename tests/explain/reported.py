@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tpuctl.explain.log_lines import LogPlace, ScanResult, Sighting
+from tpuctl.explain.log_lines import LogPlace, ScanResult, Sighting, Suspect
 from tpuctl.explain.messages import Action, Message, MessageOrigin, MessageRole
 
 BEGAN = datetime(2026, 3, 1, 10, tzinfo=UTC)
@@ -41,4 +41,4 @@ def sighting(known: Message, first: LogPlace, last: LogPlace | None = None, **fi
 
 def scan_of(*sightings: Sighting, suspicious: tuple[LogPlace, ...] = ()) -> ScanResult:
     """Return the scan of a log with these sightings."""
-    return ScanResult(sightings, suspicious, lines=100_000, size=1)
+    return ScanResult(sightings, tuple(Suspect(place, score=9) for place in suspicious), lines=100_000, size=1)

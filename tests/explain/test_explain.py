@@ -193,13 +193,78 @@ def test_act_without_command_names_remedy(tpuctl: Console, sandbox: Sandbox) -> 
 
 
 def test_explain_log_without_known_message_shows_suspicious_lines(offline: Console) -> None:
-    log = "step 1 loss 2.3\nFrobnicationError: the frobnicator failed\nstep 2\n"
+    log = "step 1 loss 2.3\nthe frobnicator failed\nstep 2\n"
     out, err, code = offline("explain", "-", piped=log)
-    assert (out, code) == ("2  FrobnicationError: the frobnicator failed\n", 1)
+    assert (out, code) == ("2  the frobnicator failed\n", 1)
     assert err == "warning: no known message in these 3 lines\nthe lines that look most like an error:\n"
     out, _, code = offline("explain", "-", "-o", "json", piped=log)
     document = json.loads(out)
     assert (code, document["verdicts"], [place["line"] for place in document["suspicious"]]) == (1, [], [2])
+
+
+FROBNICATED = """\
+step 1 loss 2.3
+Traceback (most recent call last):
+  File "/home/ann/train.py", line 12, in main
+    frobnicate(state)
+  File "/usr/lib/python3/dist-packages/frob/core.py", line 99, in frobnicate
+    raise FrobnicationError(path)
+FrobnicationError: 17 frobs of gs://ann-secret-run/part-7 for ann@example.com
+"""
+
+
+def test_explain_log_without_known_message_guesses_its_kind(offline: Console) -> None:
+    out, err, code = offline("explain", "-", terminal=True, piped=FROBNICATED)
+    assert code == 1
+    assert "  line 7\x1b[0m  (low confidence)\n" in out
+    assert "an error in the program ended it: gs://ann-secret-run/part-7, raised in /home/ann/train.py:12\n" in out
+    assert "  search for: FrobnicationError frobs of for\n" in out
+    assert "no known message in these 7 lines\n" in err
+
+    (verdict,) = json.loads(offline("explain", "-", "-o", "json", piped=FROBNICATED)[0])["verdicts"]
+    assert (verdict["confidence"], verdict["action"], verdict["retriable"]) == ("low", "none", False)
+    assert verdict["facts"] == {
+        "what": "gs://ann-secret-run/part-7",
+        "raised_in": "/home/ann/train.py:12",
+        "search": "FrobnicationError frobs of for",
+    }
+    assert offline("explain", verdict["id"])[2] == 0
+
+
+def test_guess_adds_the_reason_of_a_wrapper(offline: Console) -> None:
+    """An unknown reason does not inherit an action, and the wrapper does not hide it."""
+    log = "RuntimeError: Unable to initialize backend 'tpu': INVALID_ARGUMENT: frob 7 is not a valid frob\n"
+    verdicts = json.loads(offline("explain", "-", "-o", "json", piped=log)[0])["verdicts"]
+    assert [(one["id"], one["confidence"], one["action"]) for one in verdicts] == [
+        ("jax-tpu-backend", "medium", "none"),
+        ("unrecognised-request", "low", "none"),
+    ]
+
+
+@one_face
+def test_act_refuses_a_guess(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    message = "FATAL: the tpu device is busy, frobnicated"
+    _, err, code = tpuctl("explain", message, "--node", "demo", "--act", "--yes")
+    assert (code, sandbox.changes()) == (1, [])
+    assert "error: `--act` does nothing: tpuctl has no command that fixes `unrecognised-device-busy`\n" in err
+
+
+def test_report_of_unknown_lines_has_no_secrets(offline: Console) -> None:
+    log = FROBNICATED + "ERROR: upload failed: HF_TOKEN=hf_abcdefghijklmnopqrstuvwxyz0123456789 projects/ann-1\n"
+    out, _, code = offline("explain", "-", "--report", "-", piped=log)
+    assert code == 0
+    assert "- 8 lines; verdicts: `unrecognised-" in out
+    assert "    FrobnicationError: 17 frobs of gs://ann-secret-run/part-7 for account-1\n" in out
+    assert "    ERROR: upload failed: HF_TOKEN=[redacted hugging-face-token] projects/PROJECT\n" in out
+
+    _, err, code = offline("explain", "-", "--report", "report.md", piped=log)
+    assert (code, err) == (0, "wrote report.md: read it, then attach it to an issue of tpuctl\n")
+    assert (offline.folder / "report.md").read_text() == out
+    _, err, code = offline("explain", "-", "--report", "report.md", piped=log)
+    assert (code, "`--report report.md`: the file exists" in err) == (2, True)
+    _, err, code = offline("explain", "-", "--report", "-", piped="step 1\n")
+    assert (code, "nothing to report: no line looks like an error" in err) == (3, True)
 
 
 def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
@@ -265,7 +330,7 @@ def test_explain_several_files_are_one_log(offline: Console) -> None:
             ["--topic", "x", "--node", "y"],
             "",
             (
-                "error: `--topic` cannot be combined with a log, `--node` or `--act`\n"
+                "error: `--topic` cannot be combined with a log, `--node`, `--act` or `--report`\n"
                 "  hint: `tpuctl explain --topic NAME` shows one topic\n"
             ),
         ),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from tpuctl.explain.messages import MatchedBy, Message, MessageOrigin, MessageRole, known_messages
+from tpuctl.explain.messages import Action, MatchedBy, Message, MessageOrigin, MessageRole, known_messages
 
 # A contract: scripts and other tools know the messages by these words.
 _IDS = """
@@ -85,6 +85,19 @@ def test_references_of_messages_exist() -> None:
     assert [
         message.id for message in known_messages() if message.ends and message.role is not MessageRole.RECOVERY
     ] == []
+
+
+def test_what_destroys_or_kills_needs_a_specific_message() -> None:
+    """The wrapper of an unknown reason does not, nor does a symptom that says nothing to check first."""
+    destructive = {Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS}
+    vague = [
+        one.id
+        for one in known_messages()
+        if one.action in destructive
+        and (one.role in {MessageRole.WRAPPER, MessageRole.PROGRESS} or one.by is MatchedBy.STATUS)
+    ]
+
+    assert vague == []
 
 
 def test_placeholders_can_be_filled() -> None:

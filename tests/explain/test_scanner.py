@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.explain.synthetic import BARRIER, BUSY, CHECK, GENERIC, KNOWN, OOM, RETRYING, found, scan
-from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
+from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting, Suspect
 from tpuctl.explain.scanner import LogReader
 
 _BUSY = "RuntimeError: The TPU is already in use by process with pid 2718466. Not attempting to load libtpu.so"
@@ -24,7 +24,11 @@ def test_match_has_line_time_and_facts() -> None:
 
     place = LogPlace(3, _BUSY, None, datetime(2025, 1, 10, 15, 2, 52, 250000))  # noqa: DTZ001  # the log names no zone
     assert scan(log) == ScanResult(
-        (Sighting(BUSY, place, place, facts={"pid": "2718466"}),), (place,), lines=3, size=len(log), is_binary=False
+        (Sighting(BUSY, place, place, facts={"pid": "2718466"}),),
+        (Suspect(place, score=9),),
+        lines=3,
+        size=len(log),
+        is_binary=False,
     )
 
 
@@ -186,7 +190,7 @@ def test_suspect_lines_are_kept_once_each() -> None:
         "ValueError: bad shape (3,)\nValueError: bad shape (4,)\n"
     )
 
-    assert [place.line for place in scan(log).suspicious] == [5, 3, 4]
+    assert [one.place.line for one in scan(log).suspects] == [5, 3, 4]
 
 
 _FILLER = [

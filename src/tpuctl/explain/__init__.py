@@ -4,9 +4,10 @@ Codes alone are not enough: an unavailable zone, an exhausted quota and a malfor
 the API (`cloud.errors`), the errors of ssh (`ssh.ssh_errors`) and the end of a failed `tpuctl run` ask here too.
 
 One log takes three steps: `scanner` finds the known messages in it (values of `log_lines`), `conclusion` tells causes from
-symptoms, `explanation_rendering` shows the verdicts. All modules but `command` are pure: bytes go in, values come
-out; they neither open a file nor read a clock. The pure modules import `models` and the base; `lookup` also asks `check`
-and `doctor` for the rules behind the ids of findings; only `command` and the rendering import `app`, `nodes` and `output`.
+symptoms (`unrecognised` judges a log without a known message), `explanation_rendering` shows the verdicts. All modules but
+`command` and `report` are pure: bytes go in, values come out; they neither open a file nor read a clock. The pure modules
+import `models` and the base; `lookup` also asks `check` and `doctor` for the rules behind the ids of findings; only
+`command`, `report` and the rendering import `app`, `nodes`, `output` and `support`.
 Start with `messages` (what tpuctl knows), then `scanner.LogReader` and `conclusion.conclude`.
 
 What a reader must know:

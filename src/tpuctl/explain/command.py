@@ -81,16 +81,24 @@ _ALL_TOPICS = ""
     flag_value=_ALL_TOPICS,
     help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
+@click.option(
+    "--report",
+    metavar="FILE",
+    help="File to write: the lines that tpuctl does not know, without secrets, for an issue; - is stdout.",
+)
 @click.option("--act", is_flag=True, help="Run the tpuctl command of the remedy, after confirmation; needs --node.")
 @route_options
 @yes_option
-def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, act: bool, yes: bool) -> int:
+def command(
+    app: App, *, words: tuple[str, ...], node: str | None, topic: str | None, report: str | None, act: bool, yes: bool
+) -> int:
     """Explain what is wrong in a log or a message, and what to do about it.
 
     Reads logs of any size: files (.gz too), or stdin. Shows the cause first, then its symptoms; each with the line that shows
     it, how often it occurred, the worker that logged it first, and a remedy. --node checks the state of the node before
     training code is blamed. Several files, such as one for each worker, count as one log. Exits with 1 if the log has no
-    known message; never guesses. An ID is printed with tpuctl's own errors and findings.
+    known message; then says with low confidence what the most telling line is about. An ID is printed with tpuctl's own
+    errors and findings.
 
     \b
     Examples:
@@ -102,9 +110,9 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
       tpuctl explain train.log --node trainer --act
     """
     if topic is not None:
-        if words or node or act:
+        if words or node or act or report:
             raise InvalidInputError(
-                "`--topic` cannot be combined with a log, `--node` or `--act`",
+                "`--topic` cannot be combined with a log, `--node`, `--act` or `--report`",
                 hint="`tpuctl explain --topic NAME` shows one topic",
             )
         return show_topic(app, topic) if topic != _ALL_TOPICS else show_topics(app)
@@ -115,13 +123,18 @@ def command(app: App, *, words: tuple[str, ...], node: str | None, topic: str | 
         app.reference(node)  # reject an invalid name before reading a log
     request = parse_request(app, words)
     if request.is_id:
-        if act:
-            raise InvalidInputError("`--act` needs a log or a message, not an id", hint="give the log")
+        if act or report:
+            option = "--act" if act else "--report"
+            raise InvalidInputError(f"`{option}` needs a log or a message, not an id", hint="give the log")
         return show_entry(app, request.text, {"node": node} if node else {})
 
     if node is not None:
         app.require_trust()
+    if report is not None and report != _STDIN and _path(app, report).exists():
+        raise InvalidInputError(f"`--report {report}`: the file exists", hint="name a new file, or remove it")
     explanation, was_interrupted = explain_request(app, request, node)
+    if report is not None:
+        return write_report(app, explanation, report)
     exit_code = show_explanation(app, explanation, request)
     if was_interrupted:
         return ExitCode.INTERRUPTED
@@ -147,9 +160,11 @@ def show_explanation(app: App, explanation: Explanation, request: ExplainRequest
             names=lambda: [one.id for one in explanation.conclusions],
         )
     )
-    if explanation.conclusions:
+    if explanation.is_recognised:
+        if explanation.suspicious:
+            _show_suspects(app, explanation)
         return ExitCode.OK
-    if explanation.harmless and not explanation.suspicious:
+    if explanation.harmless and not (explanation.conclusions or explanation.suspicious):
         named = ", ".join(f"`{one.id}`" for one in explanation.harmless)
         terminal.note(f"no failure found: the messages that tpuctl recognized are harmless, or recovered ({named})")
         return ExitCode.OK
@@ -158,10 +173,35 @@ def show_explanation(app: App, explanation: Explanation, request: ExplainRequest
     terminal.warn(f"no known message in {count}{about}")
     if request.text and not request.text.count(" "):
         terminal.note(f"`{request.text}` is not a file, so tpuctl read it as a message")
-    if explanation.suspicious and app.format is OutputFormat.TABLE:
-        terminal.note("the lines that look most like an error:")
-        terminal.page(render_suspects(explanation, colored=terminal.colors_out))
+    # A guess shows its line.
+    if len(explanation.suspicious) > len(explanation.conclusions):
+        _show_suspects(app, explanation)
     return ExitCode.FAILURE
+
+
+def _show_suspects(app: App, explanation: Explanation) -> None:
+    if app.format is OutputFormat.TABLE:
+        app.terminal.note("the lines that look most like an error:")
+        app.terminal.page(render_suspects(explanation, colored=app.terminal.colors_out))
+
+
+def write_report(app: App, explanation: Explanation, name: str) -> ExitCode:
+    """Write the report for an issue. Raises `NotFoundError` if there is no line to report."""
+    from tpuctl.explain.report import unrecognised_report  # noqa: PLC0415  # only with --report
+
+    if not explanation.suspicious:
+        known = ", ".join(f"`{one.id}`" for one in explanation.conclusions) or "no line looks like an error"
+        raise NotFoundError(
+            f"nothing to report: {known}", hint="`tpuctl explain` without `--report` shows the verdicts"
+        )
+    text = unrecognised_report(explanation)
+    if name == _STDIN:
+        app.terminal.page(text.splitlines())
+        return ExitCode.OK
+    with _path(app, name).open("x", encoding="utf-8") as file:
+        file.write(text)
+    app.terminal.note(f"wrote {name}: read it, then attach it to an issue of tpuctl")
+    return ExitCode.OK
 
 
 _STDIN: Final = "-"

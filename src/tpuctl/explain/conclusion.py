@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tpuctl.explain.device_memory import memory_advice
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
+from tpuctl.explain.unrecognised import describe, guess, kind_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -43,6 +44,7 @@ _UNEXPLAINED_REASONS = {
 }
 _QUOTED_REASON = "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
+_GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
 _NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
 
@@ -52,7 +54,7 @@ class Confidence(StrEnum):
 
     HIGH = "high"  # the message says what is wrong
     MEDIUM = "medium"  # a symptom of something that the log does not show, or over before the log ended
-    LOW = "low"  # only quoted, by documentation, a search or a test
+    LOW = "low"  # only quoted, by documentation, a search or a test; or no known message, judged by the words of a line
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,15 @@ class Explanation:
 
     conclusions: tuple[Conclusion, ...]
     harmless: tuple[Conclusion, ...]  # messages that only look alarming
-    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known
+    suspicious: tuple[LogPlace, ...]  # the lines most like an error, if no message is known, or each is only quoted
     lines: int
     size: int
     is_binary: bool = False
+
+    @property
+    def is_recognised(self) -> bool:
+        """Whether a verdict rests on a known message, not on the words of a line alone."""
+        return any(kind_by_id(one.id) is None for one in self.conclusions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +183,33 @@ class _FailureTimeline:
 
 
 def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
-    """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win."""
+    """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win.
+
+    Without a known message, or with only the wrapper of an unknown reason, it is a guess from the most telling line.
+    """
+    return _with_guess(_conclude_known(scan, known), scan, known)
+
+
+def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, str]) -> Explanation:
+    if scan.is_binary or any(not _is_open_wrapper(one) for one in explanation.conclusions):
+        return explanation
+    # The line of a wrapper may hold the reason, too.
+    known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
+    recognised = {(place.source, place.line) for one in known_lines for place in (one.first, one.last)}
+    guessed = guess((one for one in scan.suspects if (one.place.source, one.place.line) not in recognised), scan.lines)
+    if guessed is None:
+        return explanation
+    conclusion = replace(_conclusion(guessed, Confidence.LOW, known, _GUESSED_REASON), meaning=describe(guessed))
+    return replace(explanation, conclusions=(*explanation.conclusions, conclusion))
+
+
+def _is_open_wrapper(conclusion: Conclusion) -> bool:
+    """Tell whether a verdict only says that there is a reason, which no known message tells."""
+    is_wrapper = conclusion.sighting.message.role is MessageRole.WRAPPER
+    return is_wrapper and conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
+
+
+def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     harmless = [
         _conclusion(one, Confidence.HIGH, known) for one in scan.sightings if one.message.role is MessageRole.HARMLESS
     ]
@@ -197,10 +230,11 @@ def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
         else:
             conclusions.append(_conclude_failure(one, timeline, recovered, known))
+    is_explained = any(one.confidence is not Confidence.LOW for one in conclusions)
     return Explanation(
         tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
         tuple(harmless),
-        () if conclusions else scan.suspicious,
+        () if is_explained else tuple(suspect.place for suspect in scan.suspects),
         scan.lines,
         scan.size,
         scan.is_binary,
@@ -311,10 +345,13 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
             named = _with_source(sighting, name)
             known = found.get(sighting.message.id)
             found[sighting.message.id] = _merged(known, named) if known else named
-    suspicious = [replace(place, source=name) for name, scan in logs.items() for place in scan.suspicious]
+    suspects = [
+        replace(one, place=replace(one.place, source=name)) for name, scan in logs.items() for one in scan.suspects
+    ]
+    suspects.sort(key=lambda one: -one.score)
     return ScanResult(
         tuple(found.values()),
-        tuple(suspicious[:_SUSPICIOUS_SHOWN]),
+        tuple(suspects[:_SUSPICIOUS_SHOWN]),
         sum(scan.lines for scan in logs.values()),
         sum(scan.size for scan in logs.values()),
         is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
@@ -370,7 +407,8 @@ def conclude_single_message(
     Quotation marks round the message are the user's: it is never treated as a quote.
     """
     unquoted = tuple(replace(sighting, quoted=0) for sighting in scan.sightings)
-    explanation = conclude(replace(scan, sightings=unquoted), known=known)
+    scan = replace(scan, sightings=unquoted)
+    explanation = _conclude_known(scan, known)
     if explanation.conclusions or explanation.harmless:
         return explanation
     for where in _FALLBACK_ORIGINS:
@@ -387,7 +425,7 @@ def conclude_single_message(
                 None if is_sure else "only the status of the message is known, not its words",
             )
             return replace(explanation, conclusions=(conclusion,), suspicious=())
-    return explanation
+    return _with_guess(explanation, scan, known)
 
 
 @dataclass(frozen=True, slots=True)

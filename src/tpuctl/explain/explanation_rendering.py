@@ -8,6 +8,7 @@ from tpuctl.check.report_rendering import wrap_text
 from tpuctl.durations import format_timestamp
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.conclusion import Confidence
+from tpuctl.explain.unrecognised import SEARCH_TERM
 from tpuctl.output.terminal import Cell, styled
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Itera
             yield styled(line, "dim", colored=colored)
     for line in conclusion.remedy:
         yield from _hang("  → ", line, width)
+    if term := sighting.facts.get(SEARCH_TERM):
+        yield from _hang("  search for: ", term, width)
     if topics := sighting.message.topics:
         yield from _hang("  ", f"more: {_topic_commands(topics)}", width)
 

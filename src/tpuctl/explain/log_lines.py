@@ -600,11 +600,20 @@ class Sighting:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspect:
+    """A line that looks like an error."""
+
+    place: LogPlace
+    score: int  # how much it does: 1 to 9
+    origin: str | None = None  # of a Python exception: the file and line of the user's program that raised it
+
+
+@dataclass(frozen=True, slots=True)
 class ScanResult:
-    """The content of a log: the known messages by first occurrence, and a few lines that look like errors."""
+    """The content of a log: the known messages by first occurrence, and the few lines that look most like an error."""
 
     sightings: tuple[Sighting, ...]
-    suspicious: tuple[LogPlace, ...]
+    suspects: tuple[Suspect, ...]
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text

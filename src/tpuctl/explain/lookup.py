@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.explain.messages import Message, known_messages, message_by_id
+from tpuctl.explain.unrecognised import kind_by_id, unrecognised_kinds
 from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ def look_up_id(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> IdE
     `node`; an unknown placeholder becomes its name in capitals. A message goes before an error of tpuctl with the same id.
     """
     id_ = _normalize_id(id_)
-    message = message_by_id(id_)
+    message = message_by_id(id_) or kind_by_id(id_)
     if message is None:
         return _own_entries(known).get(id_) or _finding_entries().get(id_)
     own = _own_texts().get(message.kind.replace("_", "-")) if message.kind != "failure" else None
@@ -82,7 +83,11 @@ def similar_ids(id_: str, count: int = 3) -> tuple[str, ...]:
 def known_ids() -> tuple[str, ...]:
     """Return every id that can be looked up: messages, own errors, exit codes, findings."""
     own = _own_entries(MappingProxyType({}))
-    return tuple(dict.fromkeys((*(message.id for message in known_messages()), *own, *_finding_entries())))
+    return tuple(
+        dict.fromkeys(
+            (*(message.id for message in (*known_messages(), *unrecognised_kinds())), *own, *_finding_entries())
+        )
+    )
 
 
 def _normalize_id(id_: str) -> str:

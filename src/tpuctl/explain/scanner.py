@@ -15,7 +15,7 @@ import functools
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from types import MappingProxyType
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tpuctl.explain.device_memory import parse_memory_usage
 from tpuctl.explain.log_lines import (
     ANY_HEADER,
+    MAX_EVIDENCE_LENGTH,
     JsonRecordReader,
     LineSplitter,
     LogLines,
@@ -32,6 +33,7 @@ from tpuctl.explain.log_lines import (
     ScanResult,
     SearchWindow,
     Sighting,
+    Suspect,
     has_worker_numbers,
     parse_header,
     parse_line,
@@ -436,7 +438,32 @@ _MAX_SUSPECTS = 8
 _MAX_PER_WORD = 30
 _MAX_KINDS, _KIND_LENGTH = 600, 200
 _MAX_SCORED_LENGTH = 1000
-_ERROR_WORDS = (b"error", b"exception", b"fatal", b"failed", b"aborted", b"panic", b"denied", b"killed")
+# Letters alone, as the lines that are compared with them.
+_ERROR_WORDS = (
+    *(b"error", b"exception", b"fatal", b"failed", b"failure", b"aborted", b"panic", b"denied", b"killed", b"sigkill"),
+    *(
+        b"unableto",
+        b"couldnot",
+        b"couldnt",
+        b"cannot",
+        b"notfound",
+        b"nosuch",
+        b"doesnotexist",
+        b"invalid",
+        b"forbidden",
+    ),
+    *(
+        b"quota",
+        b"exhausted",
+        b"preempt",
+        b"unavailable",
+        b"timedout",
+        b"inuse",
+        b"busy",
+        b"outofmemory",
+        b"terminated",
+    ),
+)
 _SCORES = (
     (re.compile(r"^(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
     (
@@ -446,10 +473,25 @@ _SCORES = (
         8,
     ),
     (re.compile(r"\b[A-Z]\w{0,80}(?:Error|Exception): "), 7),
-    (re.compile(r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^fatal: |^error: "), 6),
+    (
+        re.compile(
+            r"\b(?:RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|FAILED_PRECONDITION|NOT_FOUND|UNAVAILABLE|"
+            r"DEADLINE_EXCEEDED|UNIMPLEMENTED|ALREADY_EXISTS|DATA_LOSS)\b|\bHTTP(?:/[\d.]{1,3})? [45]\d\d\b|"
+            r"\bHttpError [45]\d\d\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
+        ),
+        7,
+    ),
+    (re.compile(r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |\bSIGKILL\b|\bKilled$"), 6),
     (re.compile(r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b"), 5),
-    (re.compile(r"(?i)\b(?:failed|failure|cannot|unable to|could not|timed out)\b"), 4),
-    (re.compile(r"(?i)\b(?:error|invalid|not found|exception)\b"), 2),
+    (re.compile(r"(?i)\bexit(?:ed)?(?: with)?(?: code| status)?:? ?(?:[1-9]\d{0,3})\b"), 5),
+    (
+        re.compile(
+            r"(?i)\b(?:failed|failure|cannot|unable to|could not|couldn't|timed out|preempted|quota|exhausted|not found|"
+            r"no such|does not exist|forbidden)\b"
+        ),
+        4,
+    ),
+    (re.compile(r"(?i)\b(?:error|invalid|exception|unavailable|in use|busy)\b"), 2),
 )
 _BEST_SCORE = _SCORES[0][1]
 # Wordings that look alarming but are harmless.
@@ -460,22 +502,29 @@ _HARMLESS_WORDING = re.compile(
 )
 
 
+_FRAME = re.compile(r"File \"(?P<file>[^\"]{1,300})\", line (?P<line>\d{1,7})\b")
+_OF_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib(?:64)?/python3|^<")
+_MAX_FRAME_LINES = 80
+
+
 @dataclass(slots=True)
 class SuspectLines:
     """Keeps the lines that look most like an error, of each kind of line the first. Bounded in number and in cost."""
 
-    _kept: list[tuple[int, int, LogPlace]] = field(default_factory=list)
+    _kept: list[tuple[int, Suspect]] = field(default_factory=list)
     _kinds: set[int] = field(default_factory=set)
     _added: int = 0
 
     @property
-    def places(self) -> tuple[LogPlace, ...]:
+    def suspects(self) -> tuple[Suspect, ...]:
         """The lines with the highest scores, the highest first; of equals the first in the log."""
-        return tuple(place for _, _, place in self._kept)
+        return tuple(suspect for _, suspect in self._kept)
 
     def may_be_in(self, text: bytes) -> bool:
         """Tell whether a text may hold a line to keep. Only the letters of the text are given."""
-        if len(self._kinds) >= _MAX_KINDS or (len(self._kept) == _MAX_SUSPECTS and self._kept[-1][0] <= -_BEST_SCORE):
+        if len(self._kinds) >= _MAX_KINDS or (
+            len(self._kept) == _MAX_SUSPECTS and self._kept[-1][1].score >= _BEST_SCORE
+        ):
             return False
         return any(word in text for word in _ERROR_WORDS)
 
@@ -484,11 +533,12 @@ class SuspectLines:
         texts = [line for stream in streams for line in letters_by_line(b"\n".join(stream.texts))]
         origins = [(index, stream) for stream in streams for index in stream.indices]
         for index, stream in sorted((origins[at] for at in self._new_kinds(b"\n".join(texts))), key=itemgetter(0)):
-            place = stream.row(index).place(0, worker=stream.worker)
+            place = _place_with_reason(stream, index)
             if points := error_score(place.text):
                 self._added += 1
-                kept = [*self._kept, (-points, self._added, place)]
-                self._kept = sorted(kept, key=lambda one: one[:2])[:_MAX_SUSPECTS]
+                suspect = Suspect(place, points, _raised_in(stream, index) if points == _BEST_SCORE else None)
+                kept = [*self._kept, (self._added, suspect)]
+                self._kept = sorted(kept, key=lambda one: (-one[1].score, one[0]))[:_MAX_SUSPECTS]
 
     def _new_kinds(self, lines: bytes) -> set[int]:
         """Return the indices of the lines to score; of each line the letters are given."""
@@ -505,6 +555,32 @@ class SuspectLines:
                     found.add(lines.count(b"\n", 0, at))
                 at = lines.find(word, end) if end >= 0 else -1
         return found
+
+
+def _place_with_reason(stream: LogStream, index: int) -> LogPlace:
+    """Return the place of a line; of one that ends with a colon the text has the next line of the worker, too."""
+    place = stream.row(index).place(0, worker=stream.worker)
+    at = bisect_right(stream.indices, index)
+    if not place.text.endswith(":") or at >= len(stream.indices):
+        return place
+    reason = stream.row(stream.indices[at]).place(0, worker=stream.worker).text
+    return replace(place, text=f"{place.text} {reason}"[:MAX_EVIDENCE_LENGTH])
+
+
+def _raised_in(stream: LogStream, index: int) -> str | None:
+    """Return where an exception was raised, from the traceback before its line: the last frame that is not a library's."""
+    at = bisect_right(stream.indices, index) - 1
+    last: str | None = None
+    for before in reversed(stream.indices[max(0, at - _MAX_FRAME_LINES) : at]):
+        text = stream.row(before).text
+        if text.startswith("Traceback (most recent call last)"):
+            break
+        if frame := _FRAME.match(text[:_MAX_SCORED_LENGTH]):
+            place = f"{frame['file']}:{frame['line']}"
+            if not _OF_LIBRARY.search(frame["file"]):
+                return place
+            last = last or place
+    return last
 
 
 def error_score(line: str) -> int:
@@ -652,7 +728,9 @@ class LogReader:
         scanner.scan(rest, is_last=True)
         sightings = [counter.sighting() for counter in scanner.counters.values()]
         sightings.sort(key=lambda sighting: sighting.first.line)
-        return ScanResult(tuple(sightings), scanner.suspects.places, splitter.lines, splitter.size, splitter.is_binary)
+        return ScanResult(
+            tuple(sightings), scanner.suspects.suspects, splitter.lines, splitter.size, splitter.is_binary
+        )
 
 
 @functools.cache

@@ -1,0 +1,143 @@
+"""What a log without a known message is about, judged by the words of the line that looks most like an error. Pure.
+
+A guess has low confidence: it names a kind of failure, the line, what the line names, and words to search for. It never has an
+action. The kinds are data, `data/messages/unrecognised.yaml`, specific before general.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import TYPE_CHECKING
+
+from tpuctl.explain.log_lines import Sighting
+from tpuctl.explain.messages import Action, MatchedBy, Message, MessageOrigin, MessageRole, known_messages
+from tpuctl.yaml_reader import load_data
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tpuctl.explain.log_lines import Suspect
+
+# The fact that holds the words to search for.
+SEARCH_TERM = "search"
+# A line that merely has a word such as `failed` needs the words of a kind; one with at least this score is an error as such.
+_SURE_SCORE, _LEAST_SCORE = 6, 4
+# Lines after an exception that end a program, or that other workers still write.
+_LAST_WORDS = 200
+_MAX_WHAT_LENGTH = 120
+_MAX_TERM_LENGTH = 120
+_MAX_SEARCHED = 1000
+# What a line is about, the most telling form first.
+_WHAT = (
+    re.compile(r"\b(?P<what>gs://[^\s'\"`,;)]{1,200})"),
+    re.compile(r"\bpermission[s']{0,2}:? ['\"`]?(?P<what>[a-z]\w{1,40}(?:\.[A-Za-z]\w{0,60}){2,4})"),
+    re.compile(r"(?P<what>\bprojects/[\w.:-]{1,80}(?:/[\w.:-]{1,80}){0,8})"),
+    re.compile(r"['\"`\u2018\u201c](?P<what>[^'\"`\u2018\u2019\u201c\u201d]{1,200})['\"`\u2019\u201d]"),
+    re.compile(r"(?:^|\s)(?P<what>(?:~|\.{0,2})?/[\w.+@-]{1,80}(?:/[\w.+@-]{1,80}){0,12})"),
+)
+# What no other log has: addresses, names, paths, times, numbers, and what stands in quotation marks.
+_OF_THIS_LOG = re.compile(
+    r"\bhttps?://\S{1,300}|\bgs://\S{1,300}|\b[\w.+-]{1,64}@[\w.-]{1,80}|(?:~|\.{0,2})?/[\w.+@-]{1,80}(?:/[\w.+@-]{0,80}){1,20}|"
+    r"\bprojects/\S{1,200}|'[^']{0,200}'|\"[^\"]{0,200}\"|`[^`]{0,200}`|\b0x[0-9a-fA-F]{1,16}\b|\b[0-9a-f]{8,64}\b|"
+    r"\b[\w-]{0,60}\d[\w.:-]{0,60}\b"
+)
+# Lines that are no failure of this program.
+_UNTELLING = re.compile(
+    # Of a lower level.
+    r"^[IW]\d{4} |^\[?(?:INFO|DEBUG|NOTICE|WARN(?:ING)?)\b|\b(?:WARNING|INFO|DEBUG)[: ]"
+    # Source code and tables.
+    r"|^(?:#|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
+    r"|^[^ ]{1,80}(?:,[^ ,]{0,80}){4}"
+    # A request that a server answered, a step that is tried again, a negation, advice.
+    r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|\bwaiting\b|\breconnect)"
+    r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
+    r"|(?i:ignore|harmless)"
+)
+_NO_WORDS = re.compile(r"[^\w.'_-]+")
+
+
+@functools.cache
+def unrecognised_kinds() -> tuple[Message, ...]:
+    """Return the kinds of failures that the words of a line can tell, specific before general."""
+    return tuple(
+        Message(
+            id=entry["id"],
+            where=MessageOrigin.TRAINING_LOG,
+            match=re.sub(r"\|\s+\|", "|", entry["match"]),
+            meaning=entry["meaning"],
+            remedy=tuple(entry["remedy"]),
+            action=Action.NONE,
+            retriable=False,
+            source="the words of the line alone",
+            by=MatchedBy.WORD,
+            topics=tuple(entry["topics"]),
+        )
+        for entry in load_data("messages/unrecognised.yaml")
+    )
+
+
+def kind_by_id(id_: str) -> Message | None:
+    """Return the kind of guess with that id, None if there is none."""
+    return next((kind for kind in unrecognised_kinds() if kind.id == id_), None)
+
+
+def guess(suspects: Iterable[Suspect], lines: int) -> Sighting | None:
+    """Return what the most telling line is about, None if no line is telling. `lines`: number of lines of the log."""
+    general: Sighting | None = None
+    for suspect in suspects:
+        text = suspect.place.text[:_MAX_SEARCHED]
+        if (
+            suspect.score < _LEAST_SCORE
+            or _UNTELLING.search(text)
+            or any(_compiled(known.match).search(text) for known in _harmless_messages())
+        ):
+            continue
+        for kind in unrecognised_kinds():
+            if not _compiled(kind.match).search(text):
+                continue
+            is_general = kind is unrecognised_kinds()[-1]
+            if is_general and suspect.score < _SURE_SCORE:
+                break
+            sighting = Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
+            if not is_general:
+                return sighting
+            # An exception that the program survived is no reason to speak.
+            if lines - suspect.place.line <= _LAST_WORDS:
+                general = sighting
+            break
+    return general
+
+
+def _is_untelling(text: str) -> bool:
+    harmless = (_compiled(known.match).search(text) for known in _harmless_messages())
+    return _UNTELLING.search(text) is not None or any(harmless)
+
+
+@functools.cache
+def _harmless_messages() -> tuple[Message, ...]:
+    return tuple(one for one in known_messages() if one.role in {MessageRole.HARMLESS, MessageRole.RECOVERY})
+
+
+def search_term(text: str) -> str:
+    """Return the words of a line that other logs share: without numbers, names and addresses."""
+    words = _NO_WORDS.sub(" ", _OF_THIS_LOG.sub(" ", text[:_MAX_SEARCHED])).split()
+    term = " ".join(word.strip(".'-") for word in words if word.strip(".'-_"))
+    return term if len(term) <= _MAX_TERM_LENGTH else term[:_MAX_TERM_LENGTH].rsplit(" ", 1)[0]
+
+
+def describe(guessed: Sighting) -> str:
+    """Return what a guess says, with what the line names and where the program raised it."""
+    named, raised = guessed.facts.get("what"), guessed.facts.get("raised_in")
+    return guessed.message.meaning + (f": {named}" if named else "") + (f", raised in {raised}" if raised else "")
+
+
+def _facts(suspect: Suspect, text: str) -> dict[str, str]:
+    named = next((found["what"].strip().rstrip(".:") for pattern in _WHAT if (found := pattern.search(text))), "")
+    facts = {"what": named[:_MAX_WHAT_LENGTH], "raised_in": suspect.origin, SEARCH_TERM: search_term(text)}
+    return {name: value for name, value in facts.items() if value}
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,144 @@
+"""What a line without a known message is about, judged by its words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.explain.reported import place
+from tpuctl.explain.log_lines import Suspect
+from tpuctl.explain.messages import Action
+from tpuctl.explain.scanner import LogReader, error_score
+from tpuctl.explain.unrecognised import describe, guess, search_term, unrecognised_kinds
+
+
+def _suspect(text: str, line: int = 1) -> Suspect:
+    return Suspect(replace(place(line), text=text), error_score(text))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("preemption", "ray.exceptions.FrobError: node 10.0.0.7 was preempted"),
+        ("preemption", "[frobctl] Cluster lost: the spot VM was reclaimed, failed over"),
+        ("preemption", "ERROR: job stopped, preemption signal received"),
+        ("quota", "ERROR: Quota 'FROBS_PER_REGION' exceeded. Limit: 8.0 in region us-central1."),
+        ("quota", "frob.HttpError: 429 Too Many Requests"),
+        ("capacity", "Error: ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"),
+        ("capacity", "FailedScheduling: cannot place pod: 0/3 nodes are available: 3 Insufficient google.com/tpu."),
+        ("device-busy", "FrobError: accelerator /dev/vfio/0 busy"),
+        ("memory", "trainer exited with code 137"),
+        ("memory", "./run.sh: line 3: 12 Killed"),
+        ("permission", "FrobClientError: 403 Forbidden: caller lacks frob.jobs.create"),
+        ("permission", "ERROR: Access denied to the frob repository"),
+        ("connection", "frob.RpcError: UNAVAILABLE: frob channel closed"),
+        ("connection", "ERROR: could not connect to frob server"),
+        ("not-found", "FrobError: image frob:latest not found"),
+        ("not-found", "Couldn't find the frob config; cannot continue"),
+        ("request", "FrobError: INVALID_ARGUMENT: frobs must be even"),
+        ("request", '"code": 400, "message": "frob failed"'),
+        ("exception", "FrobError: seven"),
+        ("exception", "F0101 10:00:00.000000 12 frob.cc:7] Check failed: a == b"),
+    ],
+)
+def test_kind_of_a_line(kind: str, text: str) -> None:
+    found = guess([_suspect(text)], lines=1)
+
+    assert found is not None
+    assert found.message.id == f"unrecognised-{kind}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("W0101 10:00:00.000000 12 frob.cc:7] connection refused", id="warning-glog"),
+        pytest.param("WARNING: frob quota exceeded", id="warning"),
+        pytest.param("attempt 3 of 9 failed: connection refused", id="tried-again"),
+        pytest.param("10.0.0.1 - - GET /frob failed 404 NOT_FOUND", id="request-to-a-server"),
+        pytest.param("| 404 | NOT_FOUND | failed |", id="table"),
+        pytest.param('RETRIED = ["UNAVAILABLE", "connection refused"]', id="source"),
+        pytest.param("the run failed because of nothing in particular", id="no-kind"),
+        pytest.param("the device is not in use; cannot be busy", id="negation"),
+        pytest.param("found an invalid frob", id="too-little-like-an-error"),
+        pytest.param("TF-TRT Warning: Could not find TensorRT", id="known-as-harmless"),
+    ],
+)
+def test_lines_that_tell_nothing(text: str) -> None:
+    assert guess([_suspect(text)], lines=1) is None
+
+
+def test_specific_line_goes_before_a_general_one() -> None:
+    """An exception says less than the line that names the quota."""
+    found = guess([_suspect("FrobError: seven", 9), _suspect("quota of frobs exceeded", 3)], lines=9)
+
+    assert found is not None
+    assert (found.message.id, found.first.line) == ("unrecognised-quota", 3)
+
+
+@pytest.mark.parametrize(("lines", "is_told"), [(201, True), (202, False)])
+def test_exception_long_before_the_end_did_not_end_the_program(lines: int, is_told: bool) -> None:
+    assert (guess([_suspect("FrobError: seven")], lines=lines) is not None) is is_told
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("FrobError: 404 NOT_FOUND: gs://bucket/a/b.ckpt, frob", "gs://bucket/a/b.ckpt"),
+        ("PERMISSION_DENIED: Permission 'frob.jobs.create' denied on resource 'x'", "frob.jobs.create"),
+        ("NOT_FOUND: Resource projects/p/locations/z/frobs/f was not found", "projects/p/locations/z/frobs/f"),
+        ("FrobError: field 'frob_count' is not valid: INVALID_ARGUMENT", "frob_count"),
+        ("FileNotFoundError: cannot open /mnt/data/frob.bin", "/mnt/data/frob.bin"),
+        ("FrobError: seven", None),
+    ],
+)
+def test_what_the_line_names(text: str, what: str | None) -> None:
+    found = guess([_suspect(text)], lines=1)
+
+    assert found is not None
+    assert found.facts.get("what") == what
+    assert describe(found) == found.message.meaning + (f": {what}" if what else "")
+
+
+@pytest.mark.parametrize(
+    ("text", "term"),
+    [
+        ("FrobError: rank 7 of 16 at 10.0.0.3:8476 failed", "FrobError rank of at failed"),
+        ("cannot open '/home/ann/x' for ann@example.com (0xdeadbeef)", "cannot open for"),
+        ("see https://example.com/a?b=c or gs://b/c: INVALID_ARGUMENT", "see or INVALID_ARGUMENT"),
+    ],
+)
+def test_search_term_has_no_numbers_and_names(text: str, term: str) -> None:
+    assert search_term(text) == term
+
+
+def test_kinds_have_no_action() -> None:
+    assert {kind.action for kind in unrecognised_kinds()} == {Action.NONE}
+
+
+@pytest.mark.parametrize(
+    ("frames", "raised_in"),
+    [
+        ((("/home/a/train.py", 3), ("/opt/lib/python3.11/site-packages/x.py", 9)), "/home/a/train.py:3"),
+        ((("/opt/lib/python3.11/site-packages/x.py", 9),), "/opt/lib/python3.11/site-packages/x.py:9"),
+        ((), None),
+    ],
+)
+def test_origin_of_an_exception(frames: tuple[tuple[str, int], ...], raised_in: str | None) -> None:
+    lines = ["Traceback (most recent call last):"]
+    for file, line in frames:
+        lines += [f'  File "{file}", line {line}, in f', "    g()"]
+    reader = LogReader()
+    reader.feed("\n".join(['  File "/other.py", line 1, in f', *lines, "FrobError: seven"]).encode())
+
+    (suspect,) = reader.so_far().suspects
+    assert suspect.origin == raised_in
+
+
+def test_line_that_ends_with_a_colon_has_its_reason() -> None:
+    reader = LogReader()
+    reader.feed(b"NotFoundError: From /job:worker/task:0:\nResource frob does not exist.\n")
+
+    assert reader.so_far().suspects[0].place.text == (
+        "NotFoundError: From /job:worker/task:0: Resource frob does not exist."
+    )
