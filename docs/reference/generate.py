@@ -16,6 +16,7 @@ from tpuctl.check.findings import CheckRule, Level
 from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
 from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.check.rules import CATEGORIES, RULES
+from tpuctl.cli.help_topics import EXIT_CODES, Commands, Definitions, load_topic, topic_names
 from tpuctl.cli.tree import command_tree
 from tpuctl.config.settings import SETTINGS
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULES, PROJECT_RULES, REFERENCE_CHAPTERS
@@ -23,27 +24,6 @@ from tpuctl.errors import ExitCode
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
-
-EXIT_CODES = {
-    ExitCode.OK: "success",
-    ExitCode.FAILURE: "any other failure, such as an API that does not answer; a bug prints its traceback",
-    ExitCode.USAGE: "usage: an unknown flag, an invalid value or setting, a confirmation without a terminal, "
-    "a request that the service rejects as invalid",
-    ExitCode.NOT_FOUND: "not found",
-    ExitCode.NOT_ALLOWED: "not allowed: no credentials, scopes, IAM, API disabled, billing",
-    ExitCode.TIMED_OUT: "timed out; the message says what is still in progress in the cloud and which command continues; for `run --timeout`: "
-    "the command was terminated",
-    ExitCode.NO_CAPACITY: "no capacity: the zone, or each of several, has no free TPU of this type; see [capacity](../capacity.md)",
-    ExitCode.QUOTA: "quota used up, or zero",
-    ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this, or another run holds its lease",
-    ExitCode.CHECK_FAILED: "a check failed",
-    ExitCode.BROKEN: "the node is broken, and repair is used up or impossible",
-    ExitCode.REMOTE_FAILED: "a failure on a worker: of a command, a copy or the connection (`tpuctl ssh NODE -- COMMAND` on one "
-    "worker exits with the command's own code)",
-    ExitCode.INTERRUPTED: "Ctrl-C; the message says what is still in progress in the cloud, and nothing is undone (but `run` terminates its "
-    "command, and with `--rm` deletes its node)",
-    ExitCode.TERMINATED: "SIGTERM; otherwise like 130",
-}
 
 
 def exit_codes() -> str:
@@ -141,7 +121,7 @@ def commands() -> str:
 
 
 def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = click.Context(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
     text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
     yield f"## {' '.join(path)}\n\n{text}\n"
     if isinstance(command, click.Group):
@@ -149,6 +129,25 @@ def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
             below = command.get_command(context, name)
             if below is not None:
                 yield from _help_pages(below, (*path, name))
+
+
+def topics() -> str:
+    """Return the page of the topics of `tpuctl help`, without those that have pages of their own."""
+    found = [load_topic(name) for name in topic_names() if f"{name}.md" not in PAGES]
+    chapters = "\n\n".join(
+        f"## {topic.name}: {topic.title}\n\n" + "\n\n".join(map(_block, topic.blocks)) for topic in found
+    )
+    return f"{_NOTE}\n# Topics\n\n`tpuctl help TOPIC` prints each of these.\n\n{chapters}\n"
+
+
+def _block(block: str | Definitions | Commands) -> str:
+    match block:
+        case Commands(lines):
+            return "\n".join(f"    {line}" for line in lines)
+        case Definitions(rows):
+            return "| | |\n|---|---|\n" + "\n".join(f"| `{term}` | {text} |" for term, text in rows)
+        case _:
+            return block
 
 
 LEVELS = {
@@ -384,6 +383,7 @@ PAGES = {
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
+    "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
     "messages.md": messages,

@@ -235,6 +235,13 @@ def documented_zones_of(accelerator: AcceleratorType, *, single_tenant: bool = F
     return zones + (offered.get("single_tenant", ()) if single_tenant else ())
 
 
+def documented_zones(accelerator: AcceleratorType | None) -> set[str]:
+    """Return the zones that offer a type, or any type for None, also those that need an agreement with Google."""
+    if accelerator is not None:
+        return {*documented_zones_of(accelerator, single_tenant=True)}
+    return {zone for offered in load_accelerators().zones.values() for zones in offered.values() for zone in zones}
+
+
 def smallest_type_in_zone(zone: str) -> str | None:
     """Return the smallest type of the first generation that a zone offers, None for a zone that is not documented."""
     for name, offered in load_accelerators().zones.items():

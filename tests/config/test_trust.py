@@ -76,13 +76,12 @@ DESCRIBES = {
         "per_worker",
         "output",
     ),
-    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price", "budget", "prices", "ttl"),
+    *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price", "budget"),
 }
 REQUIRES_TRUST = {
-    "idle",
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
-    *("skip_checks", "check_timeout", "egress_prices", "idle"),
+    *("skip_checks", "check_timeout", "egress_prices", "prices", "idle", "ttl"),
 }
 
 
@@ -175,6 +174,12 @@ def test_file_that_only_describes_nodes_needs_no_trust(tpuctl: Console, project:
         pytest.param("setup: evil", (("--setup", "true"), {}), 0, id="flag of the command"),
         pytest.param("network: evil", (("--network", "default"), {}), 0, id="flag that is named like its key"),
         pytest.param("data_disks: [evil]", (("--data-disk", "source=d"), {}), 0, id="flag with another name"),
+        pytest.param("ttl: 1s", (("--ttl", "8h"), {}), 0, id="time limit by a flag"),
+        pytest.param("ttl: 1s", (("--ttl", "forever"), {}), 0, id="no time limit by a flag"),
+        pytest.param("idle: 5m", (("--idle", "forever"), {}), 0, id="no idle limit by a flag"),
+        pytest.param("ttl: 1s", (("--idle", "2h"), {}), 2, id="time limit"),
+        pytest.param("idle: 5m", (("--ttl", "2h"), {}), 2, id="idle limit"),
+        pytest.param("prices: table", ((), {}), 2, id="prices"),
         pytest.param("network: evil", (("--setup", "true"), {}), 2, id="flag of another key"),
         pytest.param("metadata: {a: b}", (("--metadata", "c=d"), {}), 2, id="flag that adds to the file"),
         pytest.param("setup: evil", ((), {"TPUCTL_TRUST_PROJECT_FILE": ""}), 2, id="empty variable"),

@@ -28,12 +28,12 @@ def billed(sandbox: Sandbox) -> Sandbox:
 
 
 TABLE = """\
-NAME      ZONE           TYPE   TIER       STATE    $/HOUR       SINCE   SO FAR        BY THEN        THEN           NOTE
-unpriced  us-central2-b  v4-8   on-demand  READY    ?            3h ago  ?             ?              in 24h         \
+NAME      ZONE           TYPE   TIER       STATE    $/HOUR       SINCE   SO FAR          BY THEN        THEN           NOTE
+unpriced  us-central2-b  v4-8   on-demand  READY    ?            3h ago  ?               ?              in 24h         \
 no known price of v4-8 (on-demand)
-calm      us-east5-b     v6e-8  on-demand  READY    $21.60       3h ago  about $64.80  about $583.20  in 24h
-short     us-east5-b     v6e-8  spot       READY    about $9.72  3h ago  about $29.16  about $48.60   expires in 2h
-stopped   us-east5-b     v6e-8  on-demand  STOPPED  ?                    about $64.80  about $64.80   in 24h         \
+calm      us-east5-b     v6e-8  on-demand  READY    $21.60       3h ago  about $64.80    about $583.20  in 24h
+short     us-east5-b     v6e-8  spot       READY    about $9.72  3h ago  about $29.16    about $48.60   expires in 2h
+stopped   us-east5-b     v6e-8  on-demand  STOPPED  ?                    at most $64.80  about $64.80   in 24h         \
 only its disk is billed; the price of disks is unknown
 
 total   at least $31.32 per hour, so far about $158.76, by their expiry or in a day about $696.60

@@ -68,14 +68,19 @@ def test_extension_counts_from_the_later_of_the_end_and_now(label: str | None, e
 
 _OWNERS = {
     "ann@example.com": "ann_example-com",
-    "Ann.Lee@Example.COM": "ann-lee_example-com",
+    "Ann@Example.COM": "ann_example-com",
+    "ann.lee@example.com": "ann-lee_example-com-b7e0d837",
+    "ann-lee@example.com": "ann-lee_example-com-befc7585",
+    "ann_lee@example.com": "ann_lee_example-com",
+    "ann@my-corp.com": "ann_my-corp-com-98905a9c",
+    "x@example.com.3f2a91bc": "x_example-com-3f2a91bc-87678ebc",
     " ann@example.com ": "ann_example-com",
-    "ci@my-project.iam.gserviceaccount.com": "ci_my-project-iam-gserviceaccount-com",
-    "müller@höst": "m-ller_h-st",
-    "a b/c:d\n\x1b@host": "a-b-c-d--_host",
+    "ci@my-project.iam.gserviceaccount.com": "ci_my-project-iam-gserviceaccount-com-f78ba956",
+    "müller@höst": "m-ller_h-st-94e92aa3",
+    "a b/c:d\n\x1b@host": "a-b-c-d--_host-a50b7212",
     "": "",
-    "a" * 63: "a" * 63,
-    "a" * 64: "a" * 54 + "-ffe054fe",
+    "a" * 61 + "@b": "a" * 61 + "_b",
+    "a" * 62 + "@b": "a" * 54 + "-70ac12f9",
 }
 
 

@@ -265,6 +265,29 @@ def test_each_deletion_looks_again(
     assert sandbox.changes()[before:] == (["delete"] if outcome is RemovalOutcome.DELETED else [])
 
 
+@pytest.mark.parametrize(
+    ("state", "status", "is_ended"),
+    [
+        pytest.param("READY", 503, True, id="answer-lost"),
+        pytest.param("READY", 403, False, id="refused"),
+        # A watcher creates it again.
+        pytest.param("PREEMPTED", 503, False, id="dead"),
+    ],
+)
+def test_node_that_may_have_been_deleted_is_not_created_again(
+    app: App, sandbox: Sandbox, state: str, status: int, is_ended: bool
+) -> None:
+    put(sandbox, state=state, labels=EXPIRED, schedulingConfig={"spot": True})
+    (item,) = found_items(app)
+    sandbox.fault("http-error", method="*.nodes.delete", status=status, count=99)
+
+    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove([item], timeout=None)
+
+    assert result.outcome is RemovalOutcome.FAILED
+    holder = app.leases.holder(item.group.names[0])
+    assert (holder is not None and holder.record.ended is not None) is is_ended
+
+
 def test_extended_node_is_left_alone(app: App, sandbox: Sandbox) -> None:
     put(sandbox, labels=EXPIRED)
     items = found_items(app)

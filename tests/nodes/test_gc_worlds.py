@@ -6,6 +6,7 @@ Each combination of the options has a project of its own, which holds its worlds
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import product
@@ -27,10 +28,32 @@ FLAGS = {
     "old": ("--older-than", "3d"),
     "waiting": ("--waiting-for", "6h"),
     "everyones": ("--everyones",),
+    "idle": ("--idle", "1d"),
+    "label": ("-l", "team=research"),
+    "zone": ("--zone", ZONE),
 }
+
+
+def chosen(names: tuple[str, ...], choice: tuple[int, ...]) -> frozenset[str]:
+    return frozenset(name for name, on in zip(names, choice, strict=True) if on)
+
+
+RULES, LIMITS = tuple(FLAGS)[:4], tuple(FLAGS)[4:]
+# Each combination of the rules, and twice each combination of the workers' use, a label and a zone.
 COMBINATIONS = [
-    frozenset(flag for flag, on in zip(FLAGS, choice, strict=True) if on) for choice in product((0, 1), repeat=4)
+    chosen(RULES, rules) | chosen(LIMITS, limits)
+    for rules, limits in zip(product((0, 1), repeat=4), (*product((0, 1), repeat=3),) * 2, strict=True)
 ]
+OTHER_ZONE = "us-central1-b"
+# Each counts 8 cores.
+TYPES = {ZONE: "v4-8", OTHER_ZONE: "v2-8"}
+# What a worker answers about its use.
+ANSWERS = {
+    "idle": '{"inUse":[],"unknown":[],"age":777600,"last":"it booted"}',
+    "was used": '{"inUse":[],"unknown":[],"age":3600,"last":"a job ended"}',
+    "in use": '{"inUse":["a job runs"],"unknown":[],"age":777600,"last":"it booted"}',
+    "unknown": '{"inUse":[],"unknown":["there is no /proc"],"age":777600,"last":"it booted"}',
+}
 PAST, FUTURE = "1767000000", "4102444800"
 CORES = 8
 DEAD = ("PREEMPTED", "TERMINATED")
@@ -49,10 +72,15 @@ class Made:
     owner: str = "you_example-com"
     is_kept: bool = False
     is_held: bool = False
+    zone: str = ZONE
+    team: str = ""
+    # What its workers answer.
+    use: str = "idle"
 
     @property
     def labels(self) -> dict[str, str]:
         marks = {"tpuctl-owner": self.owner, "tpuctl-expires": self.expires, "tpuctl-keep": "x" * self.is_kept}
+        marks["team"] = self.team
         return {key: value for key, value in marks.items() if value}
 
     @property
@@ -68,6 +96,8 @@ def is_deleted(made: Made, flags: frozenset[str]) -> bool:
     """Return what the user asked for, in the words of the issue."""
     if made.is_kept or made.is_held or (made.owner != "you_example-com" and "everyones" not in flags):
         return False
+    if ("label" in flags and made.team != "research") or ("zone" in flags and made.zone != ZONE):
+        return False
     has_expired = "expired" in flags and made.expires == PAST
     if not made.existing:
         if made.request in {"ACCEPTED", "WAITING_FOR_RESOURCES"}:
@@ -76,8 +106,10 @@ def is_deleted(made: Made, flags: frozenset[str]) -> bool:
     if made.request not in {"", "ACTIVE", "SUSPENDED"}:
         return False
     is_named = has_expired or ("old" in flags and made.age >= 3)
-    settled = {"READY", "STOPPED", "REPAIRING", "HIDDEN", "UNKNOWN"}
-    return all(state in DEAD or (state in settled and is_named) for state in made.existing.values())
+    settled = {"READY", "STOPPED", "REPAIRING", "HIDDEN", "UNKNOWN"} if is_named else set()
+    if "idle" in flags and made.use == "idle" and made.age >= 1:
+        settled.add("READY")
+    return all(state in {*DEAD, *settled} for state in made.existing.values())
 
 
 def make_world(random: Random, number: int) -> list[Made]:
@@ -103,43 +135,52 @@ def make_world(random: Random, number: int) -> list[Made]:
                 owner=random.choice(("you_example-com", "you_example-com", "bob", "")),
                 is_kept=random.random() < 0.1,
                 is_held=random.random() < 0.1,
+                zone=random.choice((ZONE, ZONE, ZONE, OTHER_ZONE)),
+                team=random.choice(("research", "research", "research", "vision", "")),
+                use=random.choice(("idle", "idle", *ANSWERS)),
             )
         )
     return world
 
 
 def put_requests(session: StateSession, project: str, made: Made) -> None:
-    parent = f"projects/{project}/locations/{ZONE}"
-    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "labels": made.labels}
+    parent = f"projects/{project}/locations/{made.zone}"
+    body = {"acceleratorType": TYPES[made.zone], "runtimeVersion": "tpu-ubuntu2204-base", "labels": made.labels}
     tpu = {"nodeSpec": [{"parent": parent, "nodeId": node_id, "node": body} for node_id in made.node_ids]}
     administration.add_queued_resource(
-        session, made.name, project=project, zone=ZONE, state=made.request, node_ids=made.node_ids, tpu=tpu
+        session, made.name, project=project, zone=made.zone, state=made.request, node_ids=made.node_ids, tpu=tpu
     )
 
 
-def put_nodes(session: StateSession, project: str, made: Made) -> None:
+def put_nodes(session: StateSession, project: str, made: Made) -> str:
+    """Put the nodes into the sandbox. Return the lines with which a fake ssh answers for their workers."""
+    lines, answer = "", ANSWERS[made.use]
     for node_id, state in made.existing.items():
-        administration.add_node(
+        node = administration.add_node(
             session,
             node_id,
             project=project,
-            zone=ZONE,
+            zone=made.zone,
             state=state,
+            acceleratorType=TYPES[made.zone],
             # The sandbox completes a creation that began long ago.
             age=timedelta(days=0 if state == "CREATING" else made.age),
             queued_resource=made.name if made.request else "",
             labels=made.labels,
         )
+        frame = f"\\n\\0tpuctl-agent\\nx\\0\\0\\0\\{len(answer):03o}%s"
+        lines += f"*tpu.{node['id']}-0*) printf '{frame}' '{answer}' ;;\n"
+    return lines
 
 
 def cores_in_use(session: StateSession, project: str) -> int:
-    """Return what counts against the quota in the zone, as the sandbox counts it."""
-    return sum(amount for (_, place), amount in quota_usage(session, project).items() if place == ZONE)
+    """Return what counts against the quota in the zones, as the sandbox counts it."""
+    return sum(amount for (_, place), amount in quota_usage(session, project).items() if place in TYPES)
 
 
 @one_face
 def test_random_worlds_lose_what_the_flags_name_and_nothing_else(
-    tpuctl: Console, sandbox: Sandbox, clock: ManualClock
+    tpuctl: Console, sandbox: Sandbox, clock: ManualClock, fake_ssh: Callable[[str], None]
 ) -> None:
     random = Random(18)  # noqa: S311  # the same worlds each time
     projects: dict[str, tuple[frozenset[str], list[Made]]] = {}
@@ -159,13 +200,13 @@ def test_random_worlds_lose_what_the_flags_name_and_nothing_else(
     for project, (_, worlds) in projects.items():
         for made in worlds:
             if made.is_held:
-                assert leases.acquire(NodeName(project, ZONE, made.node_ids[0]), "up") is None
+                assert leases.acquire(NodeName(project, made.zone, made.node_ids[0]), "up") is None
 
-    deletions = 0
+    deletions, reasons = 0, set()
     for project, (flags, worlds) in projects.items():
         with sandbox.state.write() as session:
-            for made in worlds:
-                put_nodes(session, project, made)
+            answers = "".join(put_nodes(session, project, made) for made in worlds)
+        fake_ssh(f'case "$*" in\n{answers}esac\nexit 0')
         options = [word for flag in FLAGS if flag in flags for word in FLAGS[flag]]
         wanted = {made.name for made in worlds if is_deleted(made, flags)}
         found = json.loads(tpuctl("gc", "--project", project, *options, "-o", "json")[0])
@@ -176,6 +217,7 @@ def test_random_worlds_lose_what_the_flags_name_and_nothing_else(
 
         assert code == 0, err
         assert {item["outcome"] for item in json.loads(out) if "outcome" in item} <= {"deleted"}
+        reasons |= {item["reason"] for item in json.loads(out) if item["delete"]}
         with sandbox.state.read() as session:
             nodes = {node.node_id for node in session.nodes() if node.project == project and session.exists(node)}
             requests = {one.queued_resource_id for one in session.queued_resources(project) if session.exists(one)}
@@ -186,3 +228,4 @@ def test_random_worlds_lose_what_the_flags_name_and_nothing_else(
         assert requests == {made.name for made in kept if made.request}
         assert in_use == CORES * sum(len(made.nodes) for made in kept)
     assert deletions > 100
+    assert reasons == {"dead", "expired", "old", "idle", "waiting"}

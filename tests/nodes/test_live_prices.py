@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -33,8 +34,7 @@ def live(tpuctl: Console, sandbox: Sandbox) -> Console:
     """The program with live prices, a v4 and a v6e node."""
     sandbox.add_node("old")
     sandbox.add_node("new", **EAST)
-    (tpuctl.folder / "tpuctl.yaml").write_text("prices: live\n")
-    return tpuctl
+    return replace(tpuctl, environ={**tpuctl.environ, "TPUCTL_PRICES": "live"})
 
 
 def rates(tpuctl: Console) -> tuple[list[str], str]:

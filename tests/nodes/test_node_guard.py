@@ -16,8 +16,9 @@ from tpuctl.sandbox.state import SandboxState
 NODE = ("sandbox", "us-central2-b", "t")
 
 
-@pytest.mark.sshd
-def test_guard_started_by_up_survives_a_reboot_and_deletes_the_expired_node(tmp_path: Path) -> None:
+@pytest.fixture
+def tpuctl(tmp_path: Path) -> Console:
+    """The program with real workers, which pass time at 200 times the speed."""
     if missing := missing_programs():
         message = f"OpenSSH's {', '.join(missing)} not installed (Debian: openssh-server, openssh-client)"
         assert os.environ.get("CI") != "true", message
@@ -31,8 +32,31 @@ def test_guard_started_by_up_survives_a_reboot_and_deletes_the_expired_node(tmp_
         "TPUCTL_SANDBOX_SPEED": "200",
         "PATH": os.environ["PATH"],
     }
-    tpuctl = Console(environ, tmp_path / "project", by_real_clock=True)
+    return Console(environ, tmp_path / "project", by_real_clock=True)
 
+
+@pytest.mark.sshd
+def test_idle_limit_of_a_guard_stays_until_forever(tpuctl: Console, tmp_path: Path) -> None:
+    def guard(*options: str) -> str:
+        _, err, code = tpuctl("up", "t", "--zone", "us-central2-b", *options)
+        assert code == 0, err
+        return next((line for line in err.splitlines() if "guard on worker 0" in line or "no guard" in line), "")
+
+    deletes = "the guard on worker 0 deletes it when its time ends ("
+    idle = " and deletes it after 1h30m without use"
+    for options, starts, ends in (
+        (("--type", "v4-8", "--ttl", "9h", "--idle", "90m"), True, True),
+        ((), True, True),
+        (("--idle", "forever"), True, False),
+    ):
+        line = guard(*options)
+        assert (deletes in line, idle in line) == (starts, ends), line
+    assert guard("--ttl", "forever", "--idle", "forever") == "t: no limit is left: no guard runs on worker 0"
+    assert list(tmp_path.rglob("guard/settings")) == []
+
+
+@pytest.mark.sshd
+def test_guard_started_by_up_survives_a_reboot_and_deletes_the_expired_node(tpuctl: Console, tmp_path: Path) -> None:
     _, err, code = tpuctl("up", "t", "--type", "v4-8", "--zone", "us-central2-b", "--ttl", "2h")
     assert ("t: the guard on worker 0 deletes it when its time ends (" in err, code) == (True, 0), err
     tpuctl("ssh", "t", "--", "sudo reboot")

@@ -20,7 +20,7 @@ from tpuctl.nodes.expiry import expiry_label, owner_label
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 CREATE = ("create", *UP[1:])
-HOST = owner_label(socket.gethostname())
+HERE = owner_label(f"ada@{socket.gethostname()}")
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def end(tpuctl: Console, name: str = "demo") -> str | None:
-    found: str | None = json.loads(tpuctl("status", name, "-o", "json")[0]).get("expires")
+def end(tpuctl: Console, name: str = "demo", **environ: str) -> str | None:
+    found: str | None = json.loads(tpuctl("status", name, "-o", "json", **environ)[0]).get("expires")
     return found
 
 
@@ -71,29 +71,56 @@ def test_bad_time_limit_is_a_usage_error(
     assert message in err
 
 
+def write_settings(tpuctl: Console, project: str | None, user: str | None) -> None:
+    home = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl"
+    for folder, name, text in ((tpuctl.folder, "tpuctl.yaml", project), (home, "config.yaml", user)):
+        if text:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text)
+
+
 @one_face
 @pytest.mark.parametrize(
     ("project", "user", "options", "left"),
     [
-        pytest.param("8h", None, (), 8, id="project"),
+        pytest.param("8h", None, ("--trust-project-file",), 8, id="project"),
         pytest.param(None, "8h", (), 8, id="user"),
-        pytest.param("2h", "8h", (), 2, id="project-lowers"),
+        pytest.param("2h", "8h", ("--trust-project-file",), 2, id="project-lowers"),
         pytest.param("9h", "8h", (), 8, id="project-does-not-raise"),
-        pytest.param("9h", "8h", ("--ttl", "12h"), 12, id="flag-raises"),
-        pytest.param("9h", None, ("--ttl", "forever"), None, id="flag-removes"),
+        pytest.param("2h", "8h", ("--ttl", "12h"), 12, id="flag-raises"),
+        pytest.param("2h", None, ("--ttl", "forever"), None, id="flag-removes"),
     ],
 )
 def test_setting_limits_new_nodes(
     tpuctl: Console, project: str | None, user: str | None, options: tuple[str, ...], left: int | None
 ) -> None:
-    home = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl"
-    for folder, name, text in ((tpuctl.folder, "tpuctl.yaml", project), (home, "config.yaml", user)):
-        if text:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(f"ttl: {text}\n")
+    write_settings(tpuctl, project and f"ttl: {project}\n", user and f"ttl: {user}\n")
 
     assert tpuctl(*UP, "--no-wait", *options)[2] == 0
-    assert end(tpuctl) == (None if left is None else f"2026-01-01T{left:02}:00:00Z")
+    assert end(tpuctl, TPUCTL_TRUST_PROJECT_FILE="1") == (None if left is None else f"2026-01-01T{left:02}:00:00Z")
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("project", "user", "words"),
+    [
+        pytest.param("ttl: 5m", None, "is not trusted, and it sets `ttl` (line 1)", id="time-limit"),
+        pytest.param("ttl: 5m", "ttl: 8h", "is not trusted, and it sets `ttl` (line 1)", id="lower-time-limit"),
+        pytest.param("idle: 5m", None, "is not trusted, and it sets `idle` (line 1)", id="idle"),
+        pytest.param("labels: {tpuctl-expires: 1767225600}", None, "the label `tpuctl-expires` is never read", id="end"),
+        pytest.param("labels: {tpuctl-keep: yes}", None, "the label `tpuctl-keep` is never read", id="keep"),
+        pytest.param("labels: {tpuctl-owner: eve}", None, "the label `tpuctl-owner` is never read", id="owner"),
+    ],
+)  # fmt: skip
+def test_untrusted_project_file_does_not_end_or_keep_nodes(
+    tpuctl: Console, sandbox: Sandbox, project: str, user: str | None, words: str
+) -> None:
+    write_settings(tpuctl, f"{project}\n", user and f"{user}\n")
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, sandbox.changes()) == (2, [])
+    assert words in err
 
 
 @one_face
@@ -111,6 +138,8 @@ def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: s
         pytest.param({}, ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="added"),
         pytest.param({}, (), (None, False), id="none"),
         pytest.param(until(2), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", False), id="same"),
+        pytest.param(until(2), ("--ttl", "forever"), (None, True), id="removed"),
+        pytest.param({}, ("--ttl", "forever"), (None, False), id="none-to-remove"),
     ],
 )
 @one_face
@@ -121,6 +150,43 @@ def test_up_sets_the_end_of_an_existing_node_only_with_ttl(
 
     assert tpuctl(*UP, *options)[2] == 0
     assert (end(tpuctl), sandbox.changes() == ["patch"]) == after
+
+
+@one_face
+def test_recreated_node_has_no_end_with_forever(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="PREEMPTED", labels=until(5), schedulingConfig={"spot": True})
+
+    assert tpuctl("up", "demo", "--ttl", "forever")[2] == 0
+    assert (end(tpuctl), sandbox.changes()) == (None, ["delete", "create"])
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        pytest.param(("--ttl", "2h"), "only `tpuctl gc --expired` and `tpuctl watch demo`, when all have", id="time"),
+        pytest.param(("--idle", "2h"), "only `tpuctl gc --idle 2h`, when all are idle", id="idle"),
+    ],
+)
+def test_up_says_that_no_guard_ends_one_of_several_nodes(
+    tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], words: str
+) -> None:
+    sandbox.add_queued_resource("research", node_ids=("demo", "other"))
+    for name in ("demo", "other"):
+        put(sandbox, name, queued_resource="research")
+
+    _, err, code = tpuctl("up", "demo", *options)
+
+    why = "demo: no guard was started on worker 0, because its queued resource has 2 nodes, which end together: "
+    assert (f"{why}{words}" in err, code) == (True, 0), err
+
+
+@one_face
+@pytest.mark.parametrize("options", [(), ("--queue",), ("--no-wait",)], ids=["waits", "queue", "no-wait"])
+def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...]) -> None:
+    text = "no guard watches its time limit: `tpuctl up demo` starts one once the node is usable"
+
+    assert text in tpuctl(*CREATE, "--ttl", "8h", *options)[1]
 
 
 @one_face
@@ -236,11 +302,11 @@ def test_invalid_label_is_said_and_escaped(tpuctl: Console, sandbox: Sandbox) ->
 @pytest.mark.parametrize(
     ("options", "environ", "key_file", "owner"),
     [
-        pytest.param((), {}, None, f"ada_{HOST}", id="user-and-host"),
+        pytest.param((), {}, None, HERE, id="user-and-host"),
         pytest.param((), {"CLOUDSDK_CORE_ACCOUNT": "Ada@example.com"}, None, "ada_example-com", id="gcloud"),
         pytest.param((), {}, '{"client_email": "ci@p.iam"}', "ci_p-iam", id="key-file"),
-        pytest.param((), {}, '{"client_email": 7}', f"ada_{HOST}", id="odd-key-file"),
-        pytest.param((), {}, "no json", f"ada_{HOST}", id="no-key-file"),
+        pytest.param((), {}, '{"client_email": 7}', HERE, id="odd-key-file"),
+        pytest.param((), {}, "no json", HERE, id="no-key-file"),
         pytest.param(
             ("--impersonate-service-account", "a@p.iam,b@p.iam"), {}, '{"client_email": "ci@p.iam"}', "b_p-iam",
             id="impersonated",
@@ -258,6 +324,31 @@ def test_owner_is_the_account_of_the_calls(
 
     assert (code, err) == (0, "")
     assert json.loads(out)[0]["request"]["body"]["labels"]["tpuctl-owner"] == owner
+
+
+@pytest.mark.parametrize("face", ["http"], indirect=True)
+@pytest.mark.parametrize(
+    ("account", "own"),
+    [
+        pytest.param("ann.lee@example.com", "dot", id="dot"),
+        pytest.param("ann-lee@example.com", "dash", id="dash"),
+        pytest.param("Ann.Lee@Example.com", "dot", id="capitals"),
+        pytest.param("ann_lee@example.com", "underscore", id="underscore"),
+        pytest.param("annlee@example.com", None, id="none"),
+    ],
+)
+def test_gc_takes_accounts_with_alike_names_for_others(
+    tpuctl: Console, sandbox: Sandbox, account: str, own: str | None
+) -> None:
+    labels = {name: owner_label(f"ann{mark}lee@example.com") for name, mark in (("dot", "."), ("dash", "-"))}
+    labels |= {"underscore": owner_label("ann_lee@example.com"), "as-earlier-versions-wrote-it": "ann-lee_example-com"}
+    for name, label in labels.items():
+        put(sandbox, name, state="PREEMPTED", schedulingConfig={"spot": True}, labels={"tpuctl-owner": label})
+
+    out, _, code = tpuctl("gc", "--yes", "-o", "name", CLOUDSDK_CORE_ACCOUNT=account)
+
+    assert (out, code) == (f"{ZONE}/{own}\n" if own else "", 0)
+    assert sandbox.changes() == ["delete"] * (own is not None)
 
 
 @pytest.mark.parametrize("face", ["http"], indirect=True)

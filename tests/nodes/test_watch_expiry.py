@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import events, somebody, story, watching
 from tpuctl.nodes.expiry import expiry_label
 from tpuctl.sandbox import faults
+from tpuctl.sandbox.stock import put_stockout
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
@@ -118,6 +119,94 @@ def test_node_that_found_no_capacity_until_its_end_is_not_created_again(
     assert told(out)[-1] == ("expired", "its time has ended, and it does not exist: it is not created again")
     assert (code, tpuctl("list")[0]) == (0, "")
     assert clock.monotonic() < 15 * MINUTE
+
+
+def stockout(sandbox: Sandbox) -> None:
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=ZONE)
+
+
+def request(tpuctl: Console, sandbox: Sandbox, state: str, labels: dict[str, str]) -> None:
+    """Request the node with tpuctl, and put the request into a state that lasts."""
+    stockout(sandbox)
+    assert tpuctl(*UP, "--queue", "--no-wait")[2] == 0
+    node = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "labels": labels}
+    spec = {"parent": f"projects/sandbox/locations/{ZONE}", "nodeId": "demo", "node": node}
+    sandbox.add_queued_resource("demo", state=state, node_ids=("demo",), tpu={"nodeSpec": [spec]})
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("state", "labels", "deleted"),
+    [
+        pytest.param("WAITING_FOR_RESOURCES", until(5), ["expired"], id="waiting"),
+        pytest.param("ACCEPTED", until(5), ["expired"], id="accepted"),
+        pytest.param("PROVISIONING", until(5), [], id="a-node-is-on-its-way"),
+        pytest.param("WAITING_FOR_RESOURCES", until(90), [], id="has-time"),
+        pytest.param("WAITING_FOR_RESOURCES", {**until(5), "tpuctl-keep": ""}, [], id="kept"),
+        pytest.param("WAITING_FOR_RESOURCES", {"tpuctl-expires": "soon"}, [], id="invalid-label"),
+    ],
+)
+def test_expired_request_without_a_node_is_ended_once(
+    tpuctl: Console, sandbox: Sandbox, state: str, labels: dict[str, str], deleted: list[str]
+) -> None:
+    request(tpuctl, sandbox, state, labels)
+
+    out, _, code = tpuctl("watch", "demo", "--until", "1h", "--events", "-")
+
+    assert (code, sandbox.changes(), deletions(tpuctl)) == (0, ["create", *(["delete"] * len(deleted))], deleted)
+    ended = [
+        "its time has ended, it expired 17s ago: its queued resource is being deleted",
+        "its time has ended, and it does not exist: it is not created again",
+    ]
+    assert [text for event, text in told(out) if event == "expired"] == (ended if deleted else [])
+    assert bool(tpuctl("queue", "list")[0]) is not bool(deleted)
+
+
+@one_face
+def test_request_ends_with_the_time_of_its_node_and_is_not_sent_again(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
+) -> None:
+    stockout(sandbox)
+    assert tpuctl(*UP, "--queue", "--ttl", "30m", "--no-wait")[2] == 0
+
+    _, _, code = watch(until="8h")
+
+    assert (code, sandbox.changes(), deletions(tpuctl)) == (0, ["create", "delete"], ["expired"])
+    assert 30 * MINUTE <= clock.monotonic() < 40 * MINUTE
+
+
+@one_face
+@pytest.mark.parametrize(
+    "options", [(), ("--timeout", "8h"), ("--queue-for", "6h", "--timeout", "8h")], ids=["plain", "longer", "queue-for"]
+)
+def test_up_ends_when_the_time_of_its_request_has_ended(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, options: tuple[str, ...]
+) -> None:
+    stockout(sandbox)
+
+    _, err, code = tpuctl(*UP, "--queue", "--ttl", "20m", *options)
+
+    assert "the time of `demo` ended 2026-01-01T00:20:0" in err
+    assert f"ask again with a longer time limit: `tpuctl up demo --queue --ttl 12h --zone {ZONE}`" in err
+    assert (code, tpuctl("queue", "list")[0], sandbox.changes()) == (5, "", ["create", "delete"])
+    assert clock.monotonic() < 25 * MINUTE
+
+
+@one_face
+def test_up_ends_at_a_request_that_outlasted_its_time(tpuctl: Console, sandbox: Sandbox) -> None:
+    request(tpuctl, sandbox, "WAITING_FOR_RESOURCES", until(5))
+    sandbox.advance(minutes=6)
+
+    _, err, code = tpuctl(*UP, "--queue")
+
+    assert (
+        "the time of `demo` ended 2026-01-01T00:05:00Z, and its queued resource is still WAITING_FOR_RESOURCES" in err
+    )
+    assert f"`tpuctl queue cancel {ZONE}/demo`" in err
+    assert (code, sandbox.changes()) == (5, ["create"])
+    # A new end counts for the node, once it is there.
+    assert "the time of" not in tpuctl(*UP, "--queue", "--ttl", "2h", "--timeout", "1m")[1]
 
 
 @one_face

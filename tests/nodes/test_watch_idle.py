@@ -20,7 +20,7 @@ case "$program" in
 esac
 exit 0
 """
-IDLE = '{"inUse":[],"unknown":[],"age":0,"last":""}'
+IDLE = '{"inUse":[],"unknown":[],"age":9000,"last":"it booted"}'
 OWNED = {"tpuctl-owner": "ada"}
 
 
@@ -42,6 +42,22 @@ _WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], 
         (),
         [],
         "an idle node is not ended: it has the label tpuctl-keep",
+    ),
+    "used-between-two-looks": (
+        IDLE.replace("9000", "40").replace("it booted", "a job ended"),
+        OWNED,
+        "v4-8",
+        (),
+        [],
+        "",
+    ),
+    "used-before": (
+        IDLE.replace("9000", "90"),
+        OWNED,
+        "v4-8",
+        (),
+        ["delete"],
+        "it was idle for 12m: it is being deleted",
     ),
     "in-use": (IDLE.replace("[]", '["a job runs"]', 1), OWNED, "v4-8", (), [], ""),
     "partly-unknown": (IDLE.replace('wn":[]', 'wn":["no /proc"]'), OWNED, "v4-8", (), [], ""),

@@ -69,6 +69,8 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "explain": ("explain", "train.log", "--node", "demo", "-o", "json"),
     "wait": ("wait", "demo", "--for", "ready", "--events", "-"),
     "watch": None,
+    "help": ("help", "settings"),
+    "options": ("options",),
     "trust": ("trust", "--list", "-o", "json"),
     "history": ("history", "old", "-o", "json"),
     "reset": ("reset", "demo", "--mode", "recreate", "--dry-run"),

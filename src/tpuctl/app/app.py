@@ -173,6 +173,10 @@ class App:
         given = {name for name, value in options.items() if value not in (None, (), False)}
         self._overridden |= {_SETTING_OF_OPTION.get(name, name) for name in given - _MERGED_OPTIONS}
 
+    def is_overridden(self, key: str) -> bool:
+        """Return whether an option of the command itself overrides a setting."""
+        return key in self._overridden
+
     @property
     def _trusts_all(self) -> bool:
         """Return whether `trust_project_file` is on in a flag or a variable; a file cannot set it."""

@@ -6,7 +6,6 @@ prints what click raises in the form of all other errors.
 
 from __future__ import annotations
 
-import os
 import re
 from contextlib import contextmanager
 from dataclasses import field, fields
@@ -18,11 +17,22 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tpuctl.app.app import App, check_state_folder, journal_folders
+from tpuctl.app.app import App, check_state_folder
+from tpuctl.app.option_help import (
+    GroupedOption,
+    HelpContext,
+    OptionGroup,
+    RenamedOption,
+    grouped_option,
+    write_own_options,
+    write_shared_line,
+)
+from tpuctl.app.suggestions import mistyped_words, suggest_word
+from tpuctl.app.value_completion import complete_node, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match, escape_undecodable
+from tpuctl.names import escape_undecodable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -55,6 +65,7 @@ class TpuctlCommand(click.Command):
     With `takes_command` the words after `--` are a remote command: the parameter `remote_command`.
     """
 
+    context_class = HelpContext
     takes_command = False
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -71,87 +82,114 @@ class TpuctlCommand(click.Command):
         return left
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the command's own options, then those that every command accepts."""
-        own: list[tuple[str, str]] = []
-        shared: list[tuple[str, str]] = []
-        for param in self.get_params(ctx):
-            record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
-            if record is not None:
-                (shared if param.name in _GLOBAL_NAMES or "--help" in param.opts else own).append(record)
-        for title, records in (("Options", own), ("Options of every command", shared)):
-            if records:
-                with formatter.section(title):
-                    formatter.write_dl(records)
+        """Write the command's own options, and where those of every command are."""
+        write_own_options(self.get_params(ctx), ctx, formatter)
+        write_shared_line(formatter)
 
 
-class RenamedOption(click.Option):
-    """An option that the parser also accepts under its old name. Help and completion show the new one only."""
-
-    def __init__(self, *args: Any, old_name: str, **kwargs: Any) -> None:  # click's own signature
-        super().__init__(*args, **kwargs)
-        self.old_name = old_name
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click's private parser
-        """Add the option to the parser, under both names."""
-        shown = self.opts
-        self.opts = [*shown, self.old_name]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = shown
+def _shared(*names: str, group: OptionGroup, **attributes: Any) -> Callable[[], GroupedOption]:  # click's
+    return partial(GroupedOption, names, group=group, is_shared=True, **attributes)
 
 
-# The group and each command accept these, so that they may be given before or after the command's name.
-GLOBAL_OPTIONS: tuple[Callable[[], click.Option], ...] = (
-    partial(click.Option, ["--project"], metavar="ID", help="Google Cloud project of the nodes."),
-    partial(
-        click.Option,
-        ["--zone"],
+# The group and each command accept these, so that they may be given before or after the command's name. Help shows them in
+# `tpuctl options`.
+GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
+    _shared("--project", group=OptionGroup.WHERE, metavar="ID", help="Google Cloud project of the nodes."),
+    _shared(
+        "--zone",
+        group=OptionGroup.WHERE,
         metavar="ZONE",
         multiple=True,
-        help="Zone; list, types and up accept several (a,b).",
+        shell_complete=complete_zone,
+        help="Zone of the nodes; several as ZONE,ZONE for up, list and types. [default: all zones; for a new node none]",
     ),
-    partial(click.Option, ["--sandbox/--no-sandbox"], default=None, help="Use the local sandbox instead of the cloud."),
-    partial(click.Option, ["--endpoint"], metavar="URL", help="Base URL of another server of the TPU API."),
-    partial(
-        click.Option,
-        ["--impersonate-service-account"],
+    _shared(
+        "--sandbox/--no-sandbox",
+        group=OptionGroup.WHERE,
+        default=None,
+        help="Use the local sandbox instead of the cloud: no account, no costs.",
+    ),
+    _shared(
+        "--endpoint",
+        group=OptionGroup.WHERE,
+        metavar="URL",
+        help="Base URL of another server of the TPU API. [default: Google's]",
+    ),
+    _shared(
+        "--impersonate-service-account",
+        group=OptionGroup.ACCESS,
         metavar="EMAIL",
         help="Service account to impersonate for all API calls.",
     ),
-    partial(
-        click.Option, ["--quota-project"], metavar="ID", help="Project whose API quota is used for calls.", hidden=True
+    _shared(
+        "--quota-project",
+        group=OptionGroup.ACCESS,
+        metavar="ID",
+        help="Project whose API quota is used for calls. [default: that of the credentials]",
     ),
-    partial(click.Option, ["--journal"], metavar="URL", help="Where the journal is stored (gs://BUCKET/PREFIX)."),
-    partial(click.Option, ["--lease"], metavar="URL", help="Where leases are stored (gs://BUCKET/PREFIX)."),
-    partial(click.Option, ["--user"], metavar="LOGIN", help="Login name on the workers."),
-    partial(click.Option, ["--ssh-key"], metavar="FILE", help="Private key for ssh."),
-    partial(
-        click.Option,
-        ["--ssh-key-expire-after"],
+    _shared(
+        "--user", group=OptionGroup.ACCESS, metavar="LOGIN", help="Login name on the workers. [default: your own name]"
+    ),
+    _shared("--ssh-key", group=OptionGroup.ACCESS, metavar="FILE", help="Private key for ssh to the workers."),
+    _shared(
+        "--ssh-key-expire-after",
+        group=OptionGroup.ACCESS,
         metavar="TIME",
         help="Lifetime of the ssh key in metadata or OS Login, such as 8h.",
-        hidden=True,
     ),
-    partial(
-        click.Option,
-        ["--trust-project-file"],
+    _shared(
+        "--journal",
+        group=OptionGroup.STATE,
+        metavar="URL",
+        help="Bucket for the journal, as gs://BUCKET/PREFIX: what tpuctl did, shared by machines. [default: a local folder]",
+    ),
+    _shared(
+        "--lease",
+        group=OptionGroup.STATE,
+        metavar="URL",
+        help="Bucket for leases, as gs://BUCKET/PREFIX: one run of tpuctl at a time changes a node. [default: a local folder]",
+    ),
+    _shared(
+        "--trust-project-file",
+        group=OptionGroup.STATE,
         is_flag=True,
         default=None,
         help="Use all keys of tpuctl.yaml without asking for trust.",
     ),
-    partial(click.Option, ["--output", "-o"], type=click.Choice(FORMATS), help="Output format."),
-    partial(click.Option, ["--quiet", "-q"], is_flag=True, default=None, help="Print only results and errors."),
-    partial(
-        click.Option,
-        ["--show-metadata"],
+    _shared(
+        "--output",
+        "-o",
+        group=OptionGroup.OUTPUT,
+        type=click.Choice(FORMATS),
+        help="Output format. [default: table on a terminal]",
+    ),
+    _shared(
+        "--quiet", "-q", group=OptionGroup.OUTPUT, is_flag=True, default=None, help="Print only results and errors."
+    ),
+    _shared(
+        "--show-metadata",
+        group=OptionGroup.OUTPUT,
         is_flag=True,
         default=None,
         help="Show metadata values, which may be secrets.",
     ),
-    partial(click.Option, ["--verbose", "-v"], is_flag=True, default=None, help="Print each API request on stderr."),
+    _shared(
+        "--verbose",
+        "-v",
+        group=OptionGroup.OUTPUT,
+        is_flag=True,
+        default=None,
+        help="Print each API request on stderr.",
+    ),
 )
-_GLOBAL_NAMES = tuple(option().name for option in GLOBAL_OPTIONS)
+
+
+def shared_options() -> list[GroupedOption]:
+    """Return new options of those that every command accepts: a command may change its own."""
+    return [option() for option in GLOBAL_OPTIONS]
+
+
+_GLOBAL_NAMES = tuple(option.name for option in shared_options())
 # Those that have no meaning for a command that makes no API calls.
 CLOUD_OPTIONS = (
     "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
@@ -174,10 +212,12 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     The function returns the exit code, or None for 0. With `takes_command` it also gets `remote_command`: the words after
     `--`. The command requires a trusted project file before it runs. Pass `asks_trust=False` only for a command that makes no
     API call and uses no setting of a project file, or that calls `App.require_trust` itself. With `is_short` all its calls to
-    the cloud end within a minute.
+    the cloud end within a minute. `shows` has the help texts of shared options that matter most to the command: its help
+    shows them too.
     """
     patience = CLOUD_CALL_TIMEOUT if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
+    shown: dict[str, str] = attributes.pop("shows", {})
     takes_command = attributes.pop("takes_command", False)
     asks_trust = attributes.pop("asks_trust", True)
 
@@ -195,41 +235,47 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
         update_wrapper(callback, function)
         made = click.command(name, cls=TpuctlCommand, **attributes)(callback)
         made.takes_command = takes_command
-        made.params += [option() for option in GLOBAL_OPTIONS if option().name not in skipped]
+        shared = [option for option in shared_options() if option.name not in skipped]
+        promoted = [option.promoted(shown[option.name]) for option in shared if option.name in shown]
+        made.params = [*promoted, *made.params, *(option for option in shared if option.name not in shown)]
         return made
 
     return decorate
 
 
-def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
-    """Complete a node's name from the journals of past commands, without a request."""
-    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
-
-    found = {name.node_id for folder in journal_folders(os.environ) for name in Journal(folder).names()}
-    # A name with a newline would become two suggestions.
-    return sorted(name for name in found if name.startswith(incomplete) and name.isprintable())
-
-
 node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)
 nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
-worker_option = click.option(
-    "--worker", metavar="SET", default="all", show_default=True, help="Worker indices, such as 0 or 1,3-5; or all."
+worker_option = grouped_option(
+    "--worker",
+    group=OptionGroup.WORKERS,
+    metavar="SET",
+    default="all",
+    show_default=True,
+    help="Worker indices, such as 0 or 1,3-5; or all.",
 )
-yes_option = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print the steps, API requests and gcloud commands, and change nothing."
+yes_option = grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Do not ask for confirmation.")
+dry_run_option = grouped_option(
+    "--dry-run",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Print the steps, API requests and gcloud commands, and change nothing.",
 )
-timeout_option = click.option(
+timeout_option = grouped_option(
     "--timeout",
+    group=OptionGroup.WAITING,
     type=DurationType(),
     metavar="TIME",
     help="Time limit of the command: 90s, 30m, 2h or forever. [default: 30m]",
 )
-events_option = click.option(
-    "--events", metavar="FILE", help="File to append events to, one JSON object on each line; - for stdout."
+events_option = grouped_option(
+    "--events",
+    group=OptionGroup.OUTPUT,
+    metavar="FILE",
+    help="File to append events to, one JSON object on each line; - for stdout.",
 )
 force_lease_option = click.option(
     "--force-lease",
+    group=OptionGroup.SAFETY,
     cls=RenamedOption,
     old_name="--steal",
     is_flag=True,
@@ -237,6 +283,7 @@ force_lease_option = click.option(
 )
 skip_validation_option = click.option(
     "--skip-validation",
+    group=OptionGroup.SAFETY,
     cls=RenamedOption,
     old_name="--anyway",
     is_flag=True,
@@ -255,7 +302,8 @@ def takes_options(
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options that the fields of a dataclass declare. The command gets them as one value, in `parameter`.
 
-    Fields in `without` keep their defaults. `attributes` apply to each option, such as `hidden=True`.
+    Fields in `without` keep their defaults. `attributes` apply to each option that does not declare its own, such as
+    `hidden=True` or `group=OptionGroup.NODE`.
     """
     chosen = [each for each in fields(kind) if each.name not in without]
 
@@ -267,7 +315,7 @@ def takes_options(
 
         for each in reversed(chosen):
             names, own = each.metadata["option"]
-            call = click.option(*names, each.name, default=each.default, **own, **attributes)(call)
+            call = grouped_option(*names, each.name, default=each.default, **{**attributes, **own})(call)
         return call
 
     return decorate
@@ -275,8 +323,9 @@ def takes_options(
 
 def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add `--fanout`. `what` names in the plural what runs at once on all workers after its ssh handshake."""
-    return click.option(
+    return grouped_option(
         "--fanout",
+        group=OptionGroup.WORKERS,
         type=click.IntRange(min=1),
         metavar="N",
         default=64,
@@ -287,8 +336,13 @@ def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--no-wait`, also under gcloud's name `--async`."""
-    return click.option(
-        "--no-wait", "--async", "no_wait", is_flag=True, help="Return as soon as the API accepts the request."
+    return grouped_option(
+        "--no-wait",
+        "--async",
+        "no_wait",
+        group=OptionGroup.WAITING,
+        is_flag=True,
+        help="Return as soon as the API accepts the request.",
     )(function)
 
 
@@ -343,7 +397,11 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
         name = error.option_name.split("=")[0]
         params = command.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
-        near = name if name in FOREIGN_OPTIONS else closest_match(name, known) or closest_match(name, FOREIGN_OPTIONS)
+        near = (
+            name
+            if name in FOREIGN_OPTIONS
+            else suggest_word(name, known) or min(mistyped_words(name, FOREIGN_OPTIONS), default=None)
+        )
         if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
             near = "--yes"
         if near == "--yes" and isinstance(command, click.Group):
@@ -390,6 +448,8 @@ def check_parameter_text(command: click.Command, ctx: click.Context) -> None:
 class CommandGroup(click.Group):
     """A group that lists its commands in the order in which they were added, and suggests the one that was meant."""
 
+    context_class = HelpContext
+
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
         """Return the commands, in the order in which they were added."""
         return list(self.commands)
@@ -400,6 +460,12 @@ class CommandGroup(click.Group):
             left = super().parse_args(ctx, args)
             check_parameter_text(self, ctx)
             return left
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, and where the options of every command are."""
+        self.format_commands(ctx, formatter)
+        write_own_options(self.get_params(ctx), ctx, formatter)
+        write_shared_line(formatter)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -416,7 +482,7 @@ class CommandGroup(click.Group):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:
         """Return the command that was probably meant, None if no name is similar."""
-        return closest_match(word, self.list_commands(ctx))
+        return suggest_word(word, self.list_commands(ctx))
 
 
 class LazyGroup(CommandGroup):
@@ -455,7 +521,7 @@ class LazyGroup(CommandGroup):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
         """Return the command that was probably meant by a word of another tool, or a mistyped one."""
-        return self._elsewhere.get(word) or closest_match(word, [*self._table, *self._aliases])
+        return self._elsewhere.get(word) or suggest_word(word, [*self._table, *self._aliases])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
@@ -510,7 +576,7 @@ def show_usage_error(error: click.ClickException, terminal: Terminal, *, form: O
             message = _restyled(error.format_message())
             if error.param is not None and isinstance(error.param.type, click.Choice):
                 wrong = re.match(r"'([^']*)'", error.message)
-                if choice := closest_match(wrong[1], map(str, error.param.type.choices)) if wrong else None:
+                if choice := suggest_word(wrong[1], [*map(str, error.param.type.choices)]) if wrong else None:
                     hint = f"did you mean `{choice}`?"
         case click.UsageError() if (
             _UNEXPECTED_ARGUMENT.match(error.message)

@@ -19,7 +19,9 @@ from tpuctl.accelerators import (
     check_accelerator_type,
     find_accelerator_type,
 )
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.app.value_completion import complete_tier, complete_type
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -59,78 +61,163 @@ class SpecOptions(GivenOptions):
     """The options that describe a node, as given."""
 
     type: str | None = option(
-        "--type", "--accelerator-type", metavar="TYPE", help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8."
+        "--type",
+        "--accelerator-type",
+        metavar="TYPE",
+        shell_complete=complete_type,
+        help="Accelerator type, such as v4-8, v5litepod-16 or v6e-8; `tpuctl types` lists them.",
     )
     topology: str | None = option(
-        "--topology", metavar="AxB[xC]", help="Topology of a generation: --type v4 --topology 2x2x2."
+        "--topology",
+        metavar="AxB[xC]",
+        help="Chips in each dimension, such as 2x2x2, instead of a size: --type v4 --topology 2x2x2.",
     )
     version: str | None = option(
-        "--version", "--runtime-version", metavar="VERSION", help="Runtime version (image). [default: by type]"
+        "--version",
+        "--runtime-version",
+        metavar="VERSION",
+        help="Runtime version: the software image of the workers. [default: by type]",
     )
-    spot: bool = option("--spot", is_flag=True, help="Use spot capacity: cheaper, can be preempted at any time.")
+    spot: bool = option(
+        "--spot",
+        group=OptionGroup.PURCHASE,
+        is_flag=True,
+        help="Use spot capacity: cheaper, can be preempted at any time.",
+    )
     preemptible: bool = option(
-        "--preemptible", is_flag=True, help="Use preemptible capacity: like --spot, for at most 24 h."
+        "--preemptible",
+        group=OptionGroup.PURCHASE,
+        is_flag=True,
+        help="Use preemptible capacity: cheaper, can be preempted at any time, for at most 24 h.",
     )
-    reserved: bool = option("--reserved", is_flag=True, help="Use capacity of your reservation.")
-    on_demand: bool = option("--on-demand", is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml.")
+    reserved: bool = option(
+        "--reserved", group=OptionGroup.PURCHASE, is_flag=True, help="Use capacity of a reservation of your project."
+    )
+    on_demand: bool = option(
+        "--on-demand", group=OptionGroup.PURCHASE, is_flag=True, help="Use on-demand capacity; overrides tpuctl.yaml."
+    )
     tier: str | None = option(
         "--tier",
+        group=OptionGroup.PURCHASE,
         metavar="TIER[,TIER...]",
+        shell_complete=complete_tier,
         help=f"Capacity type: {', '.join(Tier)}. `up` tries several in this order.",
     )
     queue: bool = option(
-        "--queue", is_flag=True, help="Request the node as a queued resource, which waits for capacity."
+        "--queue",
+        group=OptionGroup.PURCHASE,
+        is_flag=True,
+        help="Request the node as a queued resource, which waits for capacity.",
     )
     reservation: str | None = option(
-        "--reservation", metavar="NAME", help="Reservation to use: its name, or its full resource name."
+        "--reservation",
+        group=OptionGroup.PURCHASE,
+        metavar="NAME",
+        help="Reservation that has the capacity: its name, or its full resource name.",
     )
     calendar: bool = option(
-        "--calendar", is_flag=True, help="The reservation is of the calendar mode (RESERVATION_BOUND)."
+        "--calendar",
+        group=OptionGroup.PURCHASE,
+        is_flag=True,
+        help="Use --reservation as one of the calendar mode (RESERVATION_BOUND).",
     )
     run_for: timedelta | str | None = option(
         "--run-for",
         "--max-run-duration",
+        group=OptionGroup.PURCHASE,
         type=DurationType(),
         metavar="TIME",
-        help="Run time of a flex-start node, at most 7d; the service deletes it then.",
+        help="Run time of a flex-start node, at most 7d, after which the service deletes it.",
     )
     boot_disk_size: str | None = option(
         "--boot-disk-size", metavar="SIZE", help="Size of the boot disk, such as 500GB. [default: 100GB]"
     )
-    network: str | None = option("--network", metavar="NAME", help="VPC network of the workers.")
-    subnetwork: str | None = option("--subnetwork", metavar="NAME", help="Subnetwork of the workers.")
-    internal_ips: bool = option("--internal-ips", is_flag=True, help="Create workers without external IP addresses.")
-    cidr_block: str | None = option("--range", metavar="CIDR", help="IP address range of the workers.")
-    queue_count: int | None = option(
-        "--queue-count", type=click.IntRange(min=1), help="Number of network queues of each worker."
+    network: str | None = option(
+        "--network", group=OptionGroup.NETWORK, metavar="NAME", help="VPC network of the workers."
     )
-    service_account: str | None = option("--service-account", metavar="EMAIL", help="Service account of the workers.")
-    scopes: str | None = option("--scopes", metavar="SCOPE,...", help="OAuth scopes of the workers' service account.")
-    labels: tuple[str, ...] = option("--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node.")
-    tags: tuple[str, ...] = option("--tags", metavar="TAG,...", multiple=True, help="Network tags of the workers.")
+    subnetwork: str | None = option(
+        "--subnetwork", group=OptionGroup.NETWORK, metavar="NAME", help="Subnetwork of the workers."
+    )
+    internal_ips: bool = option(
+        "--internal-ips", group=OptionGroup.NETWORK, is_flag=True, help="Create workers without external IP addresses."
+    )
+    cidr_block: str | None = option(
+        "--range",
+        group=OptionGroup.NETWORK,
+        metavar="CIDR",
+        help="IP address range of the workers, such as 10.2.0.0/28.",
+    )
+    queue_count: int | None = option(
+        "--queue-count",
+        group=OptionGroup.NETWORK,
+        metavar="N",
+        type=click.IntRange(min=1),
+        help="Number of network queues of each worker.",
+    )
+    service_account: str | None = option(
+        "--service-account",
+        group=OptionGroup.NETWORK,
+        metavar="EMAIL",
+        help="Service account that programs on the workers act as.",
+    )
+    scopes: str | None = option(
+        "--scopes",
+        group=OptionGroup.NETWORK,
+        metavar="SCOPE,...",
+        help="OAuth scopes that limit what the workers' service account may do.",
+    )
+    labels: tuple[str, ...] = option(
+        "--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node, such as team=vision. Repeatable."
+    )
+    tags: tuple[str, ...] = option(
+        "--tags",
+        group=OptionGroup.NETWORK,
+        metavar="TAG,...",
+        multiple=True,
+        help="Network tags of the workers, for firewall rules. Repeatable.",
+    )
     metadata: tuple[str, ...] = option(
-        "--metadata", metavar="KEY=VALUE,...", multiple=True, help="Metadata of the workers."
+        "--metadata",
+        group=OptionGroup.SETUP,
+        metavar="KEY=VALUE,...",
+        multiple=True,
+        help="Metadata of the workers. Repeatable.",
     )
     metadata_from_file: tuple[str, ...] = option(
-        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
+        "--metadata-from-file",
+        group=OptionGroup.SETUP,
+        metavar="KEY=FILE,...",
+        multiple=True,
+        help="Metadata of the workers, with values from local files. Repeatable.",
     )
     startup_script: str | None = option(
-        "--startup-script", metavar="FILE", help="Script that every worker runs at each boot."
+        "--startup-script",
+        group=OptionGroup.SETUP,
+        metavar="FILE",
+        help="Local script that every worker runs as root at each boot.",
     )
     data_disk: tuple[str, ...] = option(
         "--data-disk",
         metavar="source=DISK[,mode=MODE]",
         multiple=True,
-        help="Persistent disk to attach; may be repeated.",
+        help="Persistent disk to attach; MODE is read-write or read-only. Repeatable.",
     )
     shielded_secure_boot: bool = option(
         "--shielded-secure-boot", is_flag=True, help="Enable Secure Boot: boot only signed software."
     )
     description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
     setup: str | None = option(
-        "--setup", metavar="CMD", help="Shell commands that every worker of a new node runs once it is usable."
+        "--setup",
+        group=OptionGroup.SETUP,
+        metavar="CMD",
+        help="Shell commands that every worker of a new node runs once it is usable.",
     )
-    setup_script: str | None = option("--setup-script", metavar="FILE", help="File with shell commands for --setup.")
+    setup_script: str | None = option(
+        "--setup-script",
+        group=OptionGroup.SETUP,
+        metavar="FILE",
+        help="Local file with shell commands that every worker of a new node runs once it is usable.",
+    )
 
     @property
     def given_with_tier(self) -> dict[str, Any]:
@@ -162,7 +249,7 @@ class SpecOptions(GivenOptions):
         return tuple(map(Tier, dict.fromkeys(found)))
 
 
-spec_options = takes_options(SpecOptions, "described")
+spec_options = takes_options(SpecOptions, "described", group=OptionGroup.NODE)
 
 
 def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False) -> NodeSpec | None:
@@ -213,7 +300,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         is_calendar=options.calendar,
         run_for=_run_time(options, tier),
         boot_disk_size=_boot_disk_size(options.boot_disk_size),
-        ttl=settings.duration("ttl") if settings["ttl"] else None,
+        ttl=settings.duration("ttl") if not app.is_overridden("ttl") and settings["ttl"] else None,
         network=settings.text("network"),
         subnetwork=settings.text("subnetwork"),
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,

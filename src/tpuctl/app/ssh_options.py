@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.app import App
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.models.node import NodeState
@@ -42,18 +43,20 @@ def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) ->
 
 def route_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--iap` and `--internal-ip/--external-ip`. They become settings, not parameters of the command."""
-    function = click.option(
+    function = grouped_option(
         "--internal-ip/--external-ip",
         "internal_ip",
+        group=OptionGroup.ACCESS,
         default=None,
         expose_value=False,
         callback=_store_as_setting,
-        help="Connect to internal or external addresses of workers. [default: internal in the node's own network]",
+        help="Connect to internal or to external addresses of workers. [default: internal in the node's own network]",
     )(function)
-    return click.option(
+    return grouped_option(
         "--iap",
         "--tunnel-through-iap",
         "iap",
+        group=OptionGroup.ACCESS,
         is_flag=True,
         default=None,
         expose_value=False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.app import preflight_cache_file
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
 from tpuctl.app.signals import TerminatedError
 from tpuctl.clock import SystemClock
@@ -294,64 +295,109 @@ _ONLY_FOR = {
 
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("kind", required=False)
-@click.option("--node", metavar="NAME", default="*", help="Name or glob of nodes, existing or future. [default: all]")
-@click.option("--zone", metavar="ZONE", default="*", help="Zone name or glob. [default: all]")
-@click.option(
-    "--call", metavar="METHOD", default="*", help="API method or glob, such as '*.nodes.create'. [default: all]"
+@grouped_option(
+    "--node",
+    group=OptionGroup.SELECTION,
+    metavar="NAME",
+    default="*",
+    help="Name or glob of nodes, existing or future. [default: all]",
 )
-@click.option(
+@grouped_option(
+    "--zone", group=OptionGroup.SELECTION, metavar="ZONE", default="*", help="Zone name or glob. [default: all]"
+)
+@grouped_option(
+    "--call",
+    group=OptionGroup.SELECTION,
+    metavar="METHOD",
+    default="*",
+    help="API method or glob, such as '*.nodes.create'. [default: all]",
+)
+@grouped_option(
     "--after",
+    group=OptionGroup.TIMING,
     type=DurationType(),
     metavar="TIME",
     help="Delay until the fault begins, in sandbox time. [default: none]",
 )
-@click.option("--state", metavar="STATE", help="State in which the node stays, for `hang`. [default: CREATING]")
-@click.option(
+@grouped_option(
+    "--state",
+    group=OptionGroup.EFFECT,
+    metavar="STATE",
+    help="State in which the node stays, for `hang`. [default: CREATING]",
+)
+@grouped_option(
     "--health",
+    group=OptionGroup.EFFECT,
     type=click.Choice([str(health) for health in Health]),
     metavar="HEALTH",
     help="Reported health for `unhealthy`. [default: UNHEALTHY_TENSORFLOW]",
 )
-@click.option(
-    "--worker", type=click.IntRange(min=0), metavar="N", help="Index of the worker for `missing-chip`. [default: 0]"
+@grouped_option(
+    "--worker",
+    group=OptionGroup.SELECTION,
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Index of the worker for `missing-chip`. [default: 0]",
 )
-@click.option(
+@grouped_option(
     "--times",
+    group=OptionGroup.TIMING,
     type=click.IntRange(min=0),
     metavar="N",
     default=1,
     show_default=True,
     help="Number of times that the fault occurs; 0: until it is removed.",
 )
-@click.option(
+@grouped_option(
     "--duration",
+    group=OptionGroup.TIMING,
     type=DurationType(),
     metavar="TIME",
     help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, fall-back 5m, "
     "late-node 2m, ssh-key-late 1m]",
 )
-@click.option(
+@grouped_option(
     "--initiator",
+    group=OptionGroup.EFFECT,
     type=click.Choice(["SERVICE", "USER"]),
     metavar="WHO",
     help="Who suspends the request, for `suspend`: SERVICE or USER. [default: SERVICE]",
 )
-@click.option(
-    "--status", type=click.IntRange(400, 599), metavar="N", help="HTTP status for `http-error`. [default: 503]"
+@grouped_option(
+    "--status",
+    group=OptionGroup.EFFECT,
+    type=click.IntRange(400, 599),
+    metavar="N",
+    help="HTTP status for `http-error`. [default: 503]",
 )
-@click.option(
+@grouped_option(
     "--retry-after",
+    group=OptionGroup.EFFECT,
     type=click.IntRange(min=0),
     metavar="SECONDS",
     help="Retry-After header for `http-error`, in seconds. [default: none]",
 )
-@click.option("--code", type=int, metavar="N", help="google.rpc code for `operation-error`. [default: 8, no capacity]")
-@click.option(
+@grouped_option(
+    "--code",
+    group=OptionGroup.EFFECT,
+    type=int,
+    metavar="N",
+    help="google.rpc code for `operation-error`. [default: 8, no capacity]",
+)
+@grouped_option(
     "--message",
+    group=OptionGroup.EFFECT,
     metavar="TEXT",
     help="Error message for operation-error, http-error, quota and unauthenticated. [default: that of the service]",
 )
-@click.option("--remove", "fault_id", type=int, metavar="ID", help="Id of a fault to remove, from `sandbox status`.")
+@grouped_option(
+    "--remove",
+    "fault_id",
+    group=OptionGroup.EFFECT,
+    type=int,
+    metavar="ID",
+    help="Id of a fault to remove, from `sandbox status`.",
+)
 def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
     """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
@@ -427,7 +473,7 @@ _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
 
 @cli_command("stock", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("action", type=click.Choice(["set", "clear"]), metavar="[set|clear]", required=False)
-@click.option("--zone", metavar="ZONE", help="Zone name or glob. [default: all]")
+@grouped_option("--zone", group=OptionGroup.SELECTION, metavar="ZONE", help="Zone name or glob. [default: all]")
 @click.option(
     "--type", "accelerator_type", metavar="TYPE", help="Accelerator type or glob, such as 'v6e-*'. [default: all]"
 )
@@ -437,11 +483,16 @@ _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
     help="Tier: on-demand, spot, reserved, best-effort or flex-start. [default: all, from one stock]",
 )
 @click.option("--nodes", type=click.IntRange(min=0), metavar="N", help="Number of nodes that fit, used ones included.")
-@click.option(
-    "--after", type=DurationType(), metavar="TIME", help="Delay until the stock holds, in sandbox time. [default: none]"
+@grouped_option(
+    "--after",
+    group=OptionGroup.TIMING,
+    type=DurationType(),
+    metavar="TIME",
+    help="Delay until the stock holds, in sandbox time. [default: none]",
 )
-@click.option(
+@grouped_option(
     "--duration",
+    group=OptionGroup.TIMING,
     type=DurationType(),
     metavar="TIME",
     help="Length in sandbox time, during which it limits beside other stock. [default: until the next one is set]",

@@ -69,6 +69,8 @@ _SECTIONS = {
         ),
         "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
         "version": ("tpuctl.cli.version", "Print the version."),
+        "options": ("tpuctl.cli.help_command:options_command", "Show the options of every command."),
+        "help": ("tpuctl.cli.help_command:help_command", "Explain a topic or a command."),
     },
 }
 _ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh", "get-guest-attributes": "attributes"}
@@ -87,6 +89,7 @@ _FOREIGN_COMMANDS = {
     "connect": "ssh",
     "accelerator-types": "types",
     "info": "status",
+    "topics": "help",
 }
 _HELP = """Create Google Cloud TPUs, keep them usable, and run programs on them.
 
@@ -101,7 +104,7 @@ Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NOD
 
 def command_tree() -> LazyGroup:
     """Return the whole tree."""
-    from tpuctl.app.options import GLOBAL_OPTIONS, apply_global_options  # noqa: PLC0415  # not needed to name commands
+    from tpuctl.app.options import apply_global_options, shared_options  # noqa: PLC0415  # not needed to name commands
 
     @click.pass_context
     def callback(ctx: click.Context, /, **options: Any) -> None:  # click's own signature
@@ -114,9 +117,8 @@ def command_tree() -> LazyGroup:
         aliases=_ALIASES,
         elsewhere=_FOREIGN_COMMANDS,
         help=_HELP,
-        epilog="Exit codes: 0 done, 2 usage, 3 not found, 4 not allowed, 5 timed out, 6 no capacity, 7 quota, 8 conflict, "
-        "9 check failed, 10 broken, 11 remote command failed.",
-        params=[option() for option in GLOBAL_OPTIONS],
+        epilog="Topics, such as exit-codes, levels and settings: tpuctl help",
+        params=[*shared_options()],
         callback=callback,
         no_args_is_help=True,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

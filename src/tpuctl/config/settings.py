@@ -255,10 +255,11 @@ _SPECS: Final = (
         has_lines=True,
     ),
     # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limits`.
-    _any(
+    _trusted(
         "ttl",
         _DURATION,
         "time until a new node may be deleted, like 8h; of two files the lower limit",
+        "new nodes are deleted after this time",
         shortest=timedelta(seconds=1),
         longest=timedelta(days=365),
     ),
@@ -339,10 +340,11 @@ _SPECS: Final = (
         _DOLLARS,
         "most that all nodes of the project together may cost, in dollars per hour; of two files the lower limit",
     ),
-    _any(
+    _trusted(
         "prices",
         _TEXT,
         "source of prices: the built-in list, or live from the Cloud Billing Catalog, read once a day",
+        "`max_price` and `budget` are compared with these prices",
         has_flag=False,
         default="table",
         choices=("table", "live"),
@@ -394,6 +396,8 @@ _SPECS: Final = (
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
 _OWN_LIMITS = ("max_price", "budget", "ttl")
+# Labels with a meaning for tpuctl: when a node ends, who owns it, whether it is kept.
+_OWN_LABEL_PREFIX: Final = "tpuctl-"
 
 # Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = {
@@ -642,6 +646,8 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
         parse_setting(spec, value)
     except ValueError as error:
         raise invalid_value_error(spec, value, place, str(error)) from None
+    if key == "labels" and kind is FileKind.PROJECT:
+        _check_no_own_label(value, place)
     if key != "sandbox":
         return
     is_on = as_boolean(value)
@@ -656,6 +662,16 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
             f"{place}: `sandbox: false` is never read from a project file",
             hint="set `TPUCTL_SANDBOX=0`; without a setting for the sandbox, commands use the real cloud",
         )
+
+
+def _check_no_own_label(value: RawValue, place: str) -> None:
+    """Raise `SettingError` for a label that tpuctl acts on: it would end a node early, or keep it from every clean-up."""
+    for key in value if isinstance(value, Mapping) else ():
+        if key.startswith(_OWN_LABEL_PREFIX):
+            raise SettingError(
+                f"{place}: the label `{key}` is never read from a project file",
+                hint=f"pass `--labels {key}=VALUE`, or `--ttl TIME` for a time limit",
+            )
 
 
 def _candidates(

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import DurationType, cli_command, complete_node, yes_option
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -18,15 +20,25 @@ if TYPE_CHECKING:
 
 @cli_command("doctor", asks_trust=False)
 @click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
-@click.option(
-    "--skip", "skipped", metavar="ID", multiple=True, help="Ids of findings to accept (TPU911,TPU923), or all."
+@grouped_option(
+    "--skip",
+    "skipped",
+    group=OptionGroup.CHECKS,
+    metavar="ID",
+    multiple=True,
+    help="Ids of findings to accept (TPU911,TPU923), or all.",
 )
-@click.option("--all", "shows_all", is_flag=True, help="Show passed checks too.")
-@click.option("--strict", is_flag=True, help="Fail also on warnings and on checks without a result.")
-@click.option("--fix", is_flag=True, help="Apply safe fixes, after confirmation. Nothing is removed.")
+@grouped_option("--all", "shows_all", group=OptionGroup.OUTPUT, is_flag=True, help="Show passed checks too.")
+@grouped_option(
+    "--strict", group=OptionGroup.CHECKS, is_flag=True, help="Fail also on warnings and on checks without a result."
+)
+@grouped_option(
+    "--fix", group=OptionGroup.SAFETY, is_flag=True, help="Apply safe fixes, after confirmation. Nothing is removed."
+)
 @yes_option
-@click.option(
+@grouped_option(
     "--timeout",
+    group=OptionGroup.WAITING,
     type=DurationType(),
     metavar="TIME",
     help="Time limit for all checks, and for each worker. [default: 4s; each worker: 30s]",

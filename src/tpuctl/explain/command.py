@@ -17,8 +17,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, yes_option
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -71,11 +73,16 @@ _ALL_TOPICS = ""
 
 @cli_command("explain", asks_trust=False)
 @click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
-@click.option(
-    "--node", metavar="NODE", shell_complete=complete_node, help="Node that wrote the log; its state is checked first."
+@grouped_option(
+    "--node",
+    group=OptionGroup.SELECTION,
+    metavar="NODE",
+    shell_complete=complete_node,
+    help="Node that wrote the log; its state is checked first.",
 )
-@click.option(
+@grouped_option(
     "--topic",
+    group=OptionGroup.OUTPUT,
     metavar="[NAME]",
     is_flag=False,
     flag_value=_ALL_TOPICS,
@@ -86,7 +93,12 @@ _ALL_TOPICS = ""
     metavar="FILE",
     help="File to write: the lines that tpuctl does not know, without secrets, for an issue; - is stdout.",
 )
-@click.option("--act", is_flag=True, help="Run the tpuctl command of the remedy, after confirmation; needs --node.")
+@grouped_option(
+    "--act",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Run the tpuctl command of the remedy, after confirmation; needs --node.",
+)
 @route_options
 @yes_option
 def command(

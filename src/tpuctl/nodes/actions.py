@@ -24,7 +24,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
+from tpuctl.models.node import Node, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
 from tpuctl.nodes.actuator import (
@@ -37,7 +37,7 @@ from tpuctl.nodes.actuator import (
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
-from tpuctl.nodes.expiry import expiry_label
+from tpuctl.nodes.expiry import with_expiry
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
@@ -188,8 +188,7 @@ def change_expiry(
     def change(labels: Mapping[str, str]) -> dict[str, str]:
         end = new_end(Node(name, {**node.raw, "labels": labels}))
         chosen.append(end)
-        kept = {key: value for key, value in labels.items() if key != EXPIRY_LABEL}
-        return kept if end is None else {**kept, EXPIRY_LABEL: expiry_label(end)}
+        return with_expiry(labels, end)
 
     def late(waited: timedelta) -> TimedOutError:
         return TimedOutError(

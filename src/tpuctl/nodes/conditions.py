@@ -232,6 +232,8 @@ class ObservedState:
     request: QueuedResource | None = None
     # tpuctl requests, or requested, the node through the queue: its queued resource is a stage of its life.
     is_queued: bool = False
+    # There is no node, and the time limit of its queued resource has passed. False if the user named a new one.
+    has_time_ended: bool = False
     # How a queued resource that has no node yet differs from the spec.
     request_differences: tuple[SpecDifference, ...] = ()
     # How long the state of the queued resource has been unchanged, and the service's time.

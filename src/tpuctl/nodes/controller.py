@@ -28,7 +28,7 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import EXPIRY_LABEL, Node, NodeState
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
@@ -58,12 +58,12 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_label, expiry_note, is_expired
+from tpuctl.nodes.expiry import expiry_note, is_expired, with_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
-from tpuctl.nodes.node_guard import start_node_guard
+from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
@@ -354,7 +354,7 @@ def watch_nodes(
     until: timedelta | None,
     each_round: Callable[[], None],
     move: Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None] = lambda _: None,
-    delete_expired: Callable[[Node], bool] | None = None,
+    delete_expired: Callable[[NodeName, Node | None], bool] | None = None,
     end_idle: Callable[[Node, IdleLimit], bool] | None = None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
@@ -362,7 +362,8 @@ def watch_nodes(
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
     the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
-    deletion of a node whose time has ended, unless it has more time now; without it no node is deleted for that. `end_idle`
+    deletion of a node whose time has ended, or with None that of its request, unless it has more time now; without it no
+    node is deleted for that. `end_idle`
     stops or deletes a node that was idle for the time of its limit, and returns whether it did. Raises `AccessError` as soon
     as the credentials stop working, and the errors of `_begin_watch`.
     """
@@ -377,8 +378,8 @@ def watch_nodes(
             for node, failure in controller.observe_due():
                 try:
                     # Before the step, which would ask again in the same zone.
-                    is_movable = failure is None and node.ending is None and not node.is_over and node.may_move
-                    if is_movable and (successor := move(node)):
+                    is_ending = node.ending is not None or node.is_over or node.has_expired_request
+                    if failure is None and not is_ending and node.may_move and (successor := move(node)):
                         errors.pop(node.name, None)
                         controller.replace(node, *successor)
                         continue
@@ -437,17 +438,12 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
 def _watch_step(
     context: ActionContext,
     node: NodeReconciler,
-    delete_expired: Callable[[Node], bool] | None,
+    delete_expired: Callable[[NodeName, Node | None], bool] | None,
     end_idle: Callable[[Node, IdleLimit], bool] | None,
 ) -> TpuctlError | None:
     """Take the next step for one node. Return the error if nothing more can be done for it, else None."""
     try:
-        if delete_expired is not None and node.has_expired:
-            _end_expired(context, node, delete_expired)
-            return None
-        if delete_expired is not None and node.is_over:
-            node.report(EventKind.EXPIRED, "its time has ended, and it does not exist: it is not created again")
-            node.has_ended = True
+        if delete_expired is not None and _end_what_is_over(context, node, delete_expired):
             return None
         node.ensure_ssh_key()
         was_usable = node.is_usable
@@ -516,7 +512,23 @@ def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callabl
 _DELETION_LAG = timedelta(minutes=5)
 
 
-def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[[Node], bool]) -> None:
+def _end_what_is_over(
+    context: ActionContext, node: NodeReconciler, delete: Callable[[NodeName, Node | None], bool]
+) -> bool:
+    """Take the next step to end a node or request whose time has ended. Return False if it has time left."""
+    if node.has_expired:
+        _end_expired(context, node, delete)
+    elif node.has_expired_request:
+        _end_expired_request(context, node, delete)
+    elif node.is_over:
+        node.report(EventKind.EXPIRED, "its time has ended, and it does not exist: it is not created again")
+        node.has_ended = True
+    else:
+        return False
+    return True
+
+
+def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[[NodeName, Node | None], bool]) -> None:
     """Delete a node whose time has ended, once, and end its watch when the API shows that it is gone."""
     found, ending, now = node.seen.node, node.ending, context.clock.monotonic()
     if ending is not None and (found is None or found.id != ending.node_id):
@@ -534,11 +546,32 @@ def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[
     else:
         node.lease.keep()
         try:
-            node.ending = NodeEnding(found.id, now) if delete(found) else None
+            node.ending = NodeEnding(found.id, now) if delete(node.name, found) else None
         except (ServiceUnavailableError, QuotaError) as error:
             node.tracker.record_outage(error)
         except DeletionRefusedError as error:
             # Its queued resource is in a state that forbids it, which passes.
+            node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: {error.message}"))
+            return
+    node.pause(_WATCH_INTERVAL)
+
+
+def _end_expired_request(
+    context: ActionContext, node: NodeReconciler, delete: Callable[[NodeName, Node | None], bool]
+) -> None:
+    """Delete the request of a node that did not come within its time, once. When it is gone, the node is over."""
+    request, sent, now = node.seen.request, node.request_deleted_at, context.clock.monotonic()
+    if request is not None and request.state is QueuedState.PROVISIONING:
+        node.requeue(Requeue(_WATCH_INTERVAL, "its time has ended: its queued resource is still PROVISIONING"))
+        return
+    if sent is None or now - sent >= _DELETION_LAG:
+        node.lease.keep()
+        try:
+            if delete(node.name, None):
+                node.request_deleted_at = now
+        except (ServiceUnavailableError, QuotaError) as error:
+            node.tracker.record_outage(error)
+        except DeletionRefusedError as error:
             node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: {error.message}"))
             return
     node.pause(_WATCH_INTERVAL)
@@ -599,6 +632,8 @@ class NodeReconciler:
         self.was_repaired = self.has_degraded = False
         # The deletion of a node whose time has ended, and whether that is complete.
         self.ending: NodeEnding | None = None
+        # When the deletion of a request whose time has ended was sent; monotonic.
+        self.request_deleted_at: timedelta | None = None
         self.has_ended = False
         self.due = context.clock.monotonic()
         # A list call made for other nodes also serves this node, up to this long before it is due.
@@ -638,6 +673,11 @@ class NodeReconciler:
         seen, end = self.seen, self.tracker.last_end
         is_gone = seen.node is None and seen.request is None and not seen.outage and not self.tracker.requested.pending
         return self.ending is None and is_gone and end is not None and end <= self.server_now()
+
+    @property
+    def has_expired_request(self) -> bool:
+        """Return whether a request that has no node is left, and its time has ended."""
+        return self.seen.request is not None and self.seen.has_time_ended and not self.seen.outage
 
     @property
     def was_stopped_by_us(self) -> bool:
@@ -697,11 +737,12 @@ class NodeReconciler:
     def _examine_activity(self) -> None:
         """Examine the workers of a usable node. A longer pause between two examinations hides what happened meanwhile."""
         node, now = self.seen.node, self._context.clock.monotonic()
-        if node is None or (self._examined_at is not None and now - self._examined_at > _LONGEST_BLINDNESS):
+        since = None if self._examined_at is None else now - self._examined_at
+        if node is None or (since is not None and since > _LONGEST_BLINDNESS):
             self.forget_idleness()
-        self._examined_at = now
+        self._examined_at, workers, has_probe = now, self._context.workers, self.policy.has_probe
         try:
-            is_idle = node is not None and not self._context.workers.find_activity(node)
+            is_idle = node is not None and not workers.find_activity(node, since=since, has_probe=has_probe)
         except TpuctlError:
             is_idle = False
         if not is_idle:
@@ -817,20 +858,20 @@ class NodeReconciler:
         self._key_sent_to = node.id
 
     def ensure_expiry(self) -> None:
-        """Give a node that exists the end that the user named, once its labels can be changed."""
-        node, end = self.seen.node, self.tracker.ends
-        if node is None or end is None or node.state not in PATCHABLE_STATES:
+        """Give a node that exists the end that the user named, or none, once its labels can be changed."""
+        node, end, removes_end = self.seen.node, self.tracker.ends, self.tracker.removes_end
+        if node is None or (end is None and not removes_end) or node.state not in PATCHABLE_STATES:
             return
         if self.seen.differences or self.tracker.requested.pending:
             return  # it may be deleted, and the next one is created with that end
         if node.expires != end:
-            self.report(
-                EventKind.ACTION, f"setting the end of its time: {format_timestamp(end)}", verb=str(Verb.UPDATE)
-            )
-            label = {EXPIRY_LABEL: expiry_label(end)}
-            self._context.cloud.change_labels(self.name, lambda labels: {**labels, **label}, expected_id=node.id)
-            self.tracker.note(node=Node(node.name, {**node.raw, "labels": {**node.labels, **label}}))
-        self.tracker.ends = None
+            text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
+            self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
+            self._context.cloud.change_labels(self.name, lambda labels: with_expiry(labels, end), expected_id=node.id)
+            if end is None:
+                self.tracker.history.write("extend", reason="expires never", id=node.id)
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": with_expiry(node.labels, end)}))
+        self.tracker.ends, self.tracker.removes_end = None, False
 
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
@@ -864,12 +905,17 @@ class NodeReconciler:
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
-        node, limit = self.seen.node, self.task.idle
-        if node is None or self.task.purpose is None or not level.is_usable:
+        node, limit, task = self.seen.node, self.task.idle, self.task
+        if node is None or task.purpose is None or not level.is_usable:
             return
+        has_ssh = level.includes(Condition.SSH)
         if node.expires is None and limit is None:
+            if task.removes_idle:
+                text = remove_node_guard(self._context, node, has_ssh=has_ssh)
+                self.report(EventKind.NOTE, text)
+                self.tracker.history.write("guard", text=text, ok=False, id=node.id)
             return
-        started = start_node_guard(self._context, node, limit, has_ssh=level.includes(Condition.SSH))
+        started = start_node_guard(self._context, node, limit, ends_idle=task.removes_idle, has_ssh=has_ssh)
         self.report(EventKind.NOTE, started.text)
         until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
         self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
@@ -913,6 +959,8 @@ class NodeReconciler:
             spec = self.tracker.spec = remembered.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
+        if self.tracker.removes_end:
+            spec = replace(spec, expires=None, ttl=None)
         spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
@@ -926,13 +974,13 @@ class NodeReconciler:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
-        self.tracker.ends = None
+        self.tracker.ends, self.tracker.removes_end = None, False
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
-        window = queue_window(self.policy, self.tracker.left, self._context.server_now())
+        window = queue_window(self.policy, self.tracker.left, self._context.server_now(), expires=spec.expires)
         if spec.expires is not None:
             text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
             self.report(EventKind.NOTE, text)

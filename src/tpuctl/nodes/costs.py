@@ -73,9 +73,10 @@ def billed_time(sightings: Sequence[SeenState], created: datetime | None, now: d
 
     A change between two sightings of one writer is exact, as a run polls without a break. The moment of any other change is
     unknown: a creation counts in full ("about"), a stop from when it was noticed ("at most"), and so does a start ("at least").
+    Both of the first are too much, and more than the disk of a stopped node, which alone makes it "at least".
     """
     chips, since = timedelta(), None
-    is_about = at_least = at_most = False
+    is_about = at_least = at_most = has_disk = False
     before: SeenState | None = None
     is_new = True
     for seen in sightings:
@@ -89,12 +90,13 @@ def billed_time(sightings: Sequence[SeenState], created: datetime | None, now: d
             since = since or at
         elif since is not None:
             chips, since, at_most = chips + max(at - since, timedelta()), None, at_most or not is_exact
-        at_least = at_least or billing is Billing.DISK
+        has_disk = has_disk or billing is Billing.DISK
         is_new = is_new and seen.state is NodeState.CREATING
         before = seen
     if since is not None:
         chips += max(now - since, timedelta())
-    return BilledTime(chips, since, is_about=is_about, at_least=at_least, at_most=at_most)
+    at_least = at_least or (has_disk and not (at_most and chips))
+    return BilledTime(chips, since, is_about=is_about and not at_most, at_least=at_least, at_most=at_most)
 
 
 def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[SeenState]:

@@ -318,7 +318,12 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
 
 
 def _outlasts_its_request(policy: Policy, seen: ObservedState) -> bool:
-    """Return whether an expired request was one of an earlier run with an earlier deadline: this run asks again."""
+    """Return whether an expired request was one of an earlier run with an earlier deadline: this run asks again.
+
+    Not if it ended because the time of its node did.
+    """
+    if seen.has_time_ended:
+        return False
     left = None if policy.timeout is None else policy.timeout - seen.waited
     return policy.queue_for is None and not policy.moves_on and (left is None or left > SHORTEST_QUEUE)
 

@@ -12,6 +12,7 @@ from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL
 from tpuctl.models.spec import MAX_LABEL_LENGTH
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from tpuctl.models.node import Node
@@ -25,6 +26,12 @@ LONGEST_TIME: Final = timedelta(days=365)
 def expiry_label(moment: datetime) -> str:
     """Return the value of `EXPIRY_LABEL`: seconds since 1970."""
     return str(int(moment.timestamp()))
+
+
+def with_expiry(labels: Mapping[str, str], end: datetime | None) -> dict[str, str]:
+    """Return the labels of a node whose time ends then; None for never."""
+    kept = {key: value for key, value in labels.items() if key != EXPIRY_LABEL}
+    return kept if end is None else {**kept, EXPIRY_LABEL: expiry_label(end)}
 
 
 def time_left(node: Node, now: datetime) -> timedelta | None:
@@ -43,14 +50,16 @@ def extended_expiry(node: Node, by: timedelta, now: datetime) -> datetime:
     return max(node.expires or now, now) + by
 
 
-def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
-    """Return the spec of a node that is created now, with the labels of its end and its owner.
+def end_of_new_node(spec: NodeSpec, now: datetime) -> datetime | None:
+    """Return when the time of a node that is created now ends: `spec.expires`, once that has passed `spec.ttl` from now."""
+    if spec.expires is not None and spec.expires > now:
+        return spec.expires
+    return None if spec.ttl is None else (now + spec.ttl).replace(microsecond=0)
 
-    Its end is `spec.expires`; once that has passed it is `spec.ttl` from now.
-    """
-    end = spec.expires
-    if end is None or end <= now:
-        end = None if spec.ttl is None else (now + spec.ttl).replace(microsecond=0)
+
+def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
+    """Return the spec of a node that is created now, with the labels of its end and its owner."""
+    end = end_of_new_node(spec, now)
     labels = dict(spec.labels)
     if end is not None:
         labels[EXPIRY_LABEL] = expiry_label(end)
@@ -85,15 +94,24 @@ def expiry_note(node: Node, now: datetime | None) -> str:
     return f"expires in {format_duration(left)}" if left > timedelta() else f"expired {format_duration(-left)} ago"
 
 
-def owner_label(identity: str) -> str:
-    """Return an account or `user@host` as a value of `OWNER_LABEL`: `ann.lee@example.com` is `ann-lee_example-com`.
+# These are written into the label without a loss: no two of them have the same.
+_PLAIN_IDENTITY: Final = re.compile(r"([a-z0-9_]+@[a-z0-9.]+)?")
+_HASH_LENGTH: Final = 8
 
-    A long one ends with a part of its hash, so that two of them stay different.
+
+def owner_label(identity: str) -> str:
+    """Return an account or `user@host` as a value of `OWNER_LABEL`: `ann@example.com` is `ann_example-com`.
+
+    Two identities never have the same. One that differs from another only in characters that a label cannot have, or that is
+    too long, ends with a part of its hash: `ann.lee@example.com` is `ann-lee_example-com-b7e0d837`, and so is
+    `ann-lee@example.com` with another one. A label without it, which earlier versions wrote, counts as that of another.
     """
-    text = re.sub(r"[^a-z0-9_-]", "-", identity.strip().lower().replace("@", "_"))
-    if len(text) <= MAX_LABEL_LENGTH:
+    name = identity.strip().lower()
+    text = re.sub(r"[^a-z0-9_-]", "-", name.replace("@", "_"))
+    is_plain = _PLAIN_IDENTITY.fullmatch(name) and not re.search(rf"-[0-9a-f]{{{_HASH_LENGTH}}}$", text)
+    if is_plain and len(text) <= MAX_LABEL_LENGTH:
         return text
     import hashlib  # noqa: PLC0415  # 2 ms, and `list` needs only the notes
 
-    digest = hashlib.sha256(identity.strip().lower().encode()).hexdigest()[:8]
-    return f"{text[: MAX_LABEL_LENGTH - 9]}-{digest}"
+    digest = hashlib.sha256(name.encode()).hexdigest()[:_HASH_LENGTH]
+    return f"{text[: MAX_LABEL_LENGTH - _HASH_LENGTH - 1]}-{digest}"

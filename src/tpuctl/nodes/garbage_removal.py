@@ -14,7 +14,7 @@ from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from tpuctl.errors import ConflictError, NotFoundError, TpuctlError
+from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, QueuedState
@@ -159,16 +159,19 @@ class GarbageRemover:
     def _leases(self, item: GarbageItem) -> Iterator[Callable[[], None]]:
         """Hold the leases of a group. The yielded function checks them right before the request.
 
-        What was alive gets a tombstone, so that no watcher creates it again; for a dead record it may.
+        What was alive gets a tombstone, so that no watcher creates it again, also if the answer to the request was lost; for a
+        dead record it may.
         """
         leases, names = self._context.leases, item.group.names
         ended: set[NodeName] = set()
         taken: list[NodeName] = []
-        was_deleted = False
+        may_be_deleted = False
 
         def check() -> None:
+            nonlocal may_be_deleted
             if not all(leases.begin(name, str(Verb.DELETE)) for name in names):
                 raise _NotDeletedError(RemovalOutcome.LEFT, "another process has just taken its lease")
+            may_be_deleted = True
 
         try:
             with self._lock:
@@ -181,11 +184,14 @@ class GarbageRemover:
                         raise _NotDeletedError(RemovalOutcome.LEFT, f"it is in use: {other}")
                     taken.append(name)
             yield check
-            was_deleted = True
+        except TpuctlError as error:
+            # Any other answer of the API is a refusal.
+            may_be_deleted = may_be_deleted and isinstance(error, ServiceUnavailableError)
+            raise
         finally:
             with self._lock:
                 for name in taken:
-                    if name in ended or (was_deleted and item.reason is not GarbageReason.DEAD):
+                    if name in ended or (may_be_deleted and item.reason is not GarbageReason.DEAD):
                         leases.end(name, _PURPOSE, notify=partial(self._context.report, EventKind.NOTE, name))
                     else:
                         leases.release(name)

@@ -73,13 +73,13 @@ def _connect(workers: SshWorkers, node: Node) -> list[Target]:
     ]
 
 
-def fetch_idleness(target: Target, *, with_traces: bool = True) -> WorkerIdleness:
-    """Ask one worker, without traces only for its present use. Raises `AgentError` and `UnexpectedAnswerError`.
+def fetch_idleness(target: Target, *, has_programs: bool = True, has_logins: bool = True) -> WorkerIdleness:
+    """Ask one worker. Of past use, programs with the TPU and logins can be left out; jobs of tpuctl always count.
 
-    Raises `SshProgramMissingError` without an ssh client.
+    Raises `AgentError` and `UnexpectedAnswerError`, and `SshProgramMissingError` without an ssh client.
     """
-    logs = LOG_FOLDER if with_traces else None
-    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs}
+    logs = LOG_FOLDER if has_programs else None
+    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=_TIMEOUT) as channel:
         return parse_idleness(channel.read(_TIMEOUT))
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.errors import RemoteCommandError
+from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.models.node import KEEP_LABEL
 
 if TYPE_CHECKING:
@@ -23,12 +23,18 @@ class GuardStart:
     works: bool
 
 
-def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None, *, has_ssh: bool) -> GuardStart:
+def start_node_guard(
+    context: ActionContext, node: Node, limit: IdleLimit | None, *, ends_idle: bool, has_ssh: bool
+) -> GuardStart:
     """Start the guard of a node with a time limit, of expiry or of idleness, and return the result.
 
-    An error of ssh or of the worker is a part of the result: the node is usable without a guard.
+    Without a limit of idleness that of an earlier guard stays, unless `ends_idle`. An error of ssh or of the worker is a part
+    of the result: the node is usable without a guard.
     """
     what_remains = _what_remains(node, limit)
+    if several := _nodes_of_its_request(context, node):
+        text = f"no guard was started on worker 0, because its queued resource has {several} nodes, which end together"
+        return GuardStart(f"{text}: {_what_ends_several(node, limit)}", works=False)
     if not has_ssh:
         return GuardStart(f"no guard was started on worker 0, because ssh was not used: {what_remains}", works=False)
     action = limit.action_for(node) if limit else None
@@ -38,7 +44,7 @@ def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None
         return GuardStart("; ".join(notes), works=False)
     idle = (limit.after, str(action)) if limit is not None and is_guarded_idle else None
     try:
-        report = context.workers.start_guard(node, idle)
+        report = context.workers.start_guard(node, idle, keeps_idle=limit is None and not ends_idle)
     except RemoteCommandError as error:
         return GuardStart(f"the guard on worker 0 did not start: {error.message}: {what_remains}", works=False)
     if problem := report.problem():
@@ -46,15 +52,50 @@ def start_node_guard(context: ActionContext, node: Node, limit: IdleLimit | None
     deeds = []
     if node.expires is not None:
         deeds.append(f"deletes it when its time ends ({format_timestamp(node.expires)}, unless it is extended)")
-    if limit is not None and is_guarded_idle:
-        deeds.append(f"{action}s it after {format_duration(limit.after)} without use")
-    is_lasting = report.mode == "service"
+    if report.idle is not None:
+        after, verb = report.idle
+        deeds.append(f"{verb}s it after {format_duration(after)} without use")
     notes += [f"the guard on worker 0 {' and '.join(deeds)}"]
-    if not is_lasting:
+    if report.mode != "service":
         notes.append("it does not survive a reboot of the worker: there is no systemd, or sudo needs a password")
     if clock := report.clock_note():
         notes.append(f"{clock}; the service's time decides")
     return GuardStart("; ".join(notes), works=True)
+
+
+def remove_node_guard(context: ActionContext, node: Node, *, has_ssh: bool) -> str:
+    """Remove the guard of a node that has no limit any more, and return the result in one line."""
+    again = f"run `tpuctl up {node.name.node_id} --idle forever` again"
+    if not has_ssh:
+        return f"an earlier guard on worker 0 keeps its idle limit, because ssh was not used: {again} with `--for ssh`"
+    try:
+        context.workers.remove_guard(node)
+    except RemoteCommandError as error:
+        return f"an earlier guard on worker 0 may keep its idle limit: {error.message}: {again}"
+    return "no limit is left: no guard runs on worker 0"
+
+
+def _nodes_of_its_request(context: ActionContext, node: Node) -> int | None:
+    """Return how many nodes the queued resource of a node has, if several: the guard of one never deletes the others.
+
+    None also if that is unknown: the guard asks again before it acts.
+    """
+    if node.queued_resource is None:
+        return None
+    try:
+        nodes = len(context.cloud.get_queued_resource(node.queued_resource).node_ids)
+    except TpuctlError:
+        return None
+    return nodes if nodes > 1 else None
+
+
+def _what_ends_several(node: Node, limit: IdleLimit | None) -> str:
+    commands = []
+    if node.expires is not None:
+        commands.append(f"only `tpuctl gc --expired` and `tpuctl watch {node.name.node_id}`, when all have expired")
+    if limit is not None:
+        commands.append(f"only `tpuctl gc --idle {format_duration(limit.after)}`, when all are idle")
+    return "; ".join(commands)
 
 
 def _what_remains(node: Node, limit: IdleLimit | None) -> str:

@@ -98,12 +98,15 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     raise ConflictError(f"`{name}` is {node.state}, but only a READY node can be reset in place", hint=hint)
 
 
-def plan_steps(policy: Policy, seen: ObservedState, now: datetime) -> tuple[PlanStep, ...]:
+def plan_steps(
+    policy: Policy, seen: ObservedState, now: datetime, *, expires: datetime | None = None
+) -> tuple[PlanStep, ...]:
     """Return the steps of `up` for an observed state, ignoring the timeout. `now` is the service's time.
 
+    `expires` is the end of the time of a node that is created now.
     Raises the error that `up` would fail with.
     """
-    window = queue_window(policy, policy.timeout, now) if seen.is_queued else None
+    window = queue_window(policy, policy.timeout, now, expires=expires) if seen.is_queued else None
     policy = replace(policy, timeout=None)
     planned: list[PlanStep] = []
     while len(planned) < _MOST_STEPS:

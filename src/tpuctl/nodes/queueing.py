@@ -60,6 +60,8 @@ def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource)
         if seen.in_request_state < _NODE_LAG and not seen.has_vanished:
             return _wait(seen, "its queued resource is ACTIVE, the node does not show yet")
         return _decide_dead_request(policy, seen, request)
+    if seen.has_time_ended and request.state in UNDECIDED:
+        return Fail(expired_request_error(seen, request))
     return _wait_for_nodes(policy, seen, request)
 
 
@@ -126,14 +128,20 @@ def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
     return request.state in UNDECIDED and has_ended
 
 
-def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> QueueWindow:
+def queue_window(
+    policy: Policy, left: timedelta | None, now: datetime, *, expires: datetime | None = None
+) -> QueueWindow:
     """Return when the request may be provisioned. It ends with the run, unless the user lets it wait for longer.
 
-    `left` is the time until the deadline, None without one.
+    `left` is the time until the deadline, None without one. `expires` is the end of the node's time: after it there is
+    nothing to wait for.
     """
     limit = policy.queue_for
     if limit is None and left is not None:
         limit = max(left, SHORTEST_QUEUE)
+    if expires is not None and (policy.start_after is None or policy.start_after < expires):
+        until = max(expires - now, SHORTEST_QUEUE)
+        limit = until if limit is None else min(limit, until)
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 
@@ -145,6 +153,13 @@ def request_failure(request: QueuedResource, error: TpuctlError | None, *, is_le
     end = request.valid_until
     code = request.error.code if request.error else None
     if code == _DEADLINE_EXCEEDED or (error is None and end is not None):
+        expires = request.requested_node("").expires
+        if expires is not None and end is not None and expires <= end + SHORTEST_QUEUE:
+            return RequestExpiredError(
+                f"the time of `{request.queued_resource_id}` ended {format_timestamp(expires)}: no capacity in "
+                f"{request.zone} until then",
+                hint="ask again with a longer time limit: `tpuctl up NODE --queue --ttl 12h`",
+            )
         until = f" until {format_timestamp(end)}" if end else " in time"
         again = f"queue retry {request.short_name}" if is_left else "up NODE --queue"
         return RequestExpiredError(
@@ -191,6 +206,17 @@ def different_request_error(
         f"the queued resource `{request.queued_resource_id}` is {request.state} and differs from the requested spec:",
         details=[f"  {difference}" for difference in differences],
         hint=f"{unchanged}; {other}",
+    )
+
+
+def expired_request_error(seen: ObservedState, request: QueuedResource) -> TimedOutError:
+    """Return the error for a request that still waits when the time of its node has ended."""
+    end = request.requested_node(seen.name.project).expires
+    ended = f" {format_timestamp(end)}" if end else ""
+    where = f"{request.zone}/{request.queued_resource_id}"
+    return TimedOutError(
+        f"the time of `{seen.name.node_id}` ended{ended}, and its queued resource is still {request.state}",
+        hint=f"cancel the request, which may still create a node, with `tpuctl queue cancel {where}`",
     )
 
 

@@ -112,6 +112,8 @@ def _label_condition(text: str) -> LabelCondition:
     key, sign, value = text.partition("=")
     is_negated = bool(sign) and key.endswith("!")
     key = key.removesuffix("!") if is_negated else key
+    if not key:
+        raise InvalidInputError(f"`-l {text}` names no label", hint="write `-l KEY=VALUE`")
     if is_negated and not value:
         # Of an unset variable: nearly everything would match.
         raise InvalidInputError(f"`-l {text}` has no value", hint="write `-l KEY!=VALUE`")

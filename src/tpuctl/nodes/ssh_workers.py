@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 # Handshakes under way at once: enough for a slice, few enough for one machine.
 _MAX_SESSIONS = 32
+# A use this long before the last look may have been seen by it, or not: it counts.
+_LOOK_TIME = timedelta(seconds=15)
 _REBOOT_TIMEOUT = timedelta(seconds=15)
 _T = TypeVar("_T")
 
@@ -210,30 +212,40 @@ class SshWorkers:
             node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
         )
 
-    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None) -> GuardReport:
+    def start_guard(self, node: Node, idle: tuple[timedelta, str] | None, *, keeps_idle: bool) -> GuardReport:
         """Start the guard on worker 0 and return its report. `idle`: how long the node may be idle, and what happens then.
 
-        Raises `RemoteCommandError`.
+        With `keeps_idle` it is the limit of an earlier guard. Raises `RemoteCommandError`.
         """
         from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
 
-        target = Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
-        return start_guard(target, idle=idle)
+        return start_guard(self._first_worker(node), idle=idle, keeps_idle=keeps_idle)
 
-    def find_activity(self, node: Node) -> tuple[str, ...]:
+    def remove_guard(self, node: Node) -> None:
+        """End and remove the guard on worker 0, if there is one. Raises `RemoteCommandError`."""
+        from tpuctl.ssh.tpu_guard import remove_guard  # noqa: PLC0415  # as above
+
+        remove_guard(self._first_worker(node))
+
+    def _first_worker(self, node: Node) -> Target:
+        return Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")
+
+    def find_activity(self, node: Node, *, since: timedelta | None, has_probe: bool) -> tuple[str, ...]:
         """Return what uses the workers of a node, or why they cannot be examined: empty only if all of them are idle.
 
-        Raises `UnreachableError` without a route to the workers, and what the API raises.
+        What a job used in the time `since` the last look counts too, and what another program did, unless `has_probe`: the
+        user's probe leaves the same traces. Raises `UnreachableError` without a route to the workers, and what the API raises.
         """
         from tpuctl.nodes.idle_workers import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
 
         def ask(connection: Connection, worker: int) -> tuple[str, ...]:
             try:
                 target = Target(node, worker, connection, f"{node.name.node_id}-{worker}")
-                report = fetch_idleness(target, with_traces=False)
+                report = fetch_idleness(target, has_programs=not has_probe, has_logins=False)
             except RemoteCommandError as error:
                 return (f"worker {worker} cannot be examined: {error.message}",)
-            return tuple(f"worker {worker}: {what}" for what in (*report.in_use, *report.unknown))
+            between = (report.last,) if since is not None and report.lasted <= since + _LOOK_TIME else ()
+            return tuple(f"worker {worker}: {what}" for what in (*report.in_use, *report.unknown, *between))
 
         found = [what for each in self._on_each_worker(node, ask) for what in each]
         if len(node.endpoints) != node.workers:

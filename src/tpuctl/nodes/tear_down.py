@@ -342,19 +342,22 @@ def _request(
     return RequestedChange(Verb.DELETE, operation, seen_id)
 
 
-def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
+def delete_expired_node(context: ActionContext, name: NodeName, node: Node | None, *, by: str) -> bool:
     """Request the deletion of a node whose time has ended, through its queued resource if it has one.
 
-    Return False, and delete nothing, if it has more time now, must be kept, or is another node. Raises
-    `DeletionRefusedError` while its queued resource forbids the deletion, or has a node whose time has not ended.
+    `node` is None for the request of a node that does not exist. Return False, and delete nothing, if it has more time now,
+    must be kept, or is another node. Raises `DeletionRefusedError` while its queued resource forbids the deletion, or has a
+    node whose time has not ended.
     """
-    name = node.name
     target = find_deletion_target(
         context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
     )
     now = context.server_now()
-    current = target.node if target else None
-    if target is None or current is None or current.id != node.id or current.is_kept or not is_expired(current, now):
+    if target is None or (target.node and target.node.id) != (node and node.id):
+        return False
+    requested = [one for request in target.requests for one in request.requested_nodes(name.project)]
+    meant = [target.node] if target.node else requested
+    if not meant or not all(is_expired(one, now) and not one.is_kept for one in meant):
         return False
     others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
     if others:
@@ -366,9 +369,14 @@ def delete_expired_node(context: ActionContext, node: Node, *, by: str) -> bool:
     (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="expired")
     if isinstance(result, TpuctlError):
         raise result
-    text = f"its time has ended, it {expiry_note(current, now)}: it is being deleted"
+    what = "it" if node else "its queued resource"
+    text = f"its time has ended, it {expiry_note(meant[0], now)}: {what} is being deleted"
     context.report(
-        EventKind.EXPIRED, name, text, id=node.id, expires=current.expires and format_timestamp(current.expires)
+        EventKind.EXPIRED,
+        name,
+        text,
+        id=node and node.id,
+        expires=meant[0].expires and format_timestamp(meant[0].expires),
     )
     return True
 

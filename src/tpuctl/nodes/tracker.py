@@ -31,7 +31,7 @@ from tpuctl.nodes.conditions import (
     WorkerSnapshot,
 )
 from tpuctl.nodes.decide import change_is_visible
-from tpuctl.nodes.expiry import inherit_expiry
+from tpuctl.nodes.expiry import inherit_expiry, is_expired
 from tpuctl.nodes.journal import NodeHistory
 from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
@@ -75,8 +75,12 @@ class ReconcileRequest:
     since: timedelta | None = None
     # The end that the user named for the node's time. A node that exists gets it too.
     ends: datetime | None = None
+    # The user wants no end: a node that exists loses its own.
+    removes_end: bool = False
     # How long the node may be idle.
     idle: IdleLimit | None = None
+    # The user wants no limit of idleness: that of an earlier guard ends.
+    removes_idle: bool = False
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
@@ -98,6 +102,8 @@ class NodeTracker:
         self.spec = task.spec
         # The end that the user named, until the node has it.
         self.ends = task.ends
+        # Whether the user wants none, until the node has none.
+        self.removes_end = task.removes_end
         # The end of the node that was seen last; None if it has none, or is kept.
         self.last_end: datetime | None = None
         self.requested = PendingOperation(context.cloud, task.pending)
@@ -238,6 +244,7 @@ class NodeTracker:
         self.note(
             node=node,
             request=request,
+            has_time_ended=node is None and self._has_time_ended(request),
             differences=differences,
             was_there=self.seen.was_there or node is not None,
             has_vanished=has_vanished or (self.seen.has_vanished and not exists),
@@ -246,12 +253,26 @@ class NodeTracker:
         )
 
     def _inherit_expiry(self, node: Node | None, request: QueuedResource | None) -> None:
-        """Let a node that is created after this one keep its end."""
-        seen = node or (request and request.requested_node(self._task.name.project))
-        if seen:
-            self.last_end = None if seen.is_kept else seen.expires
-        if self.spec is not None and seen:
+        """Let a node that is created after this one keep its end.
+
+        The label of a node counts also after the node is gone: `extend` cannot change that of its request.
+        """
+        if node is None and self.seen.was_there:
+            return
+        seen = node or (request.requested_node(self._task.name.project) if request else None)
+        if seen is None:
+            return
+        self.last_end = None if seen.is_kept else seen.expires
+        if self.spec is not None:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
+
+    def _has_time_ended(self, request: QueuedResource | None) -> bool:
+        """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
+        now = self._context.server_now()
+        if self.ends is not None or self.removes_end or self.last_end is None or self.last_end > now:
+            return False
+        requested = request.requested_node(self._task.name.project) if request else None
+        return requested is None or (is_expired(requested, now) and not requested.is_kept)
 
     def _observe_request(self, request: QueuedResource | None, now: timedelta) -> None:
         """Record the state of the queued resource. One that this run saw alive and that FAILED is a failed creation."""

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.durations import format_duration
-from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line
+from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line, parse_seconds
 from tpuctl.ssh.channel import open_agent, standalone_program
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
@@ -23,6 +23,7 @@ _REPORT_TIMEOUT = timedelta(seconds=30)
 _GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
 _MOST_LOG_LINES = 40
 _LATEST_SECOND = 10**11
+_LONGEST_IDLE = 366 * 24 * 3600
 _PROBLEMS = ("permission", "scope", "account", "api", "refused")
 _CLOCK_TOLERANCE = timedelta(minutes=1)
 
@@ -50,13 +51,17 @@ class GuardStatus:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """The report of worker 0. `mode`: how the guard was just started, `service` or `process`; None if it was not."""
+    """The report of worker 0. `mode`: how the guard was just started, `service` or `process`; None if it was not.
+
+    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`); None without a limit.
+    """
 
     mode: str | None
     is_installed: bool
     is_running: bool
     status: GuardStatus | None
     log: tuple[str, ...]
+    idle: tuple[timedelta, str] | None = None
 
     @property
     def needed_role(self) -> str:
@@ -90,11 +95,11 @@ class GuardReport:
         return f"the worker's clock is {format_duration(abs(offset))} {'ahead' if offset > timedelta() else 'behind'}"
 
 
-def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None) -> GuardReport:
+def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None, keeps_idle: bool = False) -> GuardReport:
     """Start a guard on a worker, replacing an earlier one, and return its report after its first look at the node.
 
-    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`).
-    Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
+    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`). With `keeps_idle` it is that of an earlier
+    guard of the node, if there was one. Raises `AgentError`, `UnexpectedAnswerError` and `SshProgramMissingError`.
     """
     node = target.node
     settings = {
@@ -106,7 +111,7 @@ def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None) ->
         "devices": [ACCEL_FILES, VFIO_FILES],
         "lockFile": LOCK_FILE,
     }
-    request = {"program": standalone_program("guard", "guard_main()"), "settings": settings}
+    request = {"program": standalone_program("guard", "guard_main()"), "settings": settings, "keepsIdle": keeps_idle}
     return _ask(target, request, _START_TIMEOUT)
 
 
@@ -128,12 +133,15 @@ def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> Guar
 def parse_guard_report(value: Any, where: str = "the answer") -> GuardReport:
     """Parse the report of a worker. Raises `UnexpectedAnswerError`."""
     fields = JsonFields(value, where)
+    idle = fields.optional("idle", parse_seconds, high=_LONGEST_IDLE)
+    on_idle = fields.optional("onIdle", parse_choice, allowed=("delete", "stop"))
     return GuardReport(
         mode=fields.optional("mode", parse_choice, allowed=("service", "process")),
         is_installed=fields.get("isInstalled", parse_boolean),
         is_running=fields.get("isRunning", parse_boolean),
         status=fields.optional("status", _parse_status),
         log=fields.each("log", parse_line, most=_MOST_LOG_LINES, longest=1000),
+        idle=(idle, on_idle) if idle and on_idle else None,
     )
 
 

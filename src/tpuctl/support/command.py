@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import FORMATS, DurationType, UnknownWordError, cli_command, node_argument, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.config.settings import as_size
@@ -41,33 +42,48 @@ class _OutputFormat(click.Choice[str]):
 
 @cli_command("bundle")
 @node_argument
-@click.option(
+@grouped_option(
     "--file",
     "file",
+    group=OptionGroup.FILES,
     metavar="FILE",
     help="File to write; - is stdout. [default: tpuctl-bundle-NODE-TIME.tar.gz in the working directory]",
 )
-@click.option("--force", is_flag=True, help="Replace an existing FILE.")
+@grouped_option("--force", group=OptionGroup.FILES, is_flag=True, help="Replace an existing FILE.")
 @worker_option
-@click.option("--no-workers", is_flag=True, help="Skip the workers; use only the API, the journal and this machine.")
-@click.option(
+@grouped_option(
+    "--no-workers",
+    group=OptionGroup.WORKERS,
+    is_flag=True,
+    help="Skip the workers; use only the API, the journal and this machine.",
+)
+@grouped_option(
     "--since",
+    group=OptionGroup.WORKERS,
     type=DurationType(),
     metavar="TIME",
     help="Maximum age of logs on workers, such as 90m or 2h. [default: no limit]",
 )
-@click.option(
+@grouped_option(
     "--max-size",
+    group=OptionGroup.FILES,
     metavar="SIZE",
     default=_DEFAULT_MAX_SIZE,
     show_default=True,
     help="Maximum size of all files together, before compression; at least 2M.",
 )
-@click.option(
-    "--timeout", type=DurationType(), metavar="TIME", help="Maximum duration of the command, such as 5m. [default: 2m]"
+@grouped_option(
+    "--timeout",
+    group=OptionGroup.WAITING,
+    type=DurationType(),
+    metavar="TIME",
+    help="Time limit of the command, such as 5m. [default: 2m]",
 )
-@click.option(
-    "--redact-accounts", is_flag=True, help="Also replace e-mail and IP addresses by aliases, such as account-1."
+@grouped_option(
+    "--redact-accounts",
+    group=OptionGroup.FILES,
+    is_flag=True,
+    help="Also replace e-mail and IP addresses by aliases, such as account-1.",
 )
 @route_options
 def command(

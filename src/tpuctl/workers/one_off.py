@@ -23,7 +23,7 @@ from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundEr
 from tpuctl.escaping import escape_unprintable
 from tpuctl.files import create_unlinked_file
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.models.node import EXPIRY_LABEL, NodeState
+from tpuctl.models.node import NodeState
 from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
@@ -31,7 +31,7 @@ from tpuctl.nodes.commands.node_lookup import locate_for_create
 from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
 from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, expiry_label
+from tpuctl.nodes.expiry import DEFAULT_GRACE, with_expiry
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -82,6 +82,7 @@ class OneOffRequest:
     exclusive: bool
     limit: TimeLimit
     idle: IdleLimit | None
+    removes_idle: bool
     sync: Path | None
     collect: tuple[str, ...]
     workers: WorkerSet
@@ -185,7 +186,16 @@ def _reconcile_request(
         # If this process is killed, the node is left to the clean-up of others.
         waits = policy.timeout or _LONGEST_RUN if spec.is_queued else timedelta()
         spec = replace(spec, ttl=waits + (timeout or _LONGEST_RUN) + DEFAULT_GRACE, expires=None)
-    task = ReconcileRequest(name=name, policy=policy, spec=spec, purpose="run", ends=job.limit.end(now), idle=job.idle)
+    task = ReconcileRequest(
+        name=name,
+        policy=policy,
+        spec=spec,
+        purpose="run",
+        ends=job.limit.end(now),
+        removes_end=job.limit.is_unlimited,
+        idle=job.idle,
+        removes_idle=job.removes_idle,
+    )
     return task, found
 
 
@@ -243,7 +253,7 @@ def _end_moved_on(app: App, node: Node, ttl: timedelta | None) -> Iterator[None]
     over = threading.Event()
 
     def with_new_end(labels: Mapping[str, str]) -> Mapping[str, str]:
-        return {**labels, EXPIRY_LABEL: expiry_label(app.now() + ttl)}
+        return with_expiry(labels, app.now() + ttl)
 
     def move() -> None:
         moved, warned = app.clock.monotonic(), False

@@ -68,12 +68,14 @@ def without_login(app: App, text: str) -> str:
     return name
 
 
-def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_only: bool = False) -> list[Target]:
+def find_targets(
+    app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_only: bool = False, names_nodes: bool = False
+) -> list[Target]:
     """Return a target for each of the workers, in their order, after authorizing our key on each node.
 
-    With `read_only` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
-    out: `ConflictError` for a state without ssh, or a worker without an address for the chosen route; `InvalidInputError` for
-    a worker that a node does not have.
+    The labels have the node if there are several, or if `names_nodes`. With `read_only` nothing is changed: no key is made or
+    authorized, no host key stored. Raises instead of letting ssh time out: `ConflictError` for a state without ssh, or a worker
+    without an address for the chosen route; `InvalidInputError` for a worker that a node does not have.
     """
     chosen = [(node, workers.of(node.name.node_id, node.workers)) for node in nodes]
     for node, _ in chosen:
@@ -90,7 +92,7 @@ def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_on
             authorize_key(app, node)
         ways.learn_host_keys(node)
         for number in numbers:
-            label = str(number) if len(nodes) == 1 else f"{node.name.node_id}-{number}"
+            label = str(number) if len(nodes) == 1 and not names_nodes else f"{node.name.node_id}-{number}"
             found.append(Target(node, number, ways.connection(node, number, makes_key=not read_only), label))
     if not read_only:
         save_host_keys([target.connection for target in found])

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, option, takes_options, yes_option
+from tpuctl.app.option_help import OptionGroup
+from tpuctl.app.options import cli_command, option, takes_options, yes_option
 from tpuctl.app.spec_options import SpecOptions, spec_options
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 
 if TYPE_CHECKING:
@@ -21,27 +23,44 @@ class CheckCommandOptions:
     """The options of `check` itself, as given."""
 
     vm: str | None = option(
-        "--vm", metavar="NAME", help="Virtual machine that works with the node; its location and scopes are checked."
+        "--vm", metavar="NAME", help="Virtual machine that works with the node, whose location and scopes are checked."
     )
     purpose: str | None = option(
         "--for",
         type=click.Choice(["train", "serve"]),
         help="Purpose of the node; serve needs no write access. [default: train]",
     )
-    where: bool = option("--where", is_flag=True, help="Rank the zones that offer the type, even if a zone is set.")
-    shows_all: bool = option("--all", is_flag=True, help="Also show checks that are ok.")
+    where: bool = option(
+        "--where",
+        group=OptionGroup.WHERE,
+        is_flag=True,
+        help="Rank the zones that offer the type, even if a zone is set.",
+    )
+    shows_all: bool = option("--all", group=OptionGroup.OUTPUT, is_flag=True, help="Also show checks that are ok.")
     strict: bool = option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")
     fix: bool = option("--fix", is_flag=True, help="Apply safe fixes after confirmation; never touches data.")
     ai_platform: str | None = option(
-        "--ai-platform", metavar="FILE", help="Job file of AI Platform Training to convert to a tpuctl.yaml."
+        "--ai-platform",
+        group=OptionGroup.FILES,
+        metavar="FILE",
+        help="Job file of AI Platform Training to convert to a tpuctl.yaml.",
     )
-    write: str | None = option("--write", metavar="FILE", help="Output file for --ai-platform. [default: stdout]")
+    write: str | None = option(
+        "--write",
+        group=OptionGroup.FILES,
+        metavar="FILE",
+        help="File for the tpuctl.yaml that --ai-platform converts to. [default: stdout]",
+    )
 
 
-@cli_command("check", asks_trust=False)
+@cli_command(
+    "check",
+    asks_trust=False,
+    shows={"zone": "Zone of the node, or several as ZONE,ZONE. [default: the zones that offer the type, ranked]"},
+)
 @click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
 @check_options
-@takes_options(CheckCommandOptions, "options")
+@takes_options(CheckCommandOptions, "options", group=OptionGroup.CHECKS)
 @yes_option
 @spec_options
 @route_options

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.clock import SystemClock
@@ -28,55 +29,61 @@ class CheckOptions(GivenOptions):
     """The options of the checks, as given; each is a setting too."""
 
     buckets: tuple[str, ...] = option(
-        "--bucket", metavar="URL", multiple=True, help="gs:// location that the node reads and writes; may be repeated."
+        "--bucket", metavar="URL", multiple=True, help="gs:// location that the node reads and writes. Repeatable."
     )
     data_buckets: tuple[str, ...] = option(
-        "--data-bucket", metavar="URL", multiple=True, help="gs:// location that the node only reads; may be repeated."
+        "--data-bucket", metavar="URL", multiple=True, help="gs:// location that the node only reads. Repeatable."
     )
     checkpoint_buckets: tuple[str, ...] = option(
         "--checkpoint-bucket",
         metavar="URL",
         multiple=True,
-        help="gs:// location that the node only writes; may be repeated.",
+        help="gs:// location that the node only writes. Repeatable.",
     )
     dataset_size: str | None = option(
-        "--dataset-size", metavar="SIZE", help="Size of the data that one epoch reads, like 1.2TB; for its cost."
+        "--dataset-size",
+        metavar="SIZE",
+        help="Size of the data that one epoch reads, such as 1.2TB, to estimate what reading it costs.",
     )
     billing_project: str | None = option(
         "--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."
     )
     no_billing_outside_grants: bool = option(
         "--no-billing-outside-grants",
+        group=OptionGroup.PURCHASE,
         is_flag=True,
-        help="Create only nodes that a grant covers (up, create, run --up; not start and watch).",
+        help="Refuse a node that no grant covers (setting `grants`).",
     )
     max_price: str | None = option(
         "--max-price",
+        group=OptionGroup.PURCHASE,
         metavar="DOLLARS",
-        help="Most that a new node may cost, in dollars per hour (up, create, run --up; not start and watch).",
+        help="Highest price of a new node, in dollars per hour. [default: no limit]",
     )
     budget: str | None = option(
         "--budget",
+        group=OptionGroup.PURCHASE,
         metavar="DOLLARS",
-        help="Most that all nodes of the project may cost, in dollars per hour (up, create, run --up; not start and watch).",
+        help="Highest price of all nodes of the project with a new one, in dollars per hour. [default: no limit]",
     )
     allow_unknown_price: bool = option(
         "--allow-unknown-price",
+        group=OptionGroup.PURCHASE,
         is_flag=True,
-        help="With --max-price and --budget, also create nodes whose price is unknown.",
+        help="Accept a node whose price is unknown despite --max-price or --budget.",
     )
     skip_checks: tuple[str, ...] = option(
         "--skip-check",
         metavar="ID",
         multiple=True,
-        help="Checks whose errors are ignored, like TPU101,TPU401, or all.",
+        help="Ids of checks whose errors are ignored, such as TPU101,TPU401, or all. Repeatable.",
     )
     check_timeout: str | None = option(
-        "--check-timeout", metavar="TIME", help="Timeout of all requests of the checks together. [default: 15s]"
+        "--check-timeout", metavar="TIME", help="Time limit for all requests of the checks together. [default: 15s]"
     )
 
 
-check_options = takes_options(CheckOptions, "checks")
+check_options = takes_options(CheckOptions, "checks", group=OptionGroup.CHECKS)
 
 
 # Only the user who pays may skip these.

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     cli_command,
     dry_run_option,
@@ -40,7 +39,9 @@ class ChangeOptions:
     yes: bool = False
 
 
-_all_nodes_option = click.option("--all-nodes", is_flag=True, help="Delete a queued resource with all its nodes.")
+_all_nodes_option = grouped_option(
+    "--all-nodes", group=OptionGroup.SAFETY, is_flag=True, help="Delete a queued resource with all its nodes."
+)
 
 
 @cli_command("start")
@@ -90,7 +91,7 @@ def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # thos
 
 @cli_command("delete")
 @selection_options()
-@click.option("--ignore-not-found", is_flag=True, help="Succeed if a node does not exist.")
+@grouped_option("--ignore-not-found", group=OptionGroup.SAFETY, is_flag=True, help="Succeed if a node does not exist.")
 @_all_nodes_option
 @timeout_option
 @no_wait_option

@@ -32,8 +32,12 @@ _AT_ONCE = 8
 
 
 @cli_command("cost", is_short=True)
-@click.option("--by", metavar="WHAT", help="Sums by label:KEY, owner, zone, type, tier or project, instead of nodes.")
-@click.option("--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the one project]")
+@click.option(
+    "--by",
+    metavar="WHAT",
+    help="What a row sums up: label:KEY, owner, zone, type, tier or project. [default: each node]",
+)
+@click.option("--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]")
 def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.
 

@@ -38,6 +38,7 @@ from tpuctl.nodes.commands.time_options import (
 )
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
+from tpuctl.nodes.expiry import end_of_new_node
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
 from tpuctl.nodes.rendering import show_node
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
 
 
-@cli_command("create")
+@cli_command("create", shows={"zone": "Zone of the node."})
 @node_argument
 @spec_options
 @queue_options
@@ -104,7 +105,9 @@ def command(
     if not skip_validation:
         check_accelerator_type(app.client, name.project, name.zone, spec)
     if dry_run:
-        window = queue_window(policy, None, app.now()) if spec.is_queued else None
+        window = (
+            queue_window(policy, None, app.now(), expires=end_of_new_node(spec, app.now())) if spec.is_queued else None
+        )
         show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec)
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
@@ -114,7 +117,8 @@ def command(
         _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
         if spec.ttl is not None:
             app.terminal.note("its time limit counts from this request, not from the creation of the node")
-        if has_default_wait:
+            app.terminal.note(_no_guard(node))
+        if has_default_wait and (spec.ttl is None or spec.ttl > UNATTENDED_WAIT):
             wait = format_duration(UNATTENDED_WAIT)
             app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")
         if spec.setup:
@@ -132,10 +136,17 @@ def command(
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
         outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
+    if spec.ttl is not None:
+        app.terminal.note(_no_guard(node))
     if spec.setup:
         app.terminal.note(f"the setup commands have not run: `tpuctl up {node}` runs them once the node is usable")
     if outcome.node is not None:
         show_node(app, outcome.node)
+
+
+def _no_guard(node: str) -> str:
+    ends = f"only `tpuctl gc --expired` and `tpuctl watch {node}` end it"
+    return f"no guard watches its time limit: `tpuctl up {node}` starts one once the node is usable; until then {ends}"
 
 
 def _enqueue(
@@ -163,7 +174,8 @@ def _enqueue(
     ):
         context = app.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
-            window = queue_window(policy, None, context.server_now())
+            now = context.server_now()
+            window = queue_window(policy, None, now, expires=end_of_new_node(spec, now))
             operation = request_node(context, name, spec, window, reason="asked for", force_lease=force_lease)
             if no_wait:
                 found = app.client.get_queued_resource(request_name, version=spec.api_version)

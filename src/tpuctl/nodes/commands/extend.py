@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import cli_command
+from tpuctl.app.value_completion import complete_node
 from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
@@ -50,13 +52,14 @@ class _Extension:
 @cli_command("extend")
 @click.argument("words", metavar="NODE... [TIME]", nargs=-1, shell_complete=complete_node)
 @label_option
-@click.option(
+@grouped_option(
     "--until",
+    group=OptionGroup.LIFETIME,
     type=MomentType(),
     metavar="TIME",
-    help="New end: 18:30, 8h from now, or a time in RFC 3339; instead of TIME.",
+    help="New end, instead of TIME: 18:30, 8h from now, or a time in RFC 3339.",
 )
-@click.option("--no-expiry", is_flag=True, help="Remove the time limit; instead of TIME.")
+@grouped_option("--no-expiry", group=OptionGroup.LIFETIME, is_flag=True, help="Remove the time limit of the nodes.")
 def command(
     app: App,
     *,

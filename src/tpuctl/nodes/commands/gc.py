@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import (
     DurationType,
     cli_command,
@@ -33,28 +34,40 @@ if TYPE_CHECKING:
 class GarbageOptions:
     """What is deleted besides dead records."""
 
-    expired: bool = option("--expired", is_flag=True, help="Nodes and waiting requests whose time limit has passed.")
+    expired: bool = option(
+        "--expired", is_flag=True, help="Delete nodes and waiting requests whose time limit has passed."
+    )
     older_than: timedelta | str | None = option(
-        "--older-than", type=DurationType(), metavar="TIME", help="Nodes created longer ago, such as 3d."
+        "--older-than",
+        type=DurationType(),
+        metavar="TIME",
+        help="Age beyond which nodes are deleted, such as 3d.",
     )
     idle: timedelta | str | None = option(
-        "--idle", type=DurationType(), metavar="TIME", help="Nodes whose workers show no use for longer, such as 1d."
+        "--idle",
+        type=DurationType(),
+        metavar="TIME",
+        help="Time without use after which nodes are deleted, such as 1d.",
     )
     waiting_for: timedelta | str | None = option(
         "--waiting-for",
         type=DurationType(),
         metavar="TIME",
-        help="Requests that wait for capacity for longer, such as 6h.",
+        help="Time of waiting for capacity after which requests are deleted, such as 6h.",
     )
     everyones: bool = option(
-        "--everyones", is_flag=True, help="Also what others created, and what has no label `tpuctl-owner`."
+        "--everyones", is_flag=True, help="Include what others created, and what has no label `tpuctl-owner`."
     )
-    yes: bool = option("--yes", "-y", is_flag=True, help="Delete what is found; without it, only show it.")
-    dry_run: bool = option("--dry-run", is_flag=True, help="Only show what would be deleted, as without --yes.")
+    yes: bool = option(
+        "--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Delete what is found. [default: only show it]"
+    )
+    dry_run: bool = option(
+        "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Only show what would be deleted; the default."
+    )
 
 
 @cli_command("gc")
-@takes_options(GarbageOptions, "options")
+@takes_options(GarbageOptions, "options", group=OptionGroup.SELECTION)
 @label_option
 @timeout_option
 @events_option

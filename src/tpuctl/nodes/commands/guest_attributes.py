@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
-from tpuctl.app.options import cli_command, node_argument
+from tpuctl.app.option_help import grouped_option
+from tpuctl.app.options import cli_command, node_argument, worker_option
 from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import Cell, table_view
 
@@ -16,8 +15,8 @@ if TYPE_CHECKING:
 
 @cli_command("attributes", is_short=True)
 @node_argument
-@click.option("--worker", metavar="SET", default="all", show_default=True, help="Workers: 0, 1,3-5 or all.")
-@click.option(
+@worker_option
+@grouped_option(
     "--query-path",
     metavar="PATH",
     default="",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration
@@ -32,16 +33,22 @@ class IdleOptions(GivenOptions):
         "--idle",
         type=DurationType(),
         metavar="TIME",
-        help="Time without TPU process, job and ssh session after which the node is deleted or stopped: 2h. [default: none]",
+        help="Time without TPU process, job and ssh session after which a node is deleted or stopped, such as 2h. "
+        "[default: none]",
     )
     on_idle: str | None = option(
         "--on-idle",
         type=click.Choice([str(action) for action in IdleAction]),
-        help="Action for an idle node. [default: delete what tpuctl created, stop other nodes]",
+        help="Action for a node that was idle for the time of --idle. [default: delete what tpuctl created, stop other nodes]",
     )
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Return whether the user wants no limit (`--idle forever`), whatever the settings and an earlier guard say."""
+        return isinstance(self.idle, str)
 
-idle_options = takes_options(IdleOptions, "idling")
+
+idle_options = takes_options(IdleOptions, "idling", group=OptionGroup.LIFETIME)
 
 
 def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:
@@ -49,9 +56,7 @@ def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:
     after = options.idle
     if after is None and app.settings["idle"]:
         after = app.settings.duration("idle")
-    if isinstance(after, str):  # `--idle forever`
-        after = None
-    if after is None:
+    if after is None or isinstance(after, str):  # `--idle forever`
         if options.on_idle is not None:
             raise InvalidInputError("`--on-idle` needs a time", hint="add `--idle 2h`")
         return None

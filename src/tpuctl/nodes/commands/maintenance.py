@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import click
-
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, no_wait_option, node_argument, timeout_option, yes_option
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NotConfirmedError
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 @cli_command("maintenance")
 @node_argument
-@click.option("--perform", is_flag=True, help="Start the announced maintenance now, instead of in its window.")
+@grouped_option("--perform", is_flag=True, help="Start the announced maintenance now, instead of in its window.")
 @timeout_option
 @no_wait_option
 @yes_option

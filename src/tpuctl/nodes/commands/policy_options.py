@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from tpuctl.app.hints import is_connection_refused
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, deadline_has_passed, limit_cloud_calls
@@ -39,11 +40,15 @@ _THRESHOLDS = tuple(each.name for each in fields(Thresholds))
 
 
 def _setting(key: str, kind: click.ParamType[Any] | None = None) -> Any:  # a field, see `option`
-    """Declare the option of a setting, a duration unless it has a kind, with the help text and default of the setting."""
+    """Declare the option of a setting with the help text and default of the setting.
+
+    Without a kind it is the duration of a threshold, which help hides: `tpuctl help repair` explains them.
+    """
     spec = SETTINGS[key]
     text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
+    metavar = "N" if isinstance(kind, click.IntRange) else None if kind else "TIME"
     return option(
-        f"--{key.replace('_', '-')}", type=kind or DurationType(), metavar=None if kind else "TIME", help=text
+        f"--{key.replace('_', '-')}", type=kind or DurationType(), metavar=metavar, help=text, hidden=kind is None
     )
 
 
@@ -66,19 +71,20 @@ class RepairOptions(GivenOptions):
     per_worker: timedelta | str | None = _setting("per_worker")
 
 
-repair_options = takes_options(RepairOptions, "repairs")
+repair_options = takes_options(RepairOptions, "repairs", group=OptionGroup.REPAIR)
 
 
 def level_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--for LEVEL`."""
     levels = click.Choice([str(level) for level in USABLE_CONDITIONS])
-    return click.option("--for", "goal", type=levels, help="Condition for a usable node. [default: ssh]")(function)
+    text = "Condition for a usable node, see `tpuctl help levels`. [default: ssh]"
+    return grouped_option("--for", "goal", group=OptionGroup.READINESS, type=levels, help=text)(function)
 
 
 def probe_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--probe CMD`."""
     text = "Shell command that must succeed on every worker, instead of a count of its chips; implies --for devices."
-    return click.option("--probe", metavar="CMD", help=text)(function)
+    return grouped_option("--probe", group=OptionGroup.READINESS, metavar="CMD", help=text)(function)
 
 
 def repair_policy(
@@ -219,7 +225,7 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
             if kind in kinds or not kinds:
                 flag = "--" + name.replace("_", "-")
                 text = f"Local command to run when {when}; gets the event as JSON on stdin."
-                function = click.option(flag, name, metavar="CMD", help=text)(function)
+                function = grouped_option(flag, name, group=OptionGroup.HOOKS, metavar="CMD", help=text)(function)
         return function
 
     return decorate

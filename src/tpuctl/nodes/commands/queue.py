@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     DurationType,
     LazyGroup,
     cli_command,
-    complete_node,
     dry_run_option,
     events_option,
     force_lease_option,
@@ -19,6 +19,7 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
@@ -153,9 +154,10 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | 
 
 @cli_command("wait")
 @_name_argument
-@click.option(
+@grouped_option(
     "--for",
     "goal",
+    group=OptionGroup.READINESS,
     type=click.Choice([str(goal) for goal in RequestGoal]),
     default=str(RequestGoal.ACTIVE),
     show_default=True,
@@ -201,7 +203,12 @@ def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | Non
 
 @cli_command("cancel")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_node)
-@click.option("--all-nodes", is_flag=True, help="Cancel a queued resource that has several nodes.")
+@grouped_option(
+    "--all-nodes",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Cancel a queued resource with all its nodes, if it has several.",
+)
 @timeout_option
 @no_wait_option
 @events_option
@@ -290,8 +297,9 @@ def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) ->
 
 @cli_command("retry")
 @_name_argument
-@click.option(
+@grouped_option(
     "--queue-for",
+    group=OptionGroup.PURCHASE,
     type=DurationType(),
     metavar="TIME",
     help="Time that the new queued resource waits for capacity, at least 1m. [default: as before, else 24h]",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
@@ -29,18 +30,18 @@ class QueueOptions(GivenOptions):
         "--valid-until-duration",
         type=DurationType(),
         metavar="TIME",
-        help="Time that the queued resource waits for capacity, at least 1m. [default: until the deadline]",
+        help="Time that the queued resource waits for capacity, at least 1m. [default: as long as the command waits]",
     )
     start_after: str | None = option(
         "--start-after",
         "--valid-after-time",
         "--valid-after-duration",
         metavar="TIME",
-        help="Time before which the node is not created: 2026-12-01T08:00:00Z, or a duration from now, such as 8h.",
+        help="Earliest time to create a queued node: 2026-12-01T08:00:00Z, or from now, such as 8h.",
     )
 
 
-queue_options = takes_options(QueueOptions, "queueing")
+queue_options = takes_options(QueueOptions, "queueing", group=OptionGroup.PURCHASE)
 
 
 def queue_policy(

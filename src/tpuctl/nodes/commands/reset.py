@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     cli_command,
     dry_run_option,
@@ -49,12 +50,14 @@ _QUESTIONS = {
 
 @cli_command("reset")
 @selection_options()
-@click.option(
+@grouped_option(
     "--mode",
+    group=OptionGroup.REPAIR,
     type=click.Choice([str(mode) for mode in ResetMode]),
     default="auto",
     show_default=True,
-    help="Stop and start the node, reboot its workers, or delete and recreate it; auto keeps the disk.",
+    help="How the node is reset: restart (stop and start), reboot (its workers, over ssh), recreate (delete and create), "
+    "or auto: restart if the API allows it, else reboot.",
 )
 @level_option
 @route_options

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import DurationType, complete_node, option, takes_options
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
+from tpuctl.app.value_completion import complete_node, complete_state, complete_type
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
-
-    from click.shell_completion import CompletionItem
 
     from tpuctl.app.app import App
     from tpuctl.nodes.selection import Selection
@@ -28,19 +28,10 @@ _LABEL_NAMES = ("-l", "--selector")
 _LABEL: dict[str, Any] = {
     "metavar": "KEY[=VALUE]",
     "multiple": True,
-    "help": "Label that nodes have: KEY=VALUE, KEY, or KEY!=VALUE. Repeatable; all must hold.",
+    "help": "Label of the nodes: KEY=VALUE, KEY or KEY!=VALUE. Repeatable; all must hold.",
 }
 
-label_option = click.option(*_LABEL_NAMES, "selector", **_LABEL)
-
-
-def _complete_states(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
-
-    before, comma, last = incomplete.rpartition(",")
-    return [CompletionItem(before + comma + state) for state in STATES if state.startswith(last.upper())]
+label_option = grouped_option(*_LABEL_NAMES, "selector", group=OptionGroup.SELECTION, **_LABEL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,23 +40,24 @@ class SelectionOptions(GivenOptions):
 
     selector: tuple[str, ...] = option(*_LABEL_NAMES, **_LABEL)
     older_than: timedelta | str | None = option(
-        "--older-than", type=DurationType(), metavar="TIME", help="Age of nodes, at least: 2d, 6h."
+        "--older-than", type=DurationType(), metavar="TIME", help="Minimum age of the nodes, such as 2d."
     )
     states: tuple[str, ...] = option(
         "--state",
         metavar="STATE,...",
         multiple=True,
-        shell_complete=_complete_states,
-        help="States of nodes: READY,STOPPED.",
+        shell_complete=complete_state,
+        help="States of the nodes, such as READY,STOPPED.",
     )
     types: tuple[str, ...] = option(
         "--type",
         "--accelerator-type",
         metavar="TYPE,...",
         multiple=True,
-        help="Accelerator types of nodes, or patterns: 'v4-*'.",
+        shell_complete=complete_type,
+        help="Accelerator types of the nodes, or patterns such as 'v4-*'.",
     )
-    mine: bool = option("--mine", is_flag=True, help="Nodes that you created, by their label `tpuctl-owner`.")
+    mine: bool = option("--mine", is_flag=True, help="Only nodes that you created, by their label `tpuctl-owner`.")
     select_all: bool = option("--all", is_flag=True, help="All nodes of the project, or of --zone.")
 
 
@@ -162,7 +154,7 @@ def selection_options(*, without: Collection[str] = ()) -> Callable[[Callable[..
         ) -> Any:  # click's
             return function(*arguments, selection=GivenSelection(nodes, conditions), **values)
 
-        with_options = takes_options(SelectionOptions, "conditions", without=without)(call)
+        with_options = takes_options(SelectionOptions, "conditions", without=without, group=OptionGroup.SELECTION)(call)
         return click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)(with_options)
 
     return decorate

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
@@ -61,7 +62,10 @@ class TimeLimitOptions(GivenOptions):
     """When the time of a node ends. `ttl` is a setting too."""
 
     ttl: timedelta | str | None = option(
-        "--ttl", type=DurationType(), metavar="TIME", help="Time until the node may be deleted: 8h, 2d. [default: none]"
+        "--ttl",
+        type=DurationType(),
+        metavar="TIME",
+        help="Time from now until the node may be deleted, such as 8h or 2d. [default: none]",
     )
     until: timedelta | time | datetime | None = option(
         "--until",
@@ -71,7 +75,7 @@ class TimeLimitOptions(GivenOptions):
     )
 
 
-time_limit_options = takes_options(TimeLimitOptions, "limits")
+time_limit_options = takes_options(TimeLimitOptions, "limits", group=OptionGroup.LIFETIME)
 
 
 @dataclass(frozen=True, slots=True)

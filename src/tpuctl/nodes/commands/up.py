@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     cli_command,
     dry_run_option,
@@ -96,9 +95,10 @@ class UpOptions:
     yes: bool
     limit: TimeLimit
     idle: IdleLimit | None
+    removes_idle: bool
 
 
-@cli_command("up")
+@cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
 @nodes_argument
 @spec_options
 @queue_options
@@ -107,7 +107,12 @@ class UpOptions:
 @idle_options
 @level_option
 @probe_option
-@click.option("--replace", is_flag=True, help="Delete and recreate a node that differs from the given options.")
+@grouped_option(
+    "--replace",
+    group=OptionGroup.REPAIR,
+    is_flag=True,
+    help="Delete and recreate a node that differs from the given options.",
+)
 @repair_options
 @hook_options(EventKind.RECOVERED)
 @check_options
@@ -147,7 +152,7 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling))
+    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling), removes_idle=idling.is_unlimited)
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -417,7 +422,9 @@ def _task(
         accepts_healthy=options.goal is None,
         since=app.silent_since,
         ends=options.limit.end(app.now()),
+        removes_end=options.limit.is_unlimited,
         idle=options.idle,
+        removes_idle=options.removes_idle,
     )
 
 
@@ -429,6 +436,7 @@ def _show_plans(
 ) -> None:
     """Show the plan for each node, and run the checks that come before a creation."""
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:
@@ -444,7 +452,7 @@ def _show_plans(
             request_differences=spec.differences(request.requested_node(name.project)) if spec and request else (),
             server_now=app.now(),
         )
-        planned = plan_steps(policy, seen, app.now())
+        planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
         show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
 from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
 from tpuctl.errors import (
@@ -70,7 +71,10 @@ class UpdateOptions(GivenOptions):
         help="Metadata to set; keeps other keys.",
     )
     metadata_from_file: tuple[str, ...] = option(
-        "--metadata-from-file", metavar="KEY=FILE,...", multiple=True, help="Metadata with values from files."
+        "--metadata-from-file",
+        metavar="KEY=FILE,...",
+        multiple=True,
+        help="Metadata to set, with values from local files.",
     )
     remove_metadata: tuple[str, ...] = option(
         "--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove."
@@ -78,18 +82,20 @@ class UpdateOptions(GivenOptions):
     clear_metadata: bool = option(
         "--clear-metadata", is_flag=True, help="Remove all metadata except ssh-keys, before --metadata."
     )
-    description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
+    description: str | None = option(
+        "--description", metavar="TEXT", help="New description of the node; empty removes it."
+    )
     attach_disk: tuple[str, ...] = option(
         "--attach-disk",
-        metavar="[source=]DISK[,mode=MODE]",
+        metavar="DISK[,mode=MODE]",
         multiple=True,
-        help="Persistent disk to attach, by name or path, read-write (default) or read-only; may be repeated.",
+        help="Persistent disk to attach, by name or path, read-write (default) or read-only. Repeatable.",
     )
     detach_disk: tuple[str, ...] = option(
         "--detach-disk",
         metavar="DISK",
         multiple=True,
-        help="Disk to detach, by name or path; keeps its data; may be repeated.",
+        help="Disk to detach, by name or path; keeps its data. Repeatable.",
     )
     internal_ips: bool | None = option(
         "--internal-ips/--no-internal-ips",
@@ -100,7 +106,7 @@ class UpdateOptions(GivenOptions):
 
 @cli_command("update")
 @selection_options()
-@takes_options(UpdateOptions, "wanted")
+@takes_options(UpdateOptions, "wanted", group=OptionGroup.NODE)
 @dry_run_option
 @yes_option
 def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_run: bool, yes: bool) -> int:

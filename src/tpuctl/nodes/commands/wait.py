@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, probe_option, retry_until_answered
@@ -22,8 +23,12 @@ if TYPE_CHECKING:
 
 @cli_command("wait")
 @selection_options()
-@click.option(
-    "--for", "goal", type=click.Choice([str(goal) for goal in Condition]), help="Condition to wait for. [default: ssh]"
+@grouped_option(
+    "--for",
+    "goal",
+    group=OptionGroup.READINESS,
+    type=click.Choice([str(goal) for goal in Condition]),
+    help="Condition to wait for. [default: ssh]",
 )
 @probe_option
 @route_options

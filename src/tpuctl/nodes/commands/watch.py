@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, force_lease_option
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
@@ -69,20 +68,23 @@ class WatchOptions:
 @spec_options
 @level_option
 @probe_option
-@click.option(
+@grouped_option(
     "--until",
+    group=OptionGroup.LIFETIME,
     type=MomentType(),
     metavar="TIME",
-    help="End of the watch: 8h, 18:30, or a time in RFC 3339. [default: never]",
+    help="Time at which the watch ends: 8h from now, 18:30, or a time in RFC 3339. [default: never]",
 )
 @repair_options
 @idle_options
-@click.option("--recreate-deleted", is_flag=True, help="Recreate a node that another client deleted.")
+@grouped_option(
+    "--recreate-deleted", group=OptionGroup.REPAIR, is_flag=True, help="Recreate a node that another client deleted."
+)
 @hook_options()
 @route_options
 @force_lease_option
 @events_option
-@click.option("--yes", "-y", is_flag=True, help="Also repair nodes that may be in use.")
+@grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Also repair nodes that may be in use.")
 def command(
     app: App,
     *,
@@ -95,8 +97,8 @@ def command(
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. A node whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is the only
-    state: a watch can be stopped, and started again on any machine.
+    with the others. A node or request whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is
+    the only state: a watch can be stopped, and started again on any machine.
 
     \b
     Examples:
@@ -175,7 +177,7 @@ def command(
                     until=end,
                     each_round=each_round,
                     move=_mover(app, context),
-                    delete_expired=lambda node: delete_expired_node(context, node, by="watch"),
+                    delete_expired=lambda name, node: delete_expired_node(context, name, node, by="watch"),
                     end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
                 )
                 if len(errors) == len(tasks):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.app import ANY_ZONE
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError
@@ -30,14 +31,14 @@ class ZoneOptions(GivenOptions):
     zone_order: str | None = option(
         "--zone-order",
         type=click.Choice(["ranked", "as-given"]),
-        help="Order of several zones: near the buckets and cheap first, or as given. [default: ranked]",
+        help="Order in which several zones are tried: near the buckets and cheap first, or as given. [default: ranked]",
     )
     race: bool = option(
-        "--race", is_flag=True, help="Request the node in all zones at once, keep the first, cancel the others."
+        "--race", is_flag=True, help="Request the node in all given zones at once, keep the first, cancel the others."
     )
 
 
-zone_options = takes_options(ZoneOptions, "zoning")
+zone_options = takes_options(ZoneOptions, "zoning", group=OptionGroup.WHERE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,10 +30,22 @@ def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
             log = file.read(GUARD_LOG_TAIL).decode("utf-8", "replace").splitlines()[-GUARD_LOG_LINES:]
     except OSError:
         pass
+    settings = guard_settings(folder)
     return {
         "mode": mode,
         "isInstalled": os.path.exists(os.path.join(folder, "settings")),
         "isRunning": is_locked(os.path.join(folder, "lock")),
         "status": state,
+        "idle": settings.get("idle"),
+        "onIdle": settings.get("onIdle"),
         "log": log,
     }
+
+
+def guard_settings(folder: str) -> dict[str, Any]:
+    """Return the settings of the guard, empty if there is none or they are damaged."""
+    try:
+        settings = json.loads(read(os.path.join(folder, "settings")) or b"{}")
+    except ValueError:
+        settings = {}
+    return settings if isinstance(settings, dict) else {}

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 
-from tpuctl.ssh.agent.guard_report import guard_report
+from tpuctl.ssh.agent.guard_report import guard_report, guard_settings
 from tpuctl.ssh.agent.job_files import TERM, is_locked, read
 from tpuctl.ssh.agent.link import ClientLink
 
@@ -47,13 +47,19 @@ FIRST_LOOK_TIMEOUT = 15.0
 
 
 def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
-    """Start a guard if the request has one, remove it if it says so, and send a report."""
+    """Start a guard if the request has one, remove it if it says so, and send a report.
+
+    With `keepsIdle` the new guard has the idle limit of an earlier one of the same node.
+    """
     folder = os.path.expanduser("~/.tpuctl/guard")
     if request.get("remove"):
         end_guard(folder)
     mode = None
     if request.get("program"):
         check_metadata_server()
+        settings, before = request["settings"], guard_settings(folder)
+        if request.get("keepsIdle") and before.get("id") == settings["id"]:
+            settings.update({name: before.get(name) for name in ("idle", "onIdle")})
         os.makedirs(folder, 0o700, exist_ok=True)
         os.chmod(folder, 0o700)
         end_guard(folder)
@@ -61,7 +67,7 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
             if os.path.exists(os.path.join(folder, name)):
                 os.unlink(os.path.join(folder, name))
         keep_private(os.path.join(folder, "guard.py"), request["program"])
-        keep_private(os.path.join(folder, "settings"), json.dumps(request["settings"]))
+        keep_private(os.path.join(folder, "settings"), json.dumps(settings))
         mode = start_guard(folder)
         until = time.monotonic() + FIRST_LOOK_TIMEOUT
         while read(os.path.join(folder, "status")) is None and time.monotonic() < until:

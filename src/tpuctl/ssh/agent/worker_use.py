@@ -35,30 +35,29 @@ SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
 
 def serve_worker_use(link: ClientLink, request: dict[str, Any]) -> None:
     """Send the report."""
-    report = examine_use(request["devices"], request["lockFile"], request["logs"] or "")
+    report = examine_use(request["devices"], request["lockFile"], request["logs"] or "", has_logins=request["logins"])
     link.send(b"x", json.dumps(report).encode("ascii"))
 
 
-def examine_use(devices: list[str], lock_file: str, logs: str) -> dict[str, Any]:
+def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bool) -> dict[str, Any]:
     """Return what uses the worker, what is unknown, and the last trace of use with its age in seconds.
 
-    Paths begin at $TPUCTL_DEVICE_ROOT. Without `logs` no traces are searched, and the age is 0.
+    Paths begin at $TPUCTL_DEVICE_ROOT. Traces of libtpu count with `logs` only, those of logins with `has_logins`.
     """
     root = device_root()
     in_use, unknown = examine_present_use(devices, lock_file)
-    if not logs:
-        return {"inUse": in_use, "unknown": unknown, "age": 0.0, "last": ""}
-    homes = job_homes(root)
     traces = [(booted_at(root), "it booted")]
     # A followed job is removed at its end, which changes the folder that it was in.
-    traces += [(newest_change(home), "a job ended") for home in homes]
-    traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
-    traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
-    login = last_login(root + "/var/log/wtmp")
-    if login is None:
-        unknown.append("the record of logins (/var/log/wtmp) cannot be read")
-    else:
-        traces.append((login, "a user logged in or out"))
+    traces += [(newest_change(home), "a job ended") for home in job_homes(root)]
+    if logs:
+        traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
+        traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
+    if has_logins:
+        login = last_login(root + "/var/log/wtmp")
+        if login is None:
+            unknown.append("the record of logins (/var/log/wtmp) cannot be read")
+        else:
+            traces.append((login, "a user logged in or out"))
     at, what = max(traces)
     return {"inUse": in_use, "unknown": unknown, "age": max(0.0, time.time() - at), "last": what}
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options
 from tpuctl.workers.execution import follow_job, show_result
@@ -17,9 +18,10 @@ if TYPE_CHECKING:
 
 @cli_command("attach")
 @job_options
-@click.option(
+@grouped_option(
     "--tail",
     "-n",
+    group=OptionGroup.OUTPUT,
     type=click.IntRange(0),
     metavar="N",
     help="Number of last lines of each worker to begin with. [default: all]",

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import DurationType, cli_command, complete_node, worker_option
+from tpuctl.app.options import DurationType, cli_command, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.selection_options import label_option
@@ -84,7 +85,7 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
     "--older-than",
     type=DurationType(),
     metavar="TIME",
-    help="With --prune: minimum time since their end. [default: 7d]",
+    help="Time since the end of a job after which --prune removes it. [default: 7d]",
 )
 def command(
     app: App,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-import click
-
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
 from tpuctl.output.terminal import Cell, table_view
@@ -31,18 +30,25 @@ _MOMENT = timedelta(seconds=1)
 
 @cli_command("kill")
 @job_options
-@click.option(
+@grouped_option(
     "--signal",
     "-s",
     "name",
+    group=OptionGroup.PROGRAM,
     metavar="NAME",
     default="TERM",
     show_default=True,
     help="Signal: TERM, INT, QUIT, KILL, …, or a number.",
 )
-@click.option("--wait", is_flag=True, help="Wait until the job has ended on all workers.")
-@click.option(
-    "--timeout", type=DurationType(), default="60s", show_default=True, metavar="TIME", help="With --wait: time limit."
+@grouped_option("--wait", group=OptionGroup.WAITING, is_flag=True, help="Wait until the job has ended on all workers.")
+@grouped_option(
+    "--timeout",
+    group=OptionGroup.WAITING,
+    type=DurationType(),
+    default="60s",
+    show_default=True,
+    metavar="TIME",
+    help="Time limit of --wait.",
 )
 @yes_option
 def command(

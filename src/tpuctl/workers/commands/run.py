@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import (
     DurationType,
     cli_command,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 class RunFlags:
     """The options of the command itself."""
 
-    line: str | None = option("--command", metavar="LINE", help="Command, as one shell line.")
+    line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
     workdir: str | None = option(
         "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
     )
@@ -49,12 +50,16 @@ class RunFlags:
     )
     job: str | None = option("--name", metavar="JOB", help="Name of the job. [default: from the time]")
     log_dir: str | None = option(
-        "--log-dir", metavar="DIR", help="Local directory for a file with each worker's output."
+        "--log-dir",
+        group=OptionGroup.OUTPUT,
+        metavar="DIR",
+        help="Local directory for a file with each worker's output.",
     )
     allow_unreachable: bool = option(
         "--allow-unreachable",
+        group=OptionGroup.WORKERS,
         is_flag=True,
-        help="Run on the reachable workers if some cannot be reached; otherwise it runs on none.",
+        help="Run on the reachable workers if some cannot be reached. [default: run on none]",
     )
     partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
     fail_fast: bool = option(
@@ -66,12 +71,14 @@ class RunFlags:
     batch: int | None = option(
         "--batch",
         "--batch-size",
+        group=OptionGroup.WORKERS,
         type=click.IntRange(1),
         metavar="N",
-        help="Number of workers that run it at a time. [default: all]",
+        help="Number of workers on which the command runs at the same time. [default: all]",
     )
     connect_timeout: timedelta | str | None = option(
         "--connect-timeout",
+        group=OptionGroup.WORKERS,
         type=DurationType(),
         metavar="TIME",
         help="Time limit for connecting to a worker. [default: 45s]",
@@ -100,7 +107,7 @@ class EnvironmentFlags:
     tpu_env: bool = option(
         "--tpu-env",
         is_flag=True,
-        help="Set the variables that TensorFlow, JAX and Ray read: TPU_NAME, TPU_WORKER_HOSTNAMES, …",
+        help="Set the variables that TensorFlow, JAX and Ray read, such as TPU_NAME and TPU_WORKER_HOSTNAMES.",
     )
     tpu_log_dir: str | None = option(
         "--tpu-log-dir",
@@ -133,32 +140,32 @@ class OneOffFlags(GivenOptions):
     rm: bool = option(
         "--rm",
         is_flag=True,
-        help="With --up: delete the node at the end, also after a failure, if this run created it. Its time ends an hour "
-        "after the --timeout of the command (default: a day), in case this process is killed.",
+        help="Delete the node of --up at the end, also after a failure, if this run created it. Its time ends an hour after "
+        "the --timeout of the command (default: a day), in case this process is killed.",
     )
-    exclusive: bool = option("--exclusive", is_flag=True, help="With --up: fail if the node already exists.")
+    exclusive: bool = option("--exclusive", is_flag=True, help="Fail if the node of --up already exists.")
     sync: str | None = option(
         "--sync",
         metavar="DIR",
-        help="With --up: folder to sync, where the command runs unless --workdir is given. "
+        help="Local folder to copy to the node of --up first; the command runs there unless --workdir is given. "
         "[default: this git tree, if there is no --workdir]",
     )
-    no_sync: bool = option("--no-sync", is_flag=True, help="With --up: sync no folder.")
+    no_sync: bool = option("--no-sync", is_flag=True, help="Copy no folder to the node of --up.")
     collect: tuple[str, ...] = option(
         "--collect",
         metavar="PATH",
         multiple=True,
-        help="With --up: path to copy from the workers at the end. Repeatable.",
+        help="Path on the workers to copy back at the end, with --up. Repeatable.",
     )
 
 
 @cli_command("run", takes_command=True, asks_trust=False)
 @selection_options()
 @worker_option
-@takes_options(RunFlags, "flags")
+@takes_options(RunFlags, "flags", group=OptionGroup.PROGRAM)
 @fanout_option("commands")
-@takes_options(EnvironmentFlags, "environment")
-@takes_options(OneOffFlags, "one_off")
+@takes_options(EnvironmentFlags, "environment", group=OptionGroup.ENVIRONMENT)
+@takes_options(OneOffFlags, "one_off", group=OptionGroup.ONE_OFF)
 # Those of `tpuctl up`, for `--up`.
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
@@ -182,7 +189,8 @@ def command(
 ) -> int:
     """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
-    The command starts on all workers or, if one cannot be reached, on none; and at most once on each. When a connection
+    The command starts on all workers or, if one cannot be reached, on none; and at most once on each. Of nodes that a pattern
+    or condition selects, one that cannot be reached does not keep the others from starting. When a connection
     breaks, the command continues and tpuctl reconnects to its output. Ctrl-C sends INT to it, a second time QUIT, a third time
     KILL. The command is also terminated when its output is no longer read, as with | head.
     One word after -- is a line for the remote shell; several are an argument vector, passed unchanged.
@@ -220,7 +228,7 @@ def command(
         app.show_error(error)
     codes = [error.exit_code for error in errors]
     if nodes:
-        found = find_targets(app, nodes, workers)
+        found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
         await_key(app, found)
         request = replace(request, by_node=selection.is_pattern)
         codes.append(ExitCode(run_and_show(app, found, request)))
@@ -325,6 +333,7 @@ def parse_one_off(
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
         idle=idle_limit(app, idling),
+        removes_idle=idling.is_unlimited,
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,
         workers=workers,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, fanout_option, worker_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.clock import SystemClock
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 @cli_command("scp")
 @click.argument("places", metavar="SRC... DST", nargs=-1, required=True, type=click.UNPROCESSED)
 @worker_option
-@click.option("-r", "--recurse", is_flag=True, help="Copy folders with all their contents.")
-@click.option("-p", "--preserve", is_flag=True, help="Keep modification times and modes.")
-@click.option(
+@grouped_option("-r", "--recurse", group=OptionGroup.FILES, is_flag=True, help="Copy folders with all their contents.")
+@grouped_option("-p", "--preserve", group=OptionGroup.FILES, is_flag=True, help="Keep modification times and modes.")
+@grouped_option(
     "-l",
     "--selector",
+    group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
     help="Copy to or from all nodes with this label; write the path as :PATH. Repeatable.",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, node_argument, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.ssh_options import route_options
@@ -101,43 +102,77 @@ class SshFlags(GivenOptions):
 
     worker: str = option(
         "--worker",
+        group=OptionGroup.WORKERS,
         metavar="SET",
         default="0",
         show_default=True,
         help="Worker number; with a command also a set: all, or 1,3-5.",
     )
-    line: str | None = option("--command", metavar="LINE", help="Command, as one shell line.")
+    line: str | None = option(
+        "--command", group=OptionGroup.PROGRAM, metavar="LINE", help="Command to run, as one shell line."
+    )
     tmux: str | None = option(
         "--tmux",
+        group=OptionGroup.PROGRAM,
         metavar="[NAME]",
         is_flag=False,
         flag_value=DEFAULT_TMUX_SESSION,
         help="Attach to a tmux session, which survives lost connections.",
     )
     keys: tuple[str, ...] = option(
-        "-o", metavar="KEY=VALUE", multiple=True, help="An ssh option, as in ssh -o. Repeatable."
+        "-o",
+        group=OptionGroup.ACCESS,
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="Option of ssh, as in ssh -o. Repeatable.",
     )
-    local: tuple[str, ...] = option("-L", metavar="FORWARD", multiple=True, help="Forward a local port (ssh -L).")
+    local: tuple[str, ...] = option(
+        "-L",
+        group=OptionGroup.PORTS,
+        metavar="FORWARD",
+        multiple=True,
+        help="Local port to forward to an address that the worker reaches (ssh -L). Repeatable.",
+    )
     remote: tuple[str, ...] = option(
-        "-R", metavar="FORWARD", multiple=True, help="Forward a port of the worker (ssh -R)."
+        "-R",
+        group=OptionGroup.PORTS,
+        metavar="FORWARD",
+        multiple=True,
+        help="Port of the worker to forward to this machine (ssh -R). Repeatable.",
     )
     dynamic: tuple[str, ...] = option(
-        "-D", metavar="[ADDRESS:]PORT", multiple=True, help="Open a SOCKS proxy (ssh -D)."
+        "-D",
+        group=OptionGroup.PORTS,
+        metavar="[ADDRESS:]PORT",
+        multiple=True,
+        help="Local port for a SOCKS proxy through the worker (ssh -D). Repeatable.",
     )
     agent: bool = option(
-        "-A", is_flag=True, help="Forward the ssh agent (ssh -A); only for workers whose users you trust."
+        "-A",
+        group=OptionGroup.ACCESS,
+        is_flag=True,
+        help="Forward the ssh agent (ssh -A); only for workers whose users you trust.",
     )
-    no_command: bool = option("-N", is_flag=True, help="Run no command: only forward ports, until Ctrl-C.")
-    tty: bool = option("-t", is_flag=True, help="Allocate a terminal for the command (ssh -t).")
+    no_command: bool = option(
+        "-N", group=OptionGroup.PORTS, is_flag=True, help="Run no command: only forward ports, until Ctrl-C."
+    )
+    tty: bool = option(
+        "-t", group=OptionGroup.PROGRAM, is_flag=True, help="Allocate a terminal for the command (ssh -t)."
+    )
     others: tuple[str, ...] = option(
-        "--ssh-flag", metavar="OPTION", multiple=True, help="Other argument of ssh: --ssh-flag=-vv. Repeatable."
+        "--ssh-flag",
+        group=OptionGroup.ACCESS,
+        metavar="OPTION",
+        multiple=True,
+        help="Other argument of ssh: --ssh-flag=-vv. Repeatable.",
     )
     forwards: tuple[str, ...] = option(
         "--forward",
+        group=OptionGroup.PORTS,
         metavar="PORT",
         multiple=True,
         help="Port of the worker to forward to this machine: tensorboard (6006), jupyter (8888), PORT or LOCAL:PORT; "
-        "without LOCAL, a free local port is used. Repeatable.",
+        "without LOCAL a free port. Repeatable.",
     )
 
     @property
@@ -173,11 +208,22 @@ def remote_command_words(words: tuple[str, ...], line: str | None, node: str) ->
 @click.argument("remote_command", metavar="[-- COMMAND...]", nargs=-1, type=click.UNPROCESSED)
 @takes_options(SshFlags, "flags")
 @route_options
-@click.option("--plain", is_flag=True, help="Use the keys and host keys of your own ssh configuration.")
-@click.option(
-    "--batch-size", type=BatchSize(), metavar="N", help="Maximum number of workers at the same time. [default: all]"
+@grouped_option(
+    "--plain",
+    group=OptionGroup.ACCESS,
+    is_flag=True,
+    help="Use the keys and known host keys of your own ssh configuration instead of tpuctl's.",
 )
-@click.option("--dry-run", is_flag=True, help="Print the ssh command line, and change nothing.")
+@grouped_option(
+    "--batch-size",
+    group=OptionGroup.WORKERS,
+    type=BatchSize(),
+    metavar="N",
+    help="Number of workers on which the command runs at the same time. [default: all]",
+)
+@grouped_option(
+    "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Print the ssh command line, and change nothing."
+)
 def command(
     app: App,
     *,

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, yes_option
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.ssh_options import entries_file, route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
 
@@ -18,14 +20,35 @@ if TYPE_CHECKING:
 
 @cli_command("ssh-config")
 @click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)
-@click.option("--all", "all_nodes", is_flag=True, help="All nodes of the project (or of --zone) that ssh can reach.")
-@click.option("--prefix", default=None, metavar="PREFIX", help="Prefix for the host names. [default: none]")
-@click.option(
-    "--remove", is_flag=True, help="Remove the entries of these nodes; with --all, all entries of this cloud."
+@grouped_option(
+    "--all",
+    "all_nodes",
+    group=OptionGroup.SELECTION,
+    is_flag=True,
+    help="Write entries for all nodes of the project, or of --zone, that ssh can reach.",
 )
-@click.option("--print", "prints", is_flag=True, help="Print the entries instead of writing them.")
-@click.option(
-    "--file", metavar="FILE", default=None, help="File to write instead of ~/.ssh/tpuctl_config, for `ssh -F FILE`."
+@grouped_option(
+    "--prefix",
+    group=OptionGroup.FILES,
+    default=None,
+    metavar="PREFIX",
+    help="Text before the host names, such as tpu-. [default: none]",
+)
+@grouped_option(
+    "--remove",
+    group=OptionGroup.FILES,
+    is_flag=True,
+    help="Remove the entries of the nodes; with --all those of all nodes.",
+)
+@grouped_option(
+    "--print", "prints", group=OptionGroup.FILES, is_flag=True, help="Print the entries instead of writing them."
+)
+@grouped_option(
+    "--file",
+    group=OptionGroup.FILES,
+    metavar="FILE",
+    default=None,
+    help="File to write, for `ssh -F FILE`. [default: ~/.ssh/tpuctl_config]",
 )
 @route_options
 @yes_option

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.app import key_authorization, key_folder, metadata_login
-from tpuctl.app.options import CommandGroup, cli_command, complete_node, yes_option
+from tpuctl.app.options import CommandGroup, cli_command, yes_option
+from tpuctl.app.value_completion import complete_node
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.output.terminal import View

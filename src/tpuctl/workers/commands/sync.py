@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.options import cli_command, complete_node, option, takes_options, worker_option
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import cli_command, option, takes_options, worker_option
 from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
@@ -41,7 +43,12 @@ class SyncFlags:
         "--delete", is_flag=True, help="Delete files that an earlier sync put on the workers and DIR no longer has."
     )
     watch: bool = option("--watch", is_flag=True, help="Keep running, and sync after every change.")
-    dry_run: bool = option("--dry-run", is_flag=True, help="List the files to send and to delete, and change nothing.")
+    dry_run: bool = option(
+        "--dry-run",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="List the files to send and to delete, and change nothing.",
+    )
     via: str = option(
         "--via",
         type=click.Choice(["auto", "rsync", "ssh"]),
@@ -53,16 +60,19 @@ class SyncFlags:
 
 @cli_command("sync")
 @click.argument("words", metavar="[NODE] [DIR]", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete)
-@click.option("--to", "folder", metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]")
-@click.option(
+@grouped_option(
+    "--to", "folder", group=OptionGroup.FILES, metavar="PATH", help="Folder on the workers. [default: ~/NAME-OF-DIR]"
+)
+@grouped_option(
     "-l",
     "--selector",
+    group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
-    help="Sync all nodes with this label, instead of NODE. Repeatable.",
+    help="Label of the nodes to sync to, instead of NODE. Repeatable.",
 )
 @worker_option
-@takes_options(SyncFlags, "flags")
+@takes_options(SyncFlags, "flags", group=OptionGroup.FILES)
 @route_options
 def command(
     app: App, *, words: tuple[str, ...], folder: str | None, selector: tuple[str, ...], worker: str, flags: SyncFlags

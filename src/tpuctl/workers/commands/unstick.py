@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
@@ -23,17 +24,28 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
 @cli_command("unstick")
 @node_argument
 @worker_option
-@click.option(
+@grouped_option(
     "--signal",
+    group=OptionGroup.PROGRAM,
     type=click.Choice(_SIGNALS, case_sensitive=False),
     default="TERM",
     metavar="NAME",
     help="First signal: HUP, INT, QUIT, TERM or KILL. [default: TERM]",
 )
-@click.option(
-    "--grace", type=DurationType(), metavar="TIME", help="Time between the first signal and KILL. [default: 10s]"
+@grouped_option(
+    "--grace",
+    group=OptionGroup.PROGRAM,
+    type=DurationType(),
+    metavar="TIME",
+    help="Time between the first signal and KILL. [default: 10s]",
 )
-@click.option("--pid", type=click.IntRange(2), metavar="PID", help="Terminate only this process, if it holds the TPU.")
+@grouped_option(
+    "--pid",
+    group=OptionGroup.PROGRAM,
+    type=click.IntRange(2),
+    metavar="PID",
+    help="Terminate only this process, if it holds the TPU.",
+)
 @click.option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
 @route_options
 @yes_option

@@ -1,0 +1,74 @@
+"""Completion of values in a shell: from tpuctl's own data and the journals of past commands, without a request."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tpuctl.app.app import ANY_ZONE, journal_folders
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    import click
+
+    from tpuctl.names import NodeName
+
+
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    """Complete a node's name from the journals."""
+    # A name with a newline would become two suggestions.
+    names = {name.node_id for name in _journal_names() if name.node_id.isprintable()}
+    return sorted(name for name in names if name.startswith(incomplete))
+
+
+def _complete_last(
+    values: Callable[[click.Context], Iterable[str]],
+    ctx: click.Context,
+    param: click.Parameter,  # noqa: ARG001  # click's own signature
+    incomplete: str,
+) -> list[str]:
+    """Complete the last of values that commas separate; a value that is already there is not offered again."""
+    before, comma, last = incomplete.rpartition(",")
+    given = before.split(",")
+    return [f"{before}{comma}{value}" for value in values(ctx) if value.startswith(last) and value not in given]
+
+
+def _types(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
+    from tpuctl.accelerators import load_accelerators  # noqa: PLC0415  # yaml, only for completion
+
+    generations = load_accelerators().generations.values()
+    return [generation.type_of(size) for generation in generations for size in generation.sizes]
+
+
+def _zones(ctx: click.Context) -> list[str]:
+    """Return the zones of past nodes, and the documented zones of the type before the cursor, else of all."""
+    from tpuctl.accelerators import documented_zones, find_accelerator_type  # noqa: PLC0415  # as above
+
+    kind = find_accelerator_type(ctx.params.get("type"))
+    past = {name.zone for name in _journal_names() if name.zone.isprintable()}
+    return [*sorted(past | {*documented_zones(kind)}), ANY_ZONE]
+
+
+def _tiers(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
+    from tpuctl.models.node import Tier  # noqa: PLC0415  # only for completion
+
+    return map(str, Tier)
+
+
+def _states(ctx: click.Context) -> tuple[str, ...]:  # noqa: ARG001  # as `_zones`
+    from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
+
+    return STATES
+
+
+complete_type, complete_zone, complete_tier, complete_state = (
+    partial(_complete_last, values) for values in (_types, _zones, _tiers, _states)
+)
+
+
+def _journal_names() -> Iterator[NodeName]:
+    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
+
+    return (name for folder in journal_folders(os.environ) for name in Journal(folder).names())
