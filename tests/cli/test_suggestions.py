@@ -12,8 +12,8 @@ from tests.conftest import Console
 from tpuctl.app.suggestions import Harm, harm_of, suggest_word
 from tpuctl.cli.tree import command_tree
 
-HARMLESS = set(
-    [
+HARMLESS = {
+    *(
         "attach",
         "bundle",
         "check",
@@ -26,26 +26,10 @@ HARMLESS = set(
         "exec",
         "explain",
         "help",
-        "history",
-        "jobs",
-        "list",
-        "logs",
-        "ls",
-        "options",
-        "queue",
-        "sandbox",
-        "serve",
-        "show",
-        "ssh",
-        "ssh-config",
-        "ssh-key",
-        "status",
-        "types",
-        "version",
-        "versions",
-        "wait",
-    ]
-)
+    ),
+    *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
+    *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
+}
 # The commands with the most harmful options.
 RISKY = {"tpuctl down", "tpuctl gc", "tpuctl queue cancel"}
 # Programs and words that people type by habit.
