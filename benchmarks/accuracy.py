@@ -18,11 +18,16 @@ _TEXT = """Each log of `tests/corpus` is labelled with the verdict of an expert:
 failed first, and the confidence. A verdict is *right* if all of these agree. A harmless log is right if there is no verdict.
 `python -m pytest -s tests/explain/test_corpus.py` prints the wrong ones."""
 
+_UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by somebody who had not seen the patterns. A
+verdict is right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys
+or kills is wrong unless the label names that."""
+
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:
     """Yield the table if it is named, or if no name is given."""
     if not names or set(NAMES) & set(names):
         yield _accuracy()
+        yield _unseen()
 
 
 def _accuracy() -> Table:
@@ -51,3 +56,30 @@ def _is_right(log: Labelled) -> bool:
     reader = LogReader()
     reader.feed(log.data)
     return not wrong_verdicts(log, conclude(reader.so_far()))
+
+
+def _unseen() -> Table:
+    from tests.corpus.unseen import accuracy, set_names, unseen_set  # noqa: PLC0415  # as above
+
+    from tpuctl.explain.conclusion import Confidence  # noqa: PLC0415  # as above
+
+    rows = []
+    for name in set_names():
+        found = accuracy(unseen_set(name))
+        precisions = [_share(*found.right_by_confidence[level]) for level in Confidence]
+        rows.append(
+            (
+                name,
+                _share(found.spoken_to, found.failures),
+                _share(found.answered, found.failures),
+                *precisions,
+                f"{found.wrongly_destructive} of {found.destructive}",
+                f"{found.false_alarms} and {found.low_alarms} of {found.harmless}",
+            )
+        )
+    header = ("set", "spoken to", "right in the first two", "precision: high", "medium", "low")
+    return Table("Logs that nobody tuned on", _UNSEEN, (*header, "wrongly destructive", "false alarms, and low"), rows)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part} of {whole}" + (f" ({part / whole:.0%})" if whole else "")

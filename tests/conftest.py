@@ -33,6 +33,8 @@ from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState
 
 Result = tuple[str, str, int]
+# Lines of progress without the time of day: `tests/nodes/test_log.py` asserts it.
+QUIET_LINES = {"TPUCTL_TIMESTAMPS": "off"}
 # The last line of every error: `tests/explain/test_error_ids.py` asserts it, elsewhere it is left out.
 MORE = re.compile(r"^(?:\x1b\[2m)?  more: (?:\x1b\[0m)?tpuctl explain (?P<id>\S+)\n", re.MULTILINE)
 
@@ -106,7 +108,9 @@ class Console:
             width=width,
         )
         clock = None if self.by_real_clock else self.clock
-        invocation = Invocation(arguments, {**self.environ, **environ}, streams, self.folder, clock, Steady())
+        invocation = Invocation(
+            arguments, {**QUIET_LINES, **self.environ, **environ}, streams, self.folder, clock, Steady()
+        )
         code = main(invocation)
         said = stderr.getvalue()
         assert [one["id"] for one in MORE.finditer(said) if look_up_id(one["id"]) is None] == []

@@ -45,6 +45,11 @@ def put(sandbox: Sandbox, name: str = "demo", **fields: Any) -> dict[str, Any]:
     return sandbox.add_node(name, **{"zone": ZONE, "age": timedelta(hours=1), **fields})
 
 
+def still(what: str, *minutes: int) -> list[str]:
+    """Return the lines of a log about a wait, one every five minutes."""
+    return [f"still {what}, {each}m" for each in minutes]
+
+
 def told(err: str, name: str = "demo") -> list[str]:
     """Return the lines that a command told about a node, without its name."""
     return [line.removeprefix(f"{name}: ") for line in err.splitlines()]

@@ -57,9 +57,9 @@ def dump_printable_yaml(value: Any) -> str:  # JSON
         """Quotes texts with unprintable characters, so that those can be escaped afterwards."""
 
     def represent(dumper: Any, text: str) -> Any:  # PyYAML's own
-        if text.isprintable():
-            return dumper.represent_scalar("tag:yaml.org,2002:str", text)
-        style = None if text.replace("\n", "").isprintable() else '"'
+        # Quoted, since the escapes of workflow commands (`output/github.py`) are valid in quotes only.
+        is_plain = text.replace("\n", "").isprintable() and "##[" not in text and "::" not in text
+        style = None if is_plain else '"'
         return dumper.represent_scalar("tag:yaml.org,2002:str", _SURROGATE.sub("\ufffd", text), style=style)
 
     Dumper.add_representer(str, represent)

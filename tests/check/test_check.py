@@ -57,10 +57,10 @@ def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     administration.add_object(sandbox.state, "data", "train/0", b"x")
 
-    out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict")
+    out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict", "-o", "tsv")
 
     # The sandbox has no limits by default.
-    assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["note", "TPU401"]], 0)
+    assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["LEVEL", "ID"], ["note", "TPU401"]], 0)
     assert err.splitlines()[-1].endswith(" ok in 0.0 s")
 
 

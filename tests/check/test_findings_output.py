@@ -64,6 +64,7 @@ def rule(id_: str, *found: RuleResult) -> CheckRule[CheckFacts]:
     return CheckRule(id_, f"title of {id_}", "", lambda _: found)
 
 
+HEADER = "LEVEL\tID\tSUBJECT\tTEXT\tWHY\tADVICE\n"
 RULES = (
     *(rule("TPU101", FAR), rule("TPU105", DEAR), rule("TPU107", SOFT), rule("TPU201", BLIND)),
     *(rule("TPU501", OFF), rule("TPU601", FINE, FINE)),
@@ -94,8 +95,9 @@ def shown(
     return out.getvalue(), err.getvalue()
 
 
-def test_terminal_shows_worst_first_with_remedies() -> None:
-    out, err = shown(report("TPU501"), person=True, environ={"NO_COLOR": "1"}, can_fix=True)
+@pytest.mark.parametrize("person", [True, False], ids=["terminal", "pipe"])
+def test_text_shows_worst_first_with_remedies(person: bool) -> None:
+    out, err = shown(report("TPU501"), person=person, environ={"NO_COLOR": "1"}, can_fix=True)
 
     assert out == (
         "error    TPU101  gs://data-eu\n"
@@ -133,10 +135,9 @@ def test_verbose_shows_each_ok_finding() -> None:
         "ok       TPU601  network default  it is there\nok       TPU602  network default  it is there\n",
         "2 ok in 0.6 s\n",
     )
-    assert shown(fine) == ("", "2 ok in 0.6 s\n")
-    assert (
-        shown(fine, verbose=True)[0]
-        == "ok\tTPU601\tnetwork default\tit is there\t\t\nok\tTPU602\tnetwork default\tit is there\t\t\n"
+    assert shown(fine, OutputFormat.TSV) == (HEADER, "2 ok in 0.6 s\n")
+    assert shown(fine, OutputFormat.TSV, verbose=True)[0] == (
+        HEADER + "ok\tTPU601\tnetwork default\tit is there\t\t\nok\tTPU602\tnetwork default\tit is there\t\t\n"
     )
 
 
@@ -168,10 +169,12 @@ def test_levels_have_colours(level: Level, code: int) -> None:
     ]
 
 
-def test_pipe_gets_one_line_per_finding() -> None:
-    out, err = shown(report("all"))
+@pytest.mark.parametrize("person", [True, False], ids=["terminal", "pipe"])
+def test_tsv_has_one_line_per_finding(person: bool) -> None:
+    out, err = shown(report("all"), OutputFormat.TSV, person=person)
 
     assert out == (
+        f"{HEADER}"
         "warning\tTPU101\tgs://data-eu\tthe bucket is in EUROPE-WEST4, the TPU in us-central2 (zone us-central2-b) (accepted)"
         f"\t{FAR.why}\tmake a bucket where the TPU is: `{MAKE}`; or rent a TPU where the data is\n"
         "warning\tTPU501\ttpu.googleapis.com\tthe API is not enabled in `vision` (accepted)\t"
@@ -347,7 +350,7 @@ def test_same_finding_of_many_subjects_is_grouped(names: str, level: Level, comm
     out, _ = shown(what, person=True, environ={"NO_COLOR": "1"})
 
     assert out.count("TPU107") == blocks
-    assert shown(what)[0].count("TPU107") == len(names)
+    assert shown(what, OutputFormat.TSV)[0].count("TPU107") == len(names)
 
 
 def test_grouped_finding_names_first_subjects() -> None:

@@ -356,7 +356,11 @@ def written(
     return out.getvalue(), err.getvalue()
 
 
-def test_ranking_on_terminal_is_table_with_notes() -> None:
+HEADER = "ZONE\tBUCKETS\tTO READ 1 TB\tPER HOUR\tNOTES\n"
+
+
+@pytest.mark.parametrize("person", [True, False], ids=["terminal", "pipe"])
+def test_ranking_as_text_is_table_with_notes(person: bool) -> None:
     offers = Known({CENTRAL: ("v6e-8",), "us-east4-a": ("v6e-8",), EUROPE: ("v6e-8",)})
     found = ranked(
         V6E,
@@ -365,7 +369,7 @@ def test_ranking_on_terminal_is_table_with_notes() -> None:
         buckets=[bucket(at("US-WEST1"))],
     )
 
-    out, err = written(found, person=True, width=150)
+    out, err = written(found, person=person, width=150)
 
     assert out == (
         "ZONE            BUCKETS                     TO READ 1 TB                        PER HOUR  NOTES\n"
@@ -401,7 +405,7 @@ def test_ranking_narrow_terminal_breaks_no_word() -> None:
 
 
 @pytest.mark.parametrize(
-    ("uses", "person", "pipe"),
+    ("uses", "text", "tsv"),
     [
         (("a", "a/x"), "same region (US-EAST1)", "gs://a same region (US-EAST1), gs://a/x same region (US-EAST1)"),
         (
@@ -419,7 +423,7 @@ def test_ranking_narrow_terminal_breaks_no_word() -> None:
         ),
     ],
 )
-def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pipe: str) -> None:
+def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], text: str, tsv: str) -> None:
     """Several locations in one bucket count once."""
     seen = [
         BucketFacts(
@@ -430,19 +434,19 @@ def test_ranking_many_buckets_are_counted(uses: tuple[str, ...], person: str, pi
     ]
     found = ranked(V6E, offers=Known({EAST: ("v6e-8",)}), buckets=seen)
 
-    assert person in written(found, person=True, width=300)[0].splitlines()[1].split("  ")
-    assert written(found)[0].split("\t")[1] == pipe
+    assert text in written(found, width=300)[0].splitlines()[1].split("  ")
+    assert written(found, OutputFormat.TSV)[0].splitlines()[1].split("\t")[1] == tsv
 
 
-def test_ranking_in_pipe_uses_tabs() -> None:
+def test_ranking_as_tsv_has_header_and_tabs() -> None:
     far, own = at("US-EAST1"), {"us-europe": "0.01"}
     offers = Known({EUROPE: ("v6e-8",)})
     found = ranked(V6E, egress_prices=own, offers=offers, buckets=[bucket(far), unread("c")])
 
-    out, err = written(found)
+    out, err = written(found, OutputFormat.TSV)
 
     assert out == (
-        f"{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t$23.76/h\t\n"
+        f"{HEADER}{EUROPE}\tgs://b other continent (US-EAST1), gs://c unknown\t$9.31 or more (your settings)\t$23.76/h\t\n"
     )
     assert err == (
         "`gs://c` is ignored: not allowed; reading it takes the permission `storage.buckets.get`\n"
@@ -496,7 +500,7 @@ def with_quota(quota: ZoneQuota) -> ZoneRanking:
     ],
 )
 def test_ranking_missing_values_are_text(ranking: ZoneRanking, out: str, err: str) -> None:
-    assert written(ranking) == (out, err)
+    assert written(ranking, OutputFormat.TSV) == (HEADER + out, err)
 
 
 def test_ranking_json_has_everything() -> None:

@@ -98,8 +98,8 @@ def test_completion_lists_commands_and_options(offline: Console) -> None:
         "--max-price",
     ]
     assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
-    assert complete(offline, "list", "-o", "") == ["table", "json", "yaml", "name", "wide"]
-    assert complete(offline, "status", "-o", "") == ["table", "json", "yaml", "name"]
+    assert complete(offline, "list", "-o", "") == ["table", "tsv", "json", "yaml", "name", "wide"]
+    assert complete(offline, "status", "-o", "") == ["table", "tsv", "json", "yaml", "name"]
     assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates", "max_price"]
 
 

@@ -24,7 +24,7 @@ def test_show_prints_each_value_with_its_source(offline: Console) -> None:
     environ = {"CLOUDSDK_CONFIG": str(offline.folder / "gcloud"), "CLOUDSDK_ACTIVE_CONFIG_NAME": "work"}
 
     out, err, code = offline(
-        "config", "show", "--zone", "us-central2-b", terminal=True, NO_COLOR="1", TPUCTL_TIMEOUT="2h",
+        "config", "show", "--zone", "us-central2-b", terminal=True, NO_COLOR="1", TPUCTL_TIMEOUT="2h", TPUCTL_TIMESTAMPS="auto",
         CLOUDSDK_CONFIG=environ["CLOUDSDK_CONFIG"], CLOUDSDK_ACTIVE_CONFIG_NAME="work",
     )  # fmt: skip
 
@@ -34,6 +34,7 @@ def test_show_prints_each_value_with_its_source(offline: Console) -> None:
     rows = {key: row for key, row in rows.items() if row[1] != "default"}
     assert rows == {
         "KEY": ["VALUE", "SOURCE"],
+        "timestamps": ["auto", "TPUCTL_TIMESTAMPS"],
         "project": ["from-gcloud", "gcloud configuration `work`"],
         "zone": ["us-central2-b", "--zone"],
         "type": ["v4-8", "tpuctl.yaml line 2"],

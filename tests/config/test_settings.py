@@ -90,6 +90,7 @@ def test_resolve_without_sources_has_only_defaults() -> None:
         "per_worker": "10s",
         "prices": "table",
         "check_timeout": "15s",
+        "timestamps": "auto",
     }
 
 

@@ -75,6 +75,7 @@ DESCRIBES = {
         "recheck_after",
         "per_worker",
         "output",
+        "timestamps",
     ),
     *("buckets", "data_buckets", "checkpoint_buckets", "dataset_size", "max_price", "budget"),
 }
@@ -152,7 +153,7 @@ def test_config_show_marks_untrusted_keys(tpuctl: Console, project: Path) -> Non
 
 
 def test_doctor_reports_an_untrusted_file_without_a_call(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
-    out, _, code = tpuctl("doctor")
+    out, _, code = tpuctl("doctor", "-o", "tsv")
 
     assert (code, requests(sandbox)) == (9, [])
     assert f"{project} {NOT_TRUSTED}" in out

@@ -124,7 +124,7 @@ def test_doctor_invalid_settings_call_no_host(
     out, err, code = watched(tmp_path, *arguments, "doctor", **environ)
 
     assert (code, "CALLED" in err) == (9, is_called)
-    assert id_ in {line.split("\t")[1] for line in out.splitlines() if line.startswith("error")}
+    assert id_ in {line.split()[1] for line in out.splitlines() if line.startswith("error")}
 
 
 def test_doctor_unusable_sandbox_is_reported_once_with_a_remedy() -> None:

@@ -42,7 +42,7 @@ def test_doctor_sandbox_ignores_real_credentials_and_keys(tpuctl: Console) -> No
 
 
 def test_doctor_without_account_and_network_reports_the_rest(alone: Console) -> None:
-    out, err, code = alone("doctor")
+    out, err, code = alone("doctor", "-o", "tsv")
 
     lines = [line.split("\t")[:2] for line in out.splitlines()]
     assert code == 9
@@ -51,7 +51,11 @@ def test_doctor_without_account_and_network_reports_the_rest(alone: Console) -> 
     assert "log in: `gcloud auth application-default login`" in out
     assert "through the proxy http://127.0.0.1:9" in out
     assert err.splitlines()[-1].startswith("2 errors, 2 warnings, 2 unknown, ")
-    assert {line.split("\t")[1] for line in alone("doctor", "--all")[0].splitlines()} >= {"TPU901", "TPU903", "TPU908"}
+    assert {line.split("\t")[1] for line in alone("doctor", "--all", "-o", "tsv")[0].splitlines()} >= {
+        "TPU901",
+        "TPU903",
+        "TPU908",
+    }
 
 
 def test_doctor_without_ssh_and_gcloud_reports_both(alone: Console) -> None:

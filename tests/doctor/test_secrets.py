@@ -85,7 +85,7 @@ def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> No
     logins.parent.mkdir(parents=True)
     logins.touch()
 
-    out, err, _ = alone("doctor", "--all", CLOUDSDK_CORE_ACCOUNT="ada@example.com")
+    out, err, _ = alone("doctor", "--all", "-o", "tsv", CLOUDSDK_CORE_ACCOUNT="ada@example.com")
     gcloud.write_text("#!/bin/sh\necho 'ERROR: some reason' >&2\nexit 1\n")
     refused, code = run_doctor(alone, **given)
 

@@ -161,7 +161,7 @@ def test_act_runs_command_of_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
 def test_act_limits_unstick_to_process_in_log(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     out, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=f"[0] {IN_USE}" * 3)
-    assert "tpu-in-use-pid\tkill-stale-process\t" in out
+    assert out.startswith("tpu-in-use-pid  ")
     assert "for `tpu-in-use-pid`: `tpuctl unstick demo --pid 2718466`" in err.replace(" --worker 0", "")
     assert code != 0  # the fake ssh does not know that process
 
@@ -280,7 +280,7 @@ def test_explain_missing_file_name_is_a_message(offline: Console) -> None:
 def test_explain_harmless_messages_exits_0(offline: Console) -> None:
     log = "Estimator's model_fn (<function f>) includes params argument, but params are not passed to Estimator.\n"
     out, err, code = offline("explain", "-", piped=log)
-    assert (out, code) == ("", 0)
+    assert (out, code) == ("harmless: `tf-params-benign` (line 1)\n", 0)
     assert err.startswith("no failure found: the messages that tpuctl recognized are harmless")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.explain.synthetic import scan
-from tpuctl.explain.quoting import looks_like_document
+from tpuctl.explain.quoting import LineContext, is_quoted, looks_like_document
 
 _SAID = "Ran out of memory"
 
@@ -115,3 +115,25 @@ def test_first_real_occurrence_counts_before_quotations() -> None:
 )
 def test_document_is_recognized_by_its_start(text: str, expected: bool) -> None:
     assert looks_like_document(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "after", "expected"),
+    [
+        pytest.param("step 3", "#RuntimeError: boom happened", "step 4", False, id="glued-to-a-line-of-a-log"),
+        pytest.param("10:00:01 step 3", "# boom happened", "10:00:03 exit", False, id="line-of-a-log"),
+        pytest.param("# what users see:", "# boom happened", "run()", True, id="comment-of-several-lines"),
+        pytest.param("import os", "# boom happened", "x = 'a'", True, id="comment-in-source"),
+        pytest.param("$ cat notes", "# boom happened", "step 4", True, id="comment-in-a-shell"),
+        pytest.param("", "# boom happened", "", True, id="alone"),
+        pytest.param("step 3", "# see boom happened", "step 4", True, id="not-the-whole-comment"),
+        pytest.param("step 3", "| 10:00 | ERROR | boom happened", "step 4", False, id="bars-of-a-logger"),
+        pytest.param("| id | text |", "| 3 | boom happened |", "", True, id="row-of-a-table"),
+        pytest.param("step 3", "2026-01-10T10:00:00.123Zboom happened", "step 4", False, id="glued-time"),
+    ],
+)
+def test_signs_before_a_line_of_a_live_log(before: str, line: str, after: str, *, expected: bool) -> None:
+    start = line.index("boom")
+    around = LineContext(before=(before,), after=after)
+
+    assert is_quoted(line, start, start + len("boom happened"), around) is expected

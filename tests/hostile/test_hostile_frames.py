@@ -552,7 +552,7 @@ def test_doctor_with_endless_output_reports_a_finding(pod: HostileSlice) -> None
         }
     )
 
-    out, err, code = pod.tpuctl("doctor", "pod")
+    out, err, code = pod.tpuctl("doctor", "pod", "-o", "tsv")
 
     rows = [line.split("\t")[1:4] for line in out.splitlines()]
     whats = (

@@ -121,7 +121,7 @@ def waiting(tmp_path: Path, fake_ssh: Callable[[str], None]) -> Iterator[TpuctlP
     process = machine.start()
     assert process.stderr
     for line in process.stderr:
-        if line == "demo: CREATING\n":
+        if line.endswith("Z demo: CREATING\n"):
             break
     yield process
     process.kill()

@@ -220,7 +220,7 @@ def test_list_takes_the_format_from_a_setting(tpuctl: Console, sandbox: Sandbox)
     assert tpuctl("list", "-o", "table", TPUCTL_OUTPUT="name")[0].startswith("calm\tus-central2-b\tv4-8\tREADY")
     assert tpuctl("list", TPUCTL_OUTPUT="xml") == (
         "",
-        "error: TPUCTL_OUTPUT: `output` is `xml`: it must be one of table, json, yaml, name\n",
+        "error: TPUCTL_OUTPUT: `output` is `xml`: it must be one of table, tsv, json, yaml, name\n",
         2,
     )
 

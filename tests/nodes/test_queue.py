@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put, said, told
+from tests.lifecycle import EventfulClock, one_face, put, said, still, told
 from tests.others import another_machine
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.stock import put_stockout
@@ -259,6 +259,7 @@ def test_queue_wait_times_out_and_names_the_command_that_cancels(tpuctl: Console
     )
     assert told(err) == [
         "queued resource WAITING_FOR_RESOURCES",
+        *still("WAITING_FOR_RESOURCES", 5),
         "error: the queued resource `demo` is not active after 10m: it is WAITING_FOR_RESOURCES",
         f"  hint: {hint}",
     ]
@@ -524,6 +525,7 @@ def test_suspending_request_is_not_deleted_before_the_deadline(
     assert (out, code, sandbox.changes()) == ("", 5, [])
     state = "its queued resource is SUSPENDING, and is deleted after that"
     assert told(err)[1:] == [
+        *still(f"waiting ({state})", 5),
         f"error: the queued resource `demo` was not deleted within 10m: {state}",
         f"  hint: it counts against the quota; continue with `tpuctl queue cancel {ZONE}/demo`",
     ]

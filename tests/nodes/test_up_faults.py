@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, still, told
 from tests.others import somebody
 from tpuctl.sandbox import administration
 
@@ -159,6 +159,7 @@ def test_maintenance_is_awaited_without_repair(tpuctl: Console, sandbox: Sandbox
         "READY UNHEALTHY_MAINTENANCE",
         "maintenance is ONGOING from 2026-01-01T00:00:00Z to 2026-01-01T00:20:00Z",
         "it is READY but UNHEALTHY_MAINTENANCE (the node is under maintenance)",
+        *still("READY but UNHEALTHY_MAINTENANCE (the node is under maintenance)", 5, 10, 15),
         "READY HEALTHY",
         "usable, ssh answers, after 20m13s",
     ]
@@ -186,6 +187,7 @@ def test_node_stuck_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox
     assert (out, code, sandbox.changes()) == ("", 5, ["create"])
     assert told(err) == [
         *CREATE,
+        *still("CREATING", 5, 10, 15, 20, 25),
         "error: `demo` is not usable by ssh after 30m: it is CREATING",
         (
             "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "

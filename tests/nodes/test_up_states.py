@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, one_face, put, said, told
+from tests.lifecycle import UP, ZONE, one_face, put, said, still, told
 
 RECREATED = ["DELETING", "gone", "creating v4-8 with tpu-ubuntu2204-base: the old one is gone", "CREATING"]
 TAKEN = "PREEMPTED: the service took it back"
@@ -79,6 +79,7 @@ def test_up_with_an_unknown_state_waits(tpuctl: Console, sandbox: Sandbox, found
         [
             found,
             *new,
+            *still(f"{found} ({new[0]})" if new else found, 5, 10, 15, 20, 25),
             f"error: `demo` is not usable by ssh after 30m: it is {found}",
             (
                 "  hint: no change was undone; continue with `tpuctl wait demo --for ssh --zone us-central2-b`, "

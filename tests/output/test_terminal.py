@@ -16,7 +16,7 @@ from tpuctl.models.node import Node
 from tpuctl.names import NodeName
 from tpuctl.nodes.rendering import NODE_HEADER, node_rows
 from tpuctl.output.progress import Progress
-from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal
+from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, has_colors
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -240,3 +240,43 @@ def test_progress_on_a_terminal_keeps_each_change_with_its_time() -> None:
         progress(event(EventKind.STATE, "READY \x1b[2J"))
 
     assert err(written) == "     0s → trainer creating v4-8\n     3m • trainer READY \\x1b[2J\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "in_pipe", "on_terminal"),
+    [
+        ({}, False, True),
+        ({"TERM": "dumb"}, False, False),
+        ({"NO_COLOR": "1"}, False, False),
+        ({"NO_COLOR": "0"}, False, False),
+        ({"NO_COLOR": ""}, False, True),
+        ({"CLICOLOR": "0"}, False, False),
+        ({"CLICOLOR": "1"}, False, True),
+        ({"CLICOLOR_FORCE": "1"}, True, True),
+        ({"CLICOLOR_FORCE": "0"}, False, True),
+        ({"CLICOLOR_FORCE": ""}, False, True),
+        ({"FORCE_COLOR": "1"}, True, True),
+        ({"FORCE_COLOR": "true"}, True, True),
+        ({"FORCE_COLOR": "0"}, False, False),
+        ({"FORCE_COLOR": "False"}, False, False),
+        ({"FORCE_COLOR": ""}, False, True),
+        ({"FORCE_COLOR": "1", "TERM": "dumb"}, True, True),
+        ({"CLICOLOR_FORCE": "1", "CLICOLOR": "0"}, True, True),
+        ({"NO_COLOR": "1", "FORCE_COLOR": "1"}, False, False),
+        ({"NO_COLOR": "1", "CLICOLOR_FORCE": "1"}, False, False),
+        ({"FORCE_COLOR": "0", "CLICOLOR_FORCE": "1"}, False, False),
+    ],
+    ids=lambda value: ",".join(f"{name}={text}" for name, text in value.items()) if isinstance(value, dict) else None,
+)
+def test_variables_decide_about_colors(environ: dict[str, str], in_pipe: bool, on_terminal: bool) -> None:
+    assert (has_colors(environ, is_terminal=False), has_colors(environ, is_terminal=True)) == (in_pipe, on_terminal)
+
+
+def test_forced_colors_leave_data_alone() -> None:
+    forced = terminal(environ={"FORCE_COLOR": "1"})
+    forced.table(NODE_HEADER, node_rows(NODES, NOW))
+    forced.data({"a": 1}, OutputFormat.JSON)
+    forced.warn("careful")
+
+    assert "\x1b" not in out(forced)
+    assert err(forced) == "\x1b[33mwarning: \x1b[0mcareful\n"

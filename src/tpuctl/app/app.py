@@ -11,7 +11,7 @@ import re
 import stat
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import cached_property
@@ -23,6 +23,7 @@ from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import contains_mask, mask_command_line
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
+from tpuctl.output.github import runs_in_github_actions
 from tpuctl.output.terminal import OutputFormat, Terminal
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.locate import SearchPlace
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
+    from tpuctl.output.step_summary import StepSummary
     from tpuctl.output.terminal import Cell, StandardStreams, View
     from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
@@ -97,6 +99,28 @@ class App:
             quiet=bool(self._flags.get("quiet")),
             shows_metadata=bool(self._flags.get("show_metadata")),
         )
+
+    @cached_property
+    def summary(self) -> StepSummary | None:
+        """The summary of this step of GitHub Actions, written when the run ends; None elsewhere."""
+        path = self.invocation.environ.get("GITHUB_STEP_SUMMARY")
+        if not path or not runs_in_github_actions(self.invocation.environ):
+            return None
+        from tpuctl.output.step_summary import StepSummary  # noqa: PLC0415  # only in GitHub Actions
+
+        summary = StepSummary(Path(path), self.command_line())
+
+        def write() -> None:
+            with suppress(TpuctlError, ValueError):  # broken settings
+                summary.is_sandbox = self.is_sandbox
+            try:
+                summary.write()
+            except OSError as error:
+                reason = (error.strerror or str(error)).lower()
+                self.terminal.warn(f"cannot write the summary of this step to `{path}`: {reason}")
+
+        self.on_close(write)
+        return summary
 
     @cached_property
     def settings(self) -> Settings:
@@ -334,7 +358,14 @@ class App:
                 stream = EventFile(self.invocation.folder / expand_user_path(Path(events)), events)
             except OSError as error:
                 raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
-        with Progress(self.terminal, self.clock, events=stream, lasting=lasting) as progress:
+        match self.settings.text("timestamps"):
+            case "auto":
+                timestamps = not self.terminal.streams.stderr_is_terminal
+            case text:
+                timestamps = text == "on"
+        with Progress(
+            self.terminal, self.clock, events=stream, lasting=lasting, timestamps=timestamps, summary=self.summary
+        ) as progress:
             yield progress
 
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
@@ -387,6 +418,8 @@ class App:
         if contains_mask(self._in_flight.resume):
             lines.append("  hidden values are not repeated here: add them to the command")
         self.terminal.warn(*lines)
+        if self.summary:
+            self.summary.note(*lines)
 
     def _as_typed(self, command: str) -> str:
         """Return a command for the user to type next, with the options of this run that it needs."""
@@ -435,6 +468,8 @@ class App:
             error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
             error.message = "\n".join(error.lines)
         self.terminal.error(error, form=form, sandbox=sandbox)
+        if self.summary:
+            self.summary.fail(error)
 
     def as_typed(self, report: CheckReport) -> CheckReport:
         """Return the findings, whose commands then have the options of this run that they need."""
@@ -446,6 +481,7 @@ class App:
         """Return another app of the same run, with these shared options too. The caller closes it."""
         app = App(self.invocation).set_options(self._flags | options)
         app.command_tree = self.command_tree
+        app.__dict__["summary"] = self.summary
         return app
 
     def close(self) -> None:

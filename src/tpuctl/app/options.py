@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from tpuctl.output.terminal import OutputFormat, Terminal
 
-FORMATS = ("table", "json", "yaml", "name")
+FORMATS = ("table", "tsv", "json", "yaml", "name")
 
 
 class DurationType(click.ParamType[timedelta | str]):
@@ -164,6 +164,12 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         help="Output format. [default: table on a terminal]",
     ),
     _shared(
+        "--timestamps",
+        group=OptionGroup.OUTPUT,
+        type=click.Choice(["auto", "on", "off"]),
+        help="Time of day in UTC before each line of progress; auto is on if stderr is not a terminal. [default: auto]",
+    ),
+    _shared(
         "--quiet", "-q", group=OptionGroup.OUTPUT, is_flag=True, default=None, help="Print only results and errors."
     ),
     _shared(
@@ -193,7 +199,7 @@ _GLOBAL_NAMES = tuple(option.name for option in shared_options())
 # Those that have no meaning for a command that makes no API calls.
 CLOUD_OPTIONS = (
     "project", "zone", "user", "ssh_key", "ssh_key_expire_after", "endpoint", "impersonate_service_account", "quota_project",
-    "sandbox", "journal", "lease", "trust_project_file",
+    "sandbox", "journal", "lease", "trust_project_file", "timestamps",
 )  # fmt: skip
 
 

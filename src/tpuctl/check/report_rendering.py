@@ -1,4 +1,4 @@
-"""How findings are shown: on a terminal, in a pipe and as JSON. Their text comes from the rules."""
+"""How findings are shown: for people, as rows with tabs and as JSON. Their text comes from the rules."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled, t
 if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
+    from tpuctl.output.step_summary import StepSummary
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 1
@@ -34,6 +35,7 @@ _LEVEL_STYLES = {
 }
 _LEVEL_PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
 _LEVEL_WIDTH = max(map(len, Level))
+FINDINGS_COLUMNS = ("LEVEL", "ID", "SUBJECT", "TEXT", "WHY", "ADVICE")
 # Up to this many subjects are named for which the text is the same.
 _MAX_SUBJECTS = 5
 # Longer lines are hard to read, shorter ones hard to wrap.
@@ -58,32 +60,50 @@ def findings_view(
     bad = [finding for finding in report.findings if finding.level is not Level.OK]
 
     def write(terminal: Terminal) -> None:
-        if terminal.is_interactive:
-            width, colored = terminal.streams.width, terminal.colors_out
-            terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
-        else:
-            rows = []
-            for finding in report.findings if verbose else bad:
-                found = finding.found
-                text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
-                # All of the finding in one row, as the log of a CI job may be the only source of information.
-                advice = "; ".join(one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies)
-                cells = (finding.level, finding.id, found.subject, text, found.why or "", advice)
-                rows.append([Cell(one) for one in cells])
-            terminal.table((), rows)
+        width, colored = terminal.streams.width, terminal.colors_out
+        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
+        terminal.note(report_summary(report, elapsed))
+
+    def write_rows(terminal: Terminal) -> None:
+        rows = map(_finding_texts, report.findings if verbose else bad)
+        terminal.tsv(FINDINGS_COLUMNS, ([Cell(text) for text in row] for row in rows))
         terminal.note(report_summary(report, elapsed))
 
     return View(
         value=lambda: report_to_json(report, about or {}),
         text=write,
         names=lambda: dict.fromkeys(finding.id for finding in bad),
+        tsv=write_rows,
     )
+
+
+def _finding_texts(finding: Finding) -> tuple[str, ...]:
+    """Return the columns of one finding."""
+    found = finding.found
+    text = f"{found.text} {ACCEPTED_MARK}" if finding.is_downgraded else found.text
+    advice = "; ".join(one.text + (f": `{one.command}`" if one.command else "") for one in found.remedies)
+    return str(finding.level), finding.id, found.subject, text, found.why or "", advice
+
+
+# GitHub shows ten annotations of each level for a step.
+_MAX_ANNOTATIONS = 10
+
+
+def announce_findings(terminal: Terminal, summary: StepSummary | None, report: CheckReport) -> None:
+    """Show errors and warnings as annotations, and all findings in the summary; in GitHub Actions only."""
+    for level, kind in ((Level.ERROR, "error"), (Level.WARNING, "warning")):
+        for finding in [one for one in report.of(level) if not one.is_downgraded][:_MAX_ANNOTATIONS]:
+            terminal.annotate(kind, f"{finding.id} {finding.found.subject}", (finding.found.text,))
+    if summary:
+        bad = [finding for level in list(Level) for finding in report.of(level) if level is not Level.OK]
+        summary.table(("level", "id", "subject", "text", "why", "advice"), map(_finding_texts, bad))
+        summary.note(report_summary(report))
 
 
 def findings_page(
     report: CheckReport, *, width: int, colored: bool, verbose: bool = False, can_fix: bool = False
 ) -> Iterator[str]:
-    """Yield the lines for a terminal: the worst first, findings of one subject together, one line for all that are ok."""
+    """Yield the lines for people: the worst first, findings of one subject together, one line for all that are ok."""
     shown = [finding for finding in report.findings if finding.level is not Level.OK]
     subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
     shown.sort(key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
@@ -243,24 +263,32 @@ _MAX_REGIONS = 3
 
 def ranking_view(ranking: ZoneRanking) -> View:
     """Return the view of the zones, the best first; its text has notes on stderr."""
+    rows = [_zone_row(zone) for zone in ranking.zones]
 
     def write(terminal: Terminal) -> None:
-        rows, width = [_zone_row(zone) for zone in ranking.zones], terminal.streams.width
-        if not terminal.is_interactive:
-            terminal.table(ZONE_HEADER, rows)
-        elif rows:
+        width = terminal.streams.width
+        if rows:
             terminal.page(_zones_page(rows, width=width, colored=terminal.colors_out))
         for note in _ranking_notes(ranking):
-            wrapped = wrap_text(note, first="", rest="  ", width=width)
-            terminal.note(*(wrapped if terminal.is_interactive else (note,)))
+            terminal.note(*wrap_text(note, first="", rest="  ", width=width))
 
-    return View(value=lambda: ranking_to_json(ranking), text=write, names=lambda: (zone.zone for zone in ranking.zones))
+    def write_rows(terminal: Terminal) -> None:
+        terminal.tsv(ZONE_HEADER, rows)
+        for note in _ranking_notes(ranking):
+            terminal.note(note)
+
+    return View(
+        value=lambda: ranking_to_json(ranking),
+        text=write,
+        names=lambda: (zone.zone for zone in ranking.zones),
+        tsv=write_rows,
+    )
 
 
 def _zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
     """Return the table row of one zone."""
     style = _RELATIONS[zone.worst][1] if zone.worst else ""
-    # For a pipe each location of each bucket; for a single one only the relation.
+    # `-o tsv` has each location of each bucket; for a single one only the relation.
     words = [(proximity.use.url, _relation_words(proximity)) for proximity in zone.buckets]
     listed = words[0][1] if len(words) == 1 else ", ".join(f"{url} {where}" for url, where in words)
     notes = "; ".join(_zone_notes(zone))
@@ -274,7 +302,7 @@ def _zone_row(zone: ZoneRank) -> tuple[Cell, ...]:
 
 
 def _zones_page(rows: Sequence[Sequence[Cell]], *, width: int, colored: bool) -> Iterator[str]:
-    """Yield the lines for a terminal: columns if they fit, else notes below their row, else each zone on its own lines.
+    """Yield the lines for people: columns if they fit, else notes below their row, else each zone on its own lines.
 
     Words are never broken, at any width.
     """

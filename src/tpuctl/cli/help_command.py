@@ -73,7 +73,7 @@ def options_command(app: App) -> None:
     context = click.get_current_context()
     formatter = context.make_formatter()
     formatter.write_text(
-        "Commands accept these where they apply, before or after the command. Most are settings too: `tpuctl help settings`."
+        "Commands accept these where they apply, before or after the command. Most are settings: see `tpuctl help settings`."
     )
     write_options([(group_of(option), option) for option in shared_options()], context, formatter)
     app.terminal.document(formatter.getvalue())

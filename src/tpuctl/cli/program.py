@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,6 +17,7 @@ from tpuctl.app.options import show_usage_error
 from tpuctl.app.signals import TerminatedError, signals_ignored
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.names import escape_undecodable
+from tpuctl.output.github import GuardedStream, guard_streams
 from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedError
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
@@ -60,6 +62,7 @@ def invocation_of_process() -> Invocation:
 
 def run(invocation: Invocation) -> int:
     """Run one command and return its exit code. A bug keeps its traceback."""
+    invocation = replace(invocation, streams=guard_streams(invocation.streams, invocation.environ))
     app = App(invocation)
     try:
         with (
@@ -93,6 +96,10 @@ def run(invocation: Invocation) -> int:
         return _show_failure(app, _machine_error(error))
     finally:
         app.close()
+        for stream in (invocation.streams.stdout, invocation.streams.stderr):
+            if isinstance(stream, GuardedStream):
+                with contextlib.suppress(OSError, ValueError):  # closed
+                    stream.finish()
 
 
 def _run(app: App) -> int:

@@ -117,7 +117,7 @@ def command_tree() -> LazyGroup:
         aliases=_ALIASES,
         elsewhere=_FOREIGN_COMMANDS,
         help=_HELP,
-        epilog="Topics, such as exit-codes, levels and settings: tpuctl help",
+        epilog="Topics, such as selection, levels, exit-codes and settings: tpuctl help",
         params=[*shared_options()],
         callback=callback,
         no_args_is_help=True,

@@ -373,7 +373,14 @@ _SPECS: Final = (
         shortest=timedelta(seconds=0.1),
         longest=timedelta(minutes=10),
     ),
-    _any("output", _TEXT, "output format", choices=("table", "json", "yaml", "name")),
+    _any("output", _TEXT, "output format", choices=("table", "tsv", "json", "yaml", "name")),
+    _any(
+        "timestamps",
+        _TEXT,
+        "time of day (UTC) before each line of progress; auto: if stderr is not a terminal",
+        default="auto",
+        choices=("auto", "on", "off"),
+    ),
     _trusted(
         "quota_project",
         _TEXT,

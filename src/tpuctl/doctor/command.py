@@ -67,6 +67,7 @@ def command(
       tpuctl doctor trainer
       tpuctl doctor --fix
     """
+    from tpuctl.check.report_rendering import announce_findings  # noqa: PLC0415  # completion and --help do not need it
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
     run = DoctorRun(app, node, accepted=skipped, timeout=timeout, shows_all=shows_all, can_fix=not fix)
@@ -78,6 +79,7 @@ def command(
     else:
         report = run.check()
         run.show(report)
+    announce_findings(app.terminal, app.summary, app.as_typed(report))
     if run.failure is not None:
         raise run.failure
     return ExitCode.CHECK_FAILED if report.fails(strict=strict) else fix_code

@@ -40,6 +40,7 @@ from tpuctl.explain.conclusion import (
     merge_scans,
 )
 from tpuctl.explain.explanation_rendering import (
+    EXPLANATION_COLUMNS,
     entry_to_json,
     explanation_rows,
     explanation_to_json,
@@ -160,16 +161,14 @@ def show_explanation(app: App, explanation: Explanation, request: ExplainRequest
     terminal = app.terminal
 
     def write(terminal: Terminal) -> None:
-        if terminal.is_interactive:
-            terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
-        else:
-            terminal.table((), list(explanation_rows(explanation)))
+        terminal.page(render_explanation(explanation, width=terminal.streams.width, colored=terminal.colors_out))
 
     app.show(
         View(
             value=lambda: explanation_to_json(explanation),
             text=write,
             names=lambda: [one.id for one in explanation.conclusions],
+            tsv=lambda terminal: terminal.tsv(EXPLANATION_COLUMNS, explanation_rows(explanation)),
         )
     )
     if explanation.is_recognised:

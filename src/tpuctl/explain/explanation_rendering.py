@@ -1,4 +1,4 @@
-"""Render verdicts on a log, explanations of ids, and topics: as text for a terminal, and as JSON."""
+"""Render verdicts on a log, explanations of ids, and topics: as text for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -49,8 +49,13 @@ def explanation_to_json(explanation: Explanation) -> dict[str, Any]:
     }
 
 
+EXPLANATION_COLUMNS = (
+    "ID", "ACTION", "WHERE", "CONFIDENCE", "SYMPTOM OF", "LINE", "COUNT", "WORKER", "MEANING", "ADVICE",
+)  # fmt: skip
+
+
 def explanation_rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
-    """Yield one complete row for each verdict, for a pipe: the log of a CI job may be all that a user has."""
+    """Yield one complete row for each verdict."""
     for one in explanation.conclusions:
         first, message = one.sighting.first, one.sighting.message
         words = (

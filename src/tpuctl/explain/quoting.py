@@ -62,7 +62,7 @@ _QUOTING_LINES = (
         r"|^\d{1,7}[:-](?=[^\s\d])(?![\d:.-])|^\d{1,7}[:-]\s{1,40}(?:raise|return|assert|if|print|self|log|logging|logger)\b"
     ),
     # A comment, a quotation, a field of a document.
-    re.compile(r"^\s*(?:#{1,4}(?![\d#]|0x)[ \t]*|//+|/\*|\*(?=\s)|<!--|;{1,3}\s|%\s|\"\"\"|''')"),
+    re.compile(r"^\s*(?://+|/\*|\*(?=\s)|<!--|;{1,3}\s|%\s|\"\"\"|''')"),
     re.compile(r"^\s{0,3}>(?:>(?!>))?(?:\s|$)"),
     re.compile(
         r"^\s*(?:- )?[\"']?(?:match|matches|example|examples|pattern|patterns|regex|description|meaning|title|notes?|summary|"
@@ -75,8 +75,9 @@ _QUOTING_LINES = (
     ),
     re.compile(r"^(?=\S{1,200}?::\w).*\b(?:PASSED|FAILED)\b"),
 )
+_HASH_COMMENT = re.compile(r"^\s*#{1,4}(?![\d#]|0x)[ \t]*")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•] |\d{1,3}[.)] |\[[ x]\] )")
-_TABLE_ROW = re.compile(r"^\s*\|.*\|")
+_TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _TAG = re.compile(
     r"</?(?:p|li|ul|ol|code|pre|td|tr|th|div|span|h[1-6]|a|br|tt|strong|em|b|i|body|title|details|summary|kbd|samp)\b"
     r"[^>]{0,200}>",
@@ -143,6 +144,7 @@ def is_quoted(line: str, start: int, end: int, around: LineContext, *, has_heade
         return False
     return (
         any(pattern.match(line) for pattern in _QUOTING_LINES)
+        or _is_comment(line, before, around)
         or _is_marked(line, before, after, around)
         or _is_source(line, before, around)
         or _is_in_diff(line, around.before)
@@ -190,6 +192,20 @@ def _is_described(before: str, after: str) -> bool:
     words = before[:-1].rstrip()
     is_opened = before[-1:] != "" and before[-1:] in _OPENING and words[-1:].isalpha()
     return is_opened and bool(_EXPLAINED.match(after)) and "Error" not in before
+
+
+def _is_comment(line: str, before: str, around: LineContext) -> bool:
+    """Tell whether the line is a comment, and not the line of a log in which some program begins its lines with `#`."""
+    comment = _HASH_COMMENT.match(line)
+    if comment is None:
+        return False
+    is_whole = not before[comment.end() :].strip() or _RAISED.match(before[comment.end() :])
+    earlier = [one for one in around.before[-6:] if one.strip()]
+    near = [*earlier, around.after]
+    is_source = any(
+        _HASH_COMMENT.match(one) or _CODE.match(one) or _PROMPT.match(one) or _ASSIGNED.match(one) for one in near
+    )
+    return not (is_whole and earlier and not is_source and not around.is_page and not any(map(is_prose, near)))
 
 
 def _is_marked(line: str, before: str, after: str, around: LineContext) -> bool:

@@ -755,6 +755,7 @@ class _RaceRun:
                 zone.name,
                 f"{describe_entry(entry)} for {format_duration(lasted)}",
                 request=str(zone.request.state) if zone.request else None,
+                in_state=lasted.total_seconds(),
                 deadline_in=None if left is None else left.total_seconds(),
             )
 

@@ -235,11 +235,27 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
         raise errors[0]
     nodes = [result.node for result in results if not isinstance(result, TpuctlError) and result.node]
     refresh_ssh_entries(app, nodes)
+    summarize_nodes(app, nodes)
     if nodes or not errors:
         app.show(nodes_view(nodes, app.now(), is_list=len(results) > 1))
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
+    """Add the nodes, with what they cost, to the summary of a step of GitHub Actions, if this is one."""
+    if app.summary is None:
+        return
+    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only in GitHub Actions
+    from tpuctl.nodes.locate import queued_resources_or_none  # noqa: PLC0415  # as above
+
+    requests = (
+        queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
+    )
+    for cost in node_costs(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants())):
+        node, note = cost.node, f" ({cost.note})" if cost.note else ""
+        app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
 
 
 def deleted_view(node_ids: Sequence[str]) -> View:

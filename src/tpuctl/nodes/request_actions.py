@@ -118,7 +118,7 @@ class RequestRemoval:
                 if left <= timedelta():
                     raise self._late(waited, reason)
                 pause = min(pause, left)
-            self._context.report(EventKind.WAIT, self._name, reason)
+            self._context.report(EventKind.WAIT, self._name, reason, in_state=waited.total_seconds())
             clock.sleep(pause)
 
     def _look(self) -> ObservedRequest:
@@ -235,8 +235,10 @@ def await_request(
                 hint=f"it still waits and counts against the quota; continue with `tpuctl queue wait {request.short_name}`, or "
                 f"cancel it with `tpuctl queue cancel {request.short_name}`",
             )
-        context.report(EventKind.WAIT, name, f"{reason} for {format_duration(now - since)}", state=str(state))
-        pause = poll_interval(now - since)
+        lasted = now - since
+        text = f"{reason} for {format_duration(lasted)}"
+        context.report(EventKind.WAIT, name, text, state=str(state), in_state=lasted.total_seconds())
+        pause = poll_interval(lasted)
         clock.sleep(pause if left is None else min(pause, left))
         with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
             try:

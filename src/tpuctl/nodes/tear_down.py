@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
@@ -257,7 +256,8 @@ def tear_down(
     Call `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
-    until = None if policy.timeout is None or not wait else context.clock.monotonic() + policy.timeout
+    started = context.clock.monotonic()
+    until = None if policy.timeout is None or not wait else started + policy.timeout
     results: dict[str, NodeResult | TpuctlError] = {}
     tasks: dict[str, ReconcileRequest] = {}
     removals: dict[str, list[RequestRemoval]] = {}
@@ -285,20 +285,30 @@ def tear_down(
             continue
         # A node of that name may be another one's: only the queued resource was named.
         if target.node or not target.is_request_named:
-            left = None if until is None else max(until - context.clock.monotonic(), timedelta())
-            of_node = replace(policy, timeout=left) if wait else policy
-            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=of_node, pending=pending)
+            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending, since=started)
+
+    def follow(deleted: str) -> None:
+        try:
+            for removal in removals[deleted]:
+                removal.follow()
+                if deleted not in tasks:
+                    removal.report_gone()
+        except TpuctlError as error:
+            results[deleted] = error
+
     if wait:
-        results |= zip(tasks, reconcile_nodes(context, tuple(tasks.values())), strict=True)
+        # A request without a node: nothing is gone before the request is.
+        nodeless = [
+            target.deleted for target in distinct_targets(targets) if not target.node and target.deleted in tasks
+        ]
+        for deleted in nodeless:
+            follow(deleted)
+        left = {deleted: task for deleted, task in tasks.items() if isinstance(results[deleted], NodeResult)}
+        results |= zip(left, reconcile_nodes(context, tuple(left.values())), strict=True)
+        # A queued resource uses quota for longer than its nodes.
         for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
-            try:
-                # The queued resource uses quota for longer than its nodes.
-                for removal in removals[deleted]:
-                    removal.follow()
-                    if deleted not in tasks:
-                        removal.report_gone()
-            except TpuctlError as error:
-                results[deleted] = error
+            if deleted not in nodeless:
+                follow(deleted)
     results |= left_of_races
     return [results[target.deleted] for target in targets]
 

@@ -11,6 +11,7 @@ import os
 import select
 import stat
 import time
+from collections import Counter
 from contextlib import nullcontext
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TextIO
@@ -21,13 +22,15 @@ from tpuctl.escaping import dump_printable_json, escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
+    from datetime import date
     from pathlib import Path
     from types import TracebackType
 
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
     from tpuctl.output.live import LiveDisplay
+    from tpuctl.output.step_summary import StepSummary
     from tpuctl.output.terminal import Terminal
 
 _STYLES = {
@@ -50,13 +53,22 @@ class Progress:
     `events` gets each event at once, as one JSON object on a line. The error that ends a command reports that a node was given
     up; with `lasting` the event is shown instead, also if quiet, for work that continues with other nodes. Work continues if
     the file of events cannot be written, and with `lasting` also if stdout is full: a warning says so once. A closed stdout
-    ends the work.
+    ends the work. With `timestamps` each line that is printed meanwhile begins with the time of day.
     """
 
     def __init__(
-        self, terminal: Terminal, clock: Clock, *, events: TextIO | EventFile | None = None, lasting: bool = False
+        self,
+        terminal: Terminal,
+        clock: Clock,
+        *,
+        events: TextIO | EventFile | None = None,
+        lasting: bool = False,
+        timestamps: bool = False,
+        summary: StepSummary | None = None,
     ) -> None:
         self._terminal, self._clock, self._lasting = terminal, clock, lasting
+        self._stamp = LineTime(clock) if timestamps else None
+        self._summary = summary
         self._export = EventWriter(events, terminal, lasting=lasting) if events else None
         self._started = clock.monotonic()
         self._changes = ChangeLines(clock)
@@ -64,6 +76,7 @@ class Progress:
         self.last: NodeEvent | None = None
 
     def __enter__(self) -> Self:
+        self._terminal.stamp = self._stamp
         if self._lasting:
             self._terminal.aside = IgnoreWriteErrors()
         if self._terminal.is_redrawn and not self._terminal.quiet:
@@ -75,7 +88,7 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._export:
             self._export.end()
-        self._terminal.aside = nullcontext()
+        self._terminal.aside, self._terminal.stamp = nullcontext(), None
         if self._live:
             live, self._live = self._live, None
             # The error that ends the run matters more than one of the screen.
@@ -88,6 +101,8 @@ class Progress:
     def __call__(self, event: NodeEvent) -> None:
         """Show an event. Raises `OSError` if it cannot be written, with `lasting` only `BrokenPipeError`."""
         self.last = event
+        if self._summary:
+            self._summary(event)
         if self._export:
             # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
@@ -119,7 +134,8 @@ class Progress:
             live.give_up(event)  # it is still polled: a user may fix it. A deleted node is not.
         elif event.kind is EventKind.GAVE_UP:
             live.leave(event.node)
-        elapsed = format_duration(self._clock.monotonic() - self._started)
+        elapsed = f"{format_duration(self._clock.monotonic() - self._started):>7} "
+        when = self._stamp() if self._stamp else elapsed
         style, words, marks = _STYLES.get(event.kind, ""), escape_unprintable(event.text), live.marks
         mark = {
             EventKind.STATE: marks.state,
@@ -129,19 +145,39 @@ class Progress:
             EventKind.GAVE_UP: marks.bad,
         }.get(event.kind, marks.note)
         live.say(
-            (f"{elapsed:>7} ", "dim"),
+            (when, "dim"),
             (f"{mark} ", style),
             (f"{event.node.node_id} ", "bold"),
             (words, style),
         )
         for line in _hints(event):
-            live.say((f"{'':>7} {line}", "dim"))
+            live.say((f"{'':>{len(when)}}{line}", "dim"))
+
+
+class LineTime:
+    """The time of day before a line of a log, in UTC as CI systems have it; the first line after midnight has the date too."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._day: date | None = None
+
+    def __call__(self) -> str:
+        """Return the time now, with a space."""
+        now = self._clock.now()
+        before, self._day = self._day, now.date()
+        return f"{now:%H:%M:%SZ} " if before in {None, self._day} else f"{now:%Y-%m-%dT%H:%M:%SZ} "
 
 
 # How often an outage of the API is reported again.
 _OUTAGE_REPEAT = timedelta(minutes=1)
 # A step that is further ahead is not reported yet.
 _SOON = timedelta(minutes=5)
+# How often a wait is reported again while nothing changes.
+_WAIT_REPEAT = timedelta(minutes=5)
+# More nodes than this that have waited for nearly as long share a line.
+_MOST_WAIT_LINES = 3
+_NEARLY = timedelta(seconds=30)
+_GOOD_HEALTH = frozenset({None, "HEALTHY", "HEALTH_UNSPECIFIED"})
 
 
 def _hints(event: NodeEvent) -> Iterator[str]:
@@ -158,9 +194,28 @@ class ChangeLines:
         self._reported: dict[NodeName, tuple[str, str | None]] = {}  # reason and next step in the last line
         self._silent: dict[str, set[NodeName]] = {}  # by zone: the nodes without an answer
         self._outages: dict[str, timedelta] = {}  # by zone: when its outage was last reported
+        self._waits: dict[NodeName, NodeEvent] = {}  # the last event of each node that waits
+        self._printed: dict[NodeName, timedelta] = {}  # when a line about that node was last printed
 
     def lines(self, event: NodeEvent) -> Iterator[str]:
-        """Yield the lines for an event, often none."""
+        """Yield the lines for an event, often none; a node that waits gets a line every five minutes."""
+        name, now = event.node, self._clock.monotonic()
+        lines = list(self._news(event))
+        if event.kind in _WAITS:
+            self._waits[name] = event
+        else:
+            self._waits.pop(name, None)
+        if lines:
+            self._printed[name] = now
+            yield from lines
+        elif now - self._printed.setdefault(name, now) >= _WAIT_REPEAT:
+            due = [other for other in self._waits if now - self._printed.get(other, now) >= _WAIT_REPEAT - _NEARLY]
+            together = due if len(due) > _MOST_WAIT_LINES else [name]
+            self._printed |= dict.fromkeys(together, now)
+            yield _describe_waits([self._waits[other] for other in together])
+
+    def _news(self, event: NodeEvent) -> Iterator[str]:
+        """Yield the lines about what has changed."""
         name = event.node
         if event.kind is EventKind.SILENT:
             now, reported = self._clock.monotonic(), self._outages.get(name.zone)
@@ -183,8 +238,8 @@ class ChangeLines:
         reason, following, after = event.wait_reason, event.data.get("next"), event.data.get("next_in")
         if after is not None and timedelta(seconds=after) > _SOON:
             following = None
-        if event.data.get("state") and (reason == "it is being deleted" or reason.endswith(" requested")):
-            reason = ""  # The line before says the same.
+        if _repeats_action(event):
+            reason = ""
         before = self._reported.get(name, ("", None))
         self._reported[name] = reason, following
         news = reason if reason != before[0] else ""
@@ -198,6 +253,40 @@ class ChangeLines:
         # An outage concerns all nodes of a zone: one line for the zone replaces the same line for each node.
         several = len(self._reported) > 1 or len(self._silent.get(event.node.zone, ())) > 1
         return event.node.zone if several else event.node.node_id
+
+
+def _describe_waits(events: Collection[NodeEvent]) -> str:
+    """Return a line that says how long nodes have been waiting, and how long that usually takes."""
+    longest = max(events, key=lambda event: event.data.get("in_state") or 0)
+    so_far, usual = longest.data.get("in_state"), longest.data.get("usual")
+    parts = [] if so_far is None else [_in_minutes(so_far)]
+    parts += [f"usually {_in_minutes(usual)}"] if usual else []
+    if len(events) > 1:
+        states = Counter(str(event.data.get("state") or event.data.get("request") or "waiting") for event in events)
+        counted = ", ".join(f"{count} {state}" for state, count in states.most_common())
+        node_ids = {event.node.node_id for event in events}  # a race waits for one node in several zones
+        subject = f"{len(node_ids)} nodes" if len(node_ids) > 1 else longest.node.node_id
+        return f"{subject}: still {counted}" + (f"; the longest for {', '.join(parts)}" if parts else "")
+    state = longest.data.get("state") or longest.data.get("request")
+    health = longest.data.get("health")
+    reason = "" if _repeats_action(longest) else longest.wait_reason
+    if state and reason.startswith(f"it is {state}"):
+        words = reason.removeprefix("it is ")
+    elif reason:
+        words = f"{state or 'waiting'} ({reason})"
+    else:
+        words = f"{state or 'waiting'}" + ("" if health in _GOOD_HEALTH else f" but {health}")
+    return f"{longest.node.node_id}: still {', '.join((words, *parts))}"
+
+
+def _in_minutes(seconds: float) -> str:
+    return format_duration(timedelta(minutes=round(seconds / 60)) if seconds >= 60 else timedelta(seconds=seconds))
+
+
+def _repeats_action(event: NodeEvent) -> bool:
+    """Return whether the reason of a wait says what the line about the action before it has said."""
+    reason = event.wait_reason
+    return bool(event.data.get("state")) and (reason == "it is being deleted" or reason.endswith(" requested"))
 
 
 # How long to wait for a reader to open a pipe, and at the end for it to read the rest.

@@ -7,7 +7,7 @@ import io
 import os
 import sys
 import unicodedata
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -23,6 +23,7 @@ from tpuctl.escaping import (
     escape_unprintable,
     mask_metadata,
 )
+from tpuctl.output.github import GuardedStream, annotation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -37,6 +38,7 @@ class OutputFormat(StrEnum):
     """The output format of data. `table` prints tabs without a header if stdout is not a terminal."""
 
     TABLE = "table"
+    TSV = "tsv"
     JSON = "json"
     YAML = "yaml"
     NAME = "name"
@@ -130,6 +132,17 @@ class _ClosedFile(io.FileIO):
         raise StdoutClosedError
 
 
+def has_colors(environ: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Return whether a stream gets colors. The first variable that decides wins, as in Python's own programs."""
+    if environ.get("NO_COLOR"):
+        return False
+    if forced := environ.get("FORCE_COLOR"):
+        return forced.lower() not in {"0", "false"}
+    if environ.get("CLICOLOR_FORCE", "") not in {"", "0"}:
+        return True
+    return is_terminal and environ.get("CLICOLOR") != "0" and environ.get("TERM") != "dumb"
+
+
 class Terminal:
     """Writes results, notes, questions and errors.
 
@@ -144,13 +157,17 @@ class Terminal:
         self.quiet = quiet
         self.shows_metadata = shows_metadata
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
-        no_color = bool(environ.get("NO_COLOR")) or environ.get("TERM") == "dumb"
         # Whether stderr can be redrawn: it is a terminal with cursor control.
         self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
         # Entered for each message: a live display removes itself meanwhile.
         self.aside: AbstractContextManager[object] = nullcontext()
-        self.colors_out = streams.stdout_is_terminal and not no_color
-        self.colors_err = streams.stderr_is_terminal and not no_color
+        # Returns what each line of a message begins with while long work is in progress.
+        self.stamp: Callable[[], str] | None = None
+        # The log of GitHub Actions, which gets groups and annotations; None elsewhere.
+        self._workflow = streams.stderr if isinstance(streams.stderr, GuardedStream) else None
+        self._group: str | None = None  # the title of a group without a line yet; empty once it has one
+        self.colors_out = has_colors(environ, is_terminal=streams.stdout_is_terminal)
+        self.colors_err = has_colors(environ, is_terminal=streams.stderr_is_terminal)
 
     @property
     def is_interactive(self) -> bool:
@@ -183,6 +200,10 @@ class Terminal:
         width, colored = self.streams.width, self.colors_out
         lines = column_lines(header, rows, width=width, colored=colored) if self.is_interactive else tab_lines(rows)
         self._lay_out(lines)
+
+    def tsv(self, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
+        """Write a header and a line for each row, with tabs, also to a terminal."""
+        self._lay_out(tab_lines([[Cell(name) for name in header], *rows]))
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write details of one object, each with label, text and style."""
@@ -224,11 +245,15 @@ class Terminal:
         self.note(*column_lines(header, rows, width=self.streams.width, colored=False))
 
     def warn(self, *lines: str) -> None:
-        """Print a warning, also if quiet."""
-        self._print(lines, label="warning: ", code="33")
+        """Print a warning, also if quiet; in GitHub Actions as an annotation."""
+        if not self.annotate("warning", "tpuctl", lines):
+            self._print(lines, label="warning: ", code="33")
 
     def error(self, error: TpuctlError, *, form: OutputFormat = OutputFormat.TABLE, sandbox: bool = False) -> None:
-        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML."""
+        """Print an error: message, hints and the `explain` command, or one JSON object if the format is JSON or YAML.
+
+        In GitHub Actions the text is an annotation.
+        """
         if form in {OutputFormat.JSON, OutputFormat.YAML}:  # JSON is YAML
             body: dict[str, Any] = {"kind": error.kind, "message": error.message, "exit_code": int(error.exit_code)}
             body |= {"node": error.node} if error.node else {}
@@ -237,12 +262,43 @@ class Terminal:
             self._print((dump_printable_json({"error": body} | ({"sandbox": True} if sandbox else {})),))
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
-        self._print((about + error.lines[0], *error.lines[1:]), label="error: ", code="1;31")
-        for line in (error.hint or "").split("\n"):
-            if line:
-                self._print((line,), label="  hint: ", code="36")
-        if not self.quiet:
-            self._print((f"tpuctl explain {error.id}",), label="  more: ", code="2")
+        message = (about + error.lines[0], *error.lines[1:])
+        hints = [line for line in (error.hint or "").split("\n") if line]
+        more = [] if self.quiet else [f"tpuctl explain {error.id}"]
+        advice = [*(f"  hint: {line}" for line in hints), *(f"  more: {line}" for line in more)]
+        if self.annotate("error", f"tpuctl: {error.kind.replace('_', ' ')}", (*message, *advice)):
+            return
+        self._print(message, label="error: ", code="1;31")
+        for line in hints:
+            self._print((line,), label="  hint: ", code="36")
+        for line in more:
+            self._print((line,), label="  more: ", code="2")
+
+    def annotate(self, level: str, title: str, lines: Sequence[str]) -> bool:
+        """Print lines as an annotation (`error`, `warning`) of GitHub Actions, which shows them in the log as well.
+
+        Return False, and print nothing, elsewhere.
+        """
+        if self._workflow is None:
+            return False
+        with self.aside:
+            self._workflow.send_command(level, annotation(lines), title=title)
+        return True
+
+    @contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """Fold the notes that a block prints, in the log of GitHub Actions. Elsewhere, and inside a group, do nothing."""
+        if self._workflow is None or self._group is not None:
+            yield
+            return
+        self._group = title
+        try:
+            yield
+        finally:
+            is_open, self._group = not self._group, None
+            if is_open:
+                with suppress(OSError):
+                    self._workflow.send_command("endgroup", "")
 
     def redraw(self, text: str = "") -> None:
         """Replace the status line on stderr, cut at the width of the terminal, or remove it. Call it only if `is_redrawn`."""
@@ -295,8 +351,13 @@ class Terminal:
 
     def _print(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
+        stamp = self.stamp() if self.stamp else ""
         with self.aside:
-            self.streams.stderr.write(painted_label + "\n".join(map(escape_unprintable, lines)) + "\n")
+            if self._workflow and self._group:
+                self._workflow.send_command("group", escape_unprintable(self._group))
+                self._group = ""
+            text = f"\n{stamp}".join(map(escape_unprintable, lines))
+            self.streams.stderr.write(f"{stamp}{painted_label}{text}\n")
             self.streams.stderr.flush()
 
 
@@ -394,6 +455,7 @@ class View:
     value: Callable[[], Any]  # JSON: an object, or a list of them
     text: Callable[[Terminal], None]  # writes the form for people, and for pipes
     names: Callable[[], Iterable[str]] | None = None  # for `-o name`; None shows the text
+    tsv: Callable[[Terminal], None] | None = None  # for `-o tsv`; None shows the text
     is_marked: bool = True  # whether each object says `"sandbox": true` in the sandbox
 
 
@@ -408,6 +470,8 @@ def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bo
             terminal.data(value, form)
         case OutputFormat.NAME if view.names is not None:
             terminal.names(view.names())
+        case OutputFormat.TSV if view.tsv is not None:
+            view.tsv(terminal)
         case _:
             view.text(terminal)
 

@@ -33,6 +33,7 @@ from tpuctl.explain.scanner import LogReader
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
+from tpuctl.output.github import unguarded
 from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
@@ -142,7 +143,7 @@ class BundleBuilder:
                 self._collect(contents, subject)
                 logs = add_summary(contents, info)
                 if self._options.file == _STDOUT:
-                    stdout = app.terminal.streams.stdout
+                    stdout = unguarded(app.terminal.streams.stdout)
                     stdout.flush()
                     write_archive(contents.entries, stdout.buffer, folder=info.folder, created=self._clock.now())
                     stdout.buffer.flush()

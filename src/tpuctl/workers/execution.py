@@ -125,6 +125,8 @@ def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
     """Show a diagnosis in one line, unless it is part of the JSON."""
     if diagnosis is not None and not _is_script(app):
         app.terminal.note(diagnosis.line)
+    if diagnosis is not None and app.summary:
+        app.summary.note(diagnosis.line)
 
 
 def _is_script(app: App) -> bool:

@@ -33,6 +33,7 @@ from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, with_expiry
 from tpuctl.nodes.locate import SearchPlace
+from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.terminal import StatusLine
@@ -210,10 +211,11 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
     undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
     with app.in_flight(origin, resume=app.command_line(), undo=undo):
-        with app.progress() as progress:
+        with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
         if job.exclusive and not one_off.was_made:
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
+        summarize_nodes(app, [ready])
         found = find_targets(app, [ready], job.workers)
         await_key(app, found)
         if one_off.was_taken_over:
@@ -223,7 +225,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
                 one_off.leave()
                 app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
         if job.sync is not None:
-            synced = sync_source(app, found, job.sync)
+            with app.terminal.group("sync"):
+                synced = sync_source(app, found, job.sync)
             if not request.folder:
                 # The folder on the workers that corresponds to the current directory.
                 here = app.invocation.folder
@@ -237,7 +240,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [one.target for one in result.results if one.code is not None]
         if request.log_folder is not None and ended:
-            collect_files(app, ended, job.collect, request.log_folder)
+            with app.terminal.group("collect logs and files"):
+                collect_files(app, ended, job.collect, request.log_folder)
     return code
 
 
@@ -288,7 +292,7 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
         return ExitCode.OK
     policy = Policy(goal=Condition.GONE, timeout=deadline(app, None))
     try:
-        with app.progress() as progress:
+        with app.terminal.group(f"delete {name.node_id}"), app.progress() as progress:
             one_off.remove(app.context(progress), SearchPlace(name.project, name.zone), policy=policy, wait=wait)
     except TpuctlError as error:
         app.show_error(error)

@@ -18,7 +18,7 @@ from tpuctl.accelerators import (
 from tpuctl.app.spec_options import build_spec
 from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
-from tpuctl.check.report_rendering import findings_view, ranking_view, waiting_notice, wanted_to_json
+from tpuctl.check.report_rendering import announce_findings, findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import (
     AccessError,
@@ -76,6 +76,7 @@ def run_check(
         is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
         return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
+    announce_findings(app.terminal, app.summary, app.as_typed(report))
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
