@@ -332,7 +332,7 @@ NODES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=100, deadline=None, derandomize=True)
 @given(wish=WISHES, nodes=st.lists(NODES, min_size=4, max_size=8))
 def test_what_is_selected_is_what_an_independent_oracle_selects(wish: Wish, nodes: list[Node]) -> None:
     selection = wish.selection()
