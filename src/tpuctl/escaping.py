@@ -112,6 +112,8 @@ def mask_metadata(value: Any, show: Callable[[str, Any], Any] = lambda _, text: 
 
     `show` returns what to show for a name and its value. The metadata of an operation has an `@type` and is not a secret.
     """
+    if isinstance(value, (str, int, float, type(None))):  # most values of a long list
+        return value
     if isinstance(value, (list, tuple)):
         return [mask_metadata(entry, show) for entry in value]
     if not isinstance(value, Mapping):

@@ -31,6 +31,7 @@ _BUCKET = r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]"
 _NEARLY_GS = r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)"
 # Fits 64 bits, with one digit to spare.
 _MOST_DIGITS = 18
+_NUMBER = re.compile(rf"([0-9]{{1,{_MOST_DIGITS}}})", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -198,6 +199,13 @@ def closest_match(word: str, candidates: Iterable[str], *, similarity: float = 0
     import difflib  # noqa: PLC0415  # only for misspelled words
 
     return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=similarity)), None)
+
+
+def natural_key(text: str) -> list[str | int]:
+    """Return the key that sorts texts as people do: `sweep-2` before `sweep-10`."""
+    parts: list[str | int] = list(_NUMBER.split(text))
+    parts[1::2] = map(int, parts[1::2])
+    return parts
 
 
 def number_ranges(numbers: Iterable[int]) -> list[str]:

@@ -60,7 +60,7 @@ def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*V4, "--data-bucket", "gs://data/train", "--strict", "-o", "tsv")
 
     # The sandbox has no limits by default.
-    assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["LEVEL", "ID"], ["note", "TPU401"]], 0)
+    assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["level", "id"], ["note", "TPU401"]], 0)
     assert err.splitlines()[-1].endswith(" ok in 0.0 s")
 
 

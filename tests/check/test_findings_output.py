@@ -64,7 +64,7 @@ def rule(id_: str, *found: RuleResult) -> CheckRule[CheckFacts]:
     return CheckRule(id_, f"title of {id_}", "", lambda _: found)
 
 
-HEADER = "LEVEL\tID\tSUBJECT\tTEXT\tWHY\tADVICE\n"
+HEADER = "level\tid\tsubject\ttext\twhy\tadvice\n"
 RULES = (
     *(rule("TPU101", FAR), rule("TPU105", DEAR), rule("TPU107", SOFT), rule("TPU201", BLIND)),
     *(rule("TPU501", OFF), rule("TPU601", FINE, FINE)),

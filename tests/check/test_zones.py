@@ -356,7 +356,7 @@ def written(
     return out.getvalue(), err.getvalue()
 
 
-HEADER = "ZONE\tBUCKETS\tTO READ 1 TB\tPER HOUR\tNOTES\n"
+HEADER = "zone\tbuckets\tto-read-1-tb\tper-hour\tnotes\n"
 
 
 @pytest.mark.parametrize("person", [True, False], ids=["terminal", "pipe"])

@@ -72,7 +72,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("unstick", "a", "b"), "got unexpected extra argument (b)", "see `tpuctl unstick --help`"),
         (
             ("list", "-o", "jsn"),
-            "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `tsv`, `json`, `yaml`, `name`, `wide`",
+            "invalid value for `--output` / `-o`: `jsn` is not one of `table`, `wide`, `tsv`, `json`, `yaml`, `name`",
             "did you mean `json`?",
         ),
         (

@@ -88,7 +88,7 @@ def complete(console: Console, *words: str) -> list[str]:
 
 
 def test_completion_lists_commands_and_options(offline: Console) -> None:
-    assert complete(offline, "st") == ["status", "start", "stop"]
+    assert complete(offline, "st") == ["status", "start", "stop", "stacks"]
     assert complete(offline, "sandbox", "rese") == ["reset"]
     assert complete(offline, "up", "demo", "--ma") == [
         "--max-run-duration",
@@ -98,8 +98,8 @@ def test_completion_lists_commands_and_options(offline: Console) -> None:
         "--max-price",
     ]
     assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
-    assert complete(offline, "list", "-o", "") == ["table", "tsv", "json", "yaml", "name", "wide"]
-    assert complete(offline, "status", "-o", "") == ["table", "tsv", "json", "yaml", "name"]
+    assert complete(offline, "list", "-o", "") == ["table", "wide", "tsv", "json", "yaml", "name"]
+    assert complete(offline, "status", "-o", "") == ["table", "wide", "tsv", "json", "yaml", "name"]
     assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates", "max_price"]
 
 

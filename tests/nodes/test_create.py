@@ -81,7 +81,7 @@ def test_create_accepts_the_options_of_gcloud(tpuctl: Console, sandbox: Sandbox)
 
     tpuctl("create", "demo", "--zone", ZONE, *flags, "--no-wait")
 
-    node = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])
+    node = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])[0]
     assert node["schedulingConfig"] == {"preemptible": True}
     assert node["networkConfig"]["enableExternalIps"] is False
     assert node["serviceAccount"]["scope"] == ["a", "b"]

@@ -23,7 +23,7 @@ def clock() -> EventfulClock:
 
 
 def labels(tpuctl: Console, name: str = "demo") -> dict[str, str]:
-    found: dict[str, str] = json.loads(tpuctl("status", name, "-o", "json")[0]).get("labels", {})
+    found: dict[str, str] = json.loads(tpuctl("status", name, "-o", "json")[0])[0].get("labels", {})
     return found
 
 
@@ -48,7 +48,7 @@ def test_extend_moves_the_end(
 
     assert tpuctl("extend", "demo", *words) == (f"demo\t{ZONE}\t{end}\n", "", 0)
 
-    shown = json.loads(tpuctl("status", "demo", "-o", "json")[0])
+    shown = json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]
     kept = {key: value for key, value in before.items() if key != "tpuctl-expires"}
     assert shown.get("expires", "never") == end
     assert {key: value for key, value in shown["labels"].items() if key != "tpuctl-expires"} == {"run": "7", **kept}

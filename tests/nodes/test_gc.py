@@ -148,8 +148,8 @@ def test_queued_resources_are_deleted_with_their_nodes(tpuctl: Console, sandbox:
 
     assert (code, sorted(out.split())) == (0, [f"{ZONE}/b", f"{ZONE}/c", f"{ZONE}/failed"])
     assert f"left alone: `{ZONE}/two` (expired " in err
-    assert tpuctl("queue", "list", "-o", "name")[0] == "two\n"
-    assert tpuctl("list", "-o", "name")[0] == "d\ne\n"
+    assert tpuctl("queue", "list", "-o", "name")[0] == f"{ZONE}/two\n"
+    assert tpuctl("list", "-o", "name")[0] == f"{ZONE}/d\n{ZONE}/e\n"
 
 
 def test_waiting_requests_are_cancelled_after_a_limit(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -40,17 +40,18 @@ def fleet(sandbox: Sandbox) -> Sandbox:
 
 
 TABLE = """\
-NAME        ZONE           TYPE          STATE       HEALTH                WORKERS  AGE  TIER       NOTE
-preempted   us-central1-a  v5litepod-8   PREEMPTED                         1        3h   spot       \
+NAME        ZONE           TYPE          STATE       HEALTH                CHIPS  AGE  TIER       NOTE
+preempted   us-central1-a  v5litepod-8   PREEMPTED                             8  3h   spot       \
 preempted: `up` recreates it, `down` frees its quota
-queued      us-central1-a  v5litepod-16  READY       HEALTHY               4        3h   on-demand  \
+queued      us-central1-a  v5litepod-16  READY       HEALTHY                  16  3h   on-demand  \
 LOW_MEMORY on worker 1; of queued resource waiting
-calm        us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand
-serviced    us-central2-b  v4-8          READY       HEALTHY               1        3h   on-demand  maintenance in 5h
-stopped     us-central2-b  v4-8          STOPPED                           1        3h   on-demand
-terminated  us-central2-b  v4-8          TERMINATED                        1        3h   on-demand  \
+calm        us-central2-b  v4-8          READY       HEALTHY                   4  3h   on-demand
+serviced    us-central2-b  v4-8          READY       HEALTHY                   4  3h   on-demand  maintenance in 5h
+stopped     us-central2-b  v4-8          STOPPED                               4  3h   on-demand
+terminated  us-central2-b  v4-8          TERMINATED                            4  3h   on-demand  \
 terminated: `down` frees its quota
-sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW  1        3h   on-demand  libtpu died
+sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW      8  3h   on-demand  libtpu died
+7 nodes, 48 chips, 3 not READY, 1 not HEALTHY
 """
 
 
@@ -63,20 +64,25 @@ def test_list_on_a_terminal_shows_age_and_notes(tpuctl: Console, fleet: Sandbox,
 def test_list_in_a_pipe_has_tabs_and_absolute_times(tpuctl: Console, fleet: Sandbox) -> None:
     made = "2025-12-31T21:00:00Z"
     rows = [
-        ("preempted", "us-central1-a", "v5litepod-8", "PREEMPTED", "", "1", made, "spot",
+        ("preempted", "us-central1-a", "v5litepod-8", "PREEMPTED", "", "8", made, "spot",
          "preempted: `up` recreates it, `down` frees its quota"),
-        ("queued", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "4", made, "on-demand",
+        ("queued", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "16", made, "on-demand",
          "LOW_MEMORY on worker 1; of queued resource waiting"),
-        ("calm", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand", ""),
-        ("serviced", "us-central2-b", "v4-8", "READY", "HEALTHY", "1", made, "on-demand",
+        ("calm", "us-central2-b", "v4-8", "READY", "HEALTHY", "4", made, "on-demand", ""),
+        ("serviced", "us-central2-b", "v4-8", "READY", "HEALTHY", "4", made, "on-demand",
          "maintenance at 2026-01-01T05:00:00Z"),
-        ("stopped", "us-central2-b", "v4-8", "STOPPED", "", "1", made, "on-demand", ""),
-        ("terminated", "us-central2-b", "v4-8", "TERMINATED", "", "1", made, "on-demand",
+        ("stopped", "us-central2-b", "v4-8", "STOPPED", "", "4", made, "on-demand", ""),
+        ("terminated", "us-central2-b", "v4-8", "TERMINATED", "", "4", made, "on-demand",
          "terminated: `down` frees its quota"),
-        ("sick", "us-east5-a", "v6e-8", "READY", "UNHEALTHY_TENSORFLOW", "1", made, "on-demand", "libtpu died"),
+        ("sick", "us-east5-a", "v6e-8", "READY", "UNHEALTHY_TENSORFLOW", "8", made, "on-demand", "libtpu died"),
     ]  # fmt: skip
 
-    assert tpuctl("list") == ("".join("\t".join(row) + "\n" for row in rows), "", 0)
+    lines = "".join("\t".join(row) + "\n" for row in rows)
+    header = "name\tzone\ttype\tstate\thealth\tchips\tage\ttier\tnote\n"
+
+    assert tpuctl("list") == (lines, "", 0)
+    assert tpuctl("list", "-o", "tsv") == (header + lines, "", 0)
+    assert tpuctl("list", "-o", "tsv", "--no-header", terminal=True)[0] == lines
 
 
 def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -101,8 +107,8 @@ def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: 
 def test_list_with_zones_searches_only_these(
     tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], expected: str
 ) -> None:
-    assert tpuctl("ls", *arguments, "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
-    assert tpuctl(*arguments, "list", "-o", "name") == ("\n".join(expected.split()) + "\n", "", 0)
+    assert tpuctl("ls", *arguments, "--columns", "name") == ("\n".join(expected.split()) + "\n", "", 0)
+    assert tpuctl(*arguments, "list", "--columns", "name")[0].split() == expected.split()
 
 
 def test_list_ignores_a_configured_zone(tpuctl: Console, fleet: Sandbox) -> None:
@@ -130,20 +136,21 @@ def test_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox, 
     said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
     mark = ', "sandbox": true' if "TPUCTL_SANDBOX" in face else ""
     table = """\
-NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER       NOTE
-calm  us-central2-b  v4-8  READY  HEALTHY  1        3h   on-demand
-?     us-east5-a                                                    zone did not answer
+NAME  ZONE           TYPE  STATE  HEALTH   CHIPS  AGE  TIER       NOTE
+calm  us-central2-b  v4-8  READY  HEALTHY      4  3h   on-demand
+?     us-east5-a                                                  zone did not answer
+at least 1 node, 4 chips
 """
 
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)
-    assert tpuctl("list", "-o", "name") == ("calm\n", INCOMPLETE, 1)
+    assert tpuctl("list", "-o", "name") == ("us-central2-b/calm\n", INCOMPLETE, 1)
     assert tpuctl("list", "-o", "json")[1:] == (
         '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a did not answer", '
         '"exit_code": 1, "hint": "nodes in these zones are not shown; try again later", '
         '"id": "unavailable"}' + mark + "}\n",
         1,
     )
-    assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("calm\n", "", 0)
+    assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("us-central2-b/calm\n", "", 0)
 
 
 def test_list_on_a_terminal_names_ended_requests_with_quota(
@@ -157,14 +164,16 @@ def test_list_on_a_terminal_names_ended_requests_with_quota(
     )
 
     waiting = """\
-NAME   ZONE           TYPE  STATE                  WORKERS  TIER       NOTE
-later  us-central2-b  v4-8  WAITING_FOR_RESOURCES  1        on-demand  queued 0s, of queued resource waits
+NAME   ZONE           TYPE  STATE                  HEALTH  CHIPS  AGE  TIER       NOTE
+later  us-central2-b  v4-8  WAITING_FOR_RESOURCES              4       on-demand  queued 0s, of queued resource waits
+0 nodes, 0 chips, 1 request waiting
 """
 
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (waiting, f"{said}{footer}\n", 0)
     assert tpuctl("list", terminal=True, CI="1", NO_COLOR="1")[2] == 0
     assert tpuctl("list") == ("", "", 0)
-    assert tpuctl("list", "-o", "json", terminal=True)[0] == "[]\n"
+    (entry,) = json.loads(tpuctl("list", "-o", "json", terminal=True)[0])
+    assert (entry["kind"], entry["nodeId"], entry["state"]) == ("queuedResource", "later", "WAITING_FOR_RESOURCES")
     assert tpuctl("down", "us-central2-b/gone", "--yes")[2] == 0
     out, err, _ = tpuctl("list", terminal=True, NO_COLOR="1")
     assert (out.splitlines()[1].split()[:4], err) == (["later", "us-central2-b", "v4-8", "WAITING_FOR_RESOURCES"], said)
@@ -172,10 +181,8 @@ later  us-central2-b  v4-8  WAITING_FOR_RESOURCES  1        on-demand  queued 0s
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
 
 
-@pytest.mark.parametrize("words", [(), ("-o", "json"), ("-o", "name")], ids=["pipe", "json", "names"])
-def test_list_without_a_table_on_a_terminal_reads_nodes_only(
-    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("words", [(), ("-o", "tsv"), ("-o", "name")], ids=["pipe", "tsv", "names"])
+def test_list_of_lines_for_scripts_reads_nodes_only(tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]) -> None:
     sandbox.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
 
     tpuctl("list", *words, terminal=bool(words))
@@ -192,19 +199,41 @@ def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox:
     assert (out.count("calm"), err, code) == (1, NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else "", 0)
 
 
-def test_list_in_json_has_the_fields_of_the_api_and_four_more(
+def test_list_in_json_has_the_fields_of_the_api_and_more(
     tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
 ) -> None:
-    node = sandbox.add_node("calm", labels={"team": "vision"})
+    labels = {"team": "vision", "tpuctl-owner": "ada"}
+    node = sandbox.add_node("calm", zone="us-east5-b", acceleratorType="v6e-8", labels=labels, age=AGE)
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
-    expected = {**node, "nodeId": "calm", "zone": "us-central2-b", "project": "sandbox", "workers": 1, **mark}
+    expected = {
+        **node,
+        "kind": "node",
+        "nodeId": "calm",
+        "zone": "us-east5-b",
+        "project": "sandbox",
+        "workers": 1,
+        "chips": 8,
+        "tier": "on-demand",
+        "owner": "ada",
+        "created": "2025-12-31T21:00:00Z",
+        "ageSeconds": 10800,
+        "billing": {
+            "isBilled": True,
+            "billed": "chips",
+            "perHour": {"dollars": 21.6, "precision": "exact"},
+            "tier": "on-demand",
+            "since": "2025-12-31T21:00:00Z",
+            "note": "",
+        },
+        **mark,
+    }
 
     out, err, code = tpuctl("list", "-o", "json")
     in_yaml, _, _ = tpuctl("list", "--output=yaml")
     one, _, _ = tpuctl("describe", "calm", "-o", "json")
 
     assert (json.loads(out), err, code) == ([expected], "", 0)
-    assert json.loads(one) == expected
+    assert json.loads(one) == [expected]
     assert yaml.safe_load(in_yaml) == [expected]
 
 
@@ -216,11 +245,11 @@ def test_list_without_nodes_is_empty_in_each_format(tpuctl: Console) -> None:
 def test_list_takes_the_format_from_a_setting(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
 
-    assert tpuctl("list", TPUCTL_OUTPUT="name") == ("calm\n", "", 0)
+    assert tpuctl("list", TPUCTL_OUTPUT="name") == (f"{ZONE}/calm\n", "", 0)
     assert tpuctl("list", "-o", "table", TPUCTL_OUTPUT="name")[0].startswith("calm\tus-central2-b\tv4-8\tREADY")
     assert tpuctl("list", TPUCTL_OUTPUT="xml") == (
         "",
-        "error: TPUCTL_OUTPUT: `output` is `xml`: it must be one of table, tsv, json, yaml, name\n",
+        "error: TPUCTL_OUTPUT: `output` is `xml`: it must be one of table, wide, tsv, json, yaml, name\n",
         2,
     )
 
@@ -240,7 +269,7 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
 
     out, err, code = tpuctl("list", "--zone", f"{ZONE},us-west4-z", "-o", "name")
 
-    assert (out, code) == ("demo\n", 1)
+    assert (out, code) == (f"{ZONE}/demo\n", 1)
     assert "the list is incomplete: us-west4-z did not answer" in err
     assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
 

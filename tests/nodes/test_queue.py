@@ -62,6 +62,7 @@ demo-q  us-central1-a  v5litepod-16  spot         WAITING_FOR_RESOURCES  ≤5m  
 sus     us-central1-a  v5litepod-16  on-demand    SUSPENDED              ≤5m                    sus               \
 by the service; still holds quota for 16 chips
 sweep   us-central1-a  v5litepod-16  on-demand    WAITING_FOR_RESOURCES  ≤5m                    slice-0, slice-1
+5 queued resources, 96 chips, 5 not ACTIVE
 """
 
 
@@ -84,7 +85,9 @@ def test_queue_list_shows_every_request(tpuctl: Console, sandbox: Sandbox) -> No
         "demo-q", ZONE, "v5litepod-16", "spot", "WAITING_FOR_RESOURCES", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00Z",
         "demo", "",
     ]  # fmt: skip
-    assert tpuctl("queue", "ls", "-o", "name")[0].split() == ["bad", "best", "demo-q", "sus", "sweep"]
+    assert tpuctl("queue", "ls", "-o", "name")[0].split() == [
+        f"{ZONE}/{name}" for name in ("bad", "best", "demo-q", "sus", "sweep")
+    ]
     assert tpuctl("queue", "list", "--zone", "us-east5-a") == ("", "", 0)
 
 
@@ -126,7 +129,7 @@ def test_queue_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: San
 
     out, err, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1")
 
-    assert (out.splitlines()[-1].split(), code) == (["?", "us-east5-a", "zone", "did", "not", "answer"], 1)
+    assert (out.splitlines()[-2].split(), code) == (["?", "us-east5-a", "zone", "did", "not", "answer"], 1)
     assert "the list is incomplete: us-east5-a did not answer" in err
 
 
@@ -305,7 +308,7 @@ def test_cancel_leaves_a_node_that_the_request_does_not_own(tpuctl: Console, san
     sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16")
 
     assert tpuctl("queue", "cancel", "demo")[::2] == ("demo\n", 0)
-    assert tpuctl("list", "-o", "name")[0] == "demo\n"
+    assert tpuctl("list", "-o", "name")[0] == f"{ZONE}/demo\n"
 
 
 def test_cancel_of_several_nodes_needs_all_of_them(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -554,7 +557,7 @@ def test_refused_delete_looks_again(tpuctl: Console, sandbox: Sandbox, refusals:
     sandbox.fault("http-error", status=409, count=refusals, method="*.queuedResources.delete")
 
     assert tpuctl("down", "demo", "--yes")[2] == code
-    assert tpuctl("queue", "list", "-o", "name")[0] == ("" if code == 0 else "demo\n")
+    assert tpuctl("queue", "list", "-o", "name")[0] == ("" if code == 0 else f"{ZONE}/demo\n")
 
 
 def test_outage_after_the_delete_is_not_an_end(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -733,8 +736,10 @@ def test_status_without_a_node_shows_its_request(tpuctl: Console, sandbox: Sandb
     out, err, code = tpuctl("status", "demo", *zone)
 
     assert (out.splitlines()[0], err, code) == ("queued resource\tdemo-q", "", 0)
-    assert show(tpuctl, "status", "demo", *zone)["state"] == {"state": "WAITING_FOR_RESOURCES"}
-    assert tpuctl("status", "demo", *zone, "-o", "name") == ("demo-q\n", "", 0)
+    (found,) = show(tpuctl, "status", "demo", *zone)
+    assert (found["kind"], found["state"]) == ("queuedResource", "WAITING_FOR_RESOURCES")
+    assert tpuctl("status", "demo", *zone, "-o", "name") == (f"{ZONE}/demo-q\n", "", 0)
+    assert tpuctl("status", "demo", *zone, "-o", "tsv", "--no-header")[0].split("\t")[3] == "WAITING_FOR_RESOURCES"
     assert tpuctl("status", "other", *zone)[2] == 3
 
 
@@ -743,7 +748,8 @@ def test_status_of_a_node_shows_the_request_that_owns_it(tpuctl: Console, sandbo
     sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16", queued_resource="demo-q")
 
     assert tpuctl("status", "demo")[0].splitlines()[-1] == "queued\tdemo-q ACTIVE"
-    assert "queuedResourceId" not in show(tpuctl, "status", "demo")
+    (found,) = show(tpuctl, "status", "demo")
+    assert (found["kind"], found["billing"]["isBilled"]) == ("node", True)
 
 
 def test_history_shows_the_states_of_the_request(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -771,7 +777,9 @@ def test_list_names_the_limit_and_the_nodes_of_waiting_requests(tpuctl: Console,
 
     out = tpuctl("list", terminal=True, NO_COLOR="1")[0]
 
-    notes = {line.split()[0]: line.split("on-demand")[1].strip() for line in out.splitlines()[1:]}
+    *lines, total = out.splitlines()[1:]
+    notes = {line.split()[0]: line.split("on-demand")[1].strip() for line in lines}
+    assert total == "1 node, 4 chips, 2 requests waiting"
     assert notes == {
         "other": "",
         "demo": "queued 12m, valid until 2026-01-01T01:00:00Z",

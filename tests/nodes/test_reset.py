@@ -142,7 +142,7 @@ def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> No
         "creating v4-16 with tpu-ubuntu2204-base, spot: the old one is gone",
         "CREATING",
     ]
-    after = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])
+    after = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])[0]
     kept = ("acceleratorType", "runtimeVersion", "schedulingConfig", "tags", "description", "networkConfig")
     assert {key: after[key] for key in kept} == {key: before[key] for key in kept}
     assert after["labels"]["team"] == "vision"

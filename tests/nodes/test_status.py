@@ -60,7 +60,7 @@ cost         about $3.92 per hour, so far about $11.76 (list prices of 2026-08)
     piped, err, code = tpuctl("status", "trainer")
     assert (err, code) == ("", 0)
     assert piped.splitlines()[:2] == ["name\ttrainer", "zone\tus-central1-a"]
-    assert tpuctl("status", "trainer", "-o", "name") == ("trainer\n", "", 0)
+    assert tpuctl("status", "trainer", "-o", "name") == ("us-central1-a/trainer\n", "", 0)
 
 
 def test_status_of_several_nodes(tpuctl: Console, twins: Sandbox) -> None:

@@ -101,7 +101,7 @@ def test_lost_answer_makes_no_second_request(tpuctl: Console, sandbox: Sandbox) 
 
     assert (out, code) == ("demo\tREADY\n", 0)
     assert creates(sandbox) == 1
-    assert tpuctl("queue", "list", "-o", "name")[0] == "demo\n"
+    assert tpuctl("queue", "list", "-o", "name")[0] == f"{ZONE}/demo\n"
 
 
 def test_preempted_node_is_requested_again(tpuctl: Console, sandbox: Sandbox) -> None:

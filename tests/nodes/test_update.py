@@ -36,7 +36,7 @@ def node(sandbox: Sandbox) -> Sandbox:
 
 def fields(tpuctl: Console) -> dict[str, Any]:
     """Return the fields that can be changed, as the API has them."""
-    found = json.loads(tpuctl("status", "trainer", "-o", "json", "--show-metadata")[0])
+    found = json.loads(tpuctl("status", "trainer", "-o", "json", "--show-metadata")[0])[0]
     return {name: found[name] for name in ("labels", "tags", "metadata", "description") if name in found}
 
 

@@ -69,7 +69,7 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
 
     assert story(out) == [("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"), *MADE]
     assert (code, changes(sandbox)) == (0, ["delete", "create"])
-    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])["labels"]["team"] == "vision"
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["team"] == "vision"
 
 
 @one_face

@@ -86,6 +86,8 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "sync": None,
     "env": ("env", "demo"),
     "unstick": None,
+    "test": None,
+    "stacks": None,
     "ssh-config": ("ssh-config", "demo", "--print"),
     "ssh-key show": ("ssh-key", "show", "-o", "json"),
     "ssh-key renew": None,
@@ -168,7 +170,7 @@ def test_show_metadata_prints_metadata(planted: Console, name: str) -> None:
 
 
 def test_hidden_value_has_its_length(planted: Console) -> None:
-    node = json.loads(planted("status", "demo", "-o", "json")[0])
+    (node,) = json.loads(planted("status", "demo", "-o", "json")[0])
 
     assert node["metadata"] == {
         "startup-script": "<hidden: 38 bytes>",

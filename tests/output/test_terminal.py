@@ -14,8 +14,9 @@ from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName
-from tpuctl.nodes.rendering import NODE_HEADER, node_rows
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.output.progress import Progress
+from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, has_colors
 
 NAME = NodeName("p", "us-central2-b", "trainer")
@@ -68,23 +69,24 @@ NODES = [
 
 def test_table_has_a_header_on_a_terminal_only() -> None:
     person, pipe = terminal(is_terminal=True, environ={"NO_COLOR": "1"}), terminal()
+    layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
     for each in (person, pipe):
-        each.table(NODE_HEADER, node_rows(NODES, NOW))
+        layout.write(each, node_rows(NODES, NOW))
 
     assert out(person) == (
-        "NAME     ZONE           TYPE   STATE      HEALTH   WORKERS  AGE  TIER       NOTE\n"
-        "trainer  us-central2-b  v4-16  READY      HEALTHY  2        3h   on-demand\n"
-        "eval     us-central2-b  v4-8   PREEMPTED           1             spot       preempted: `up` recreat…\n"
+        "NAME     ZONE           TYPE   STATE      HEALTH   CHIPS  AGE  TIER       NOTE\n"
+        "trainer  us-central2-b  v4-16  READY      HEALTHY      8  3h   on-demand\n"
+        "eval     us-central2-b  v4-8   PREEMPTED               4       spot       preempted: `up` recreates…\n"
     )
     assert out(pipe) == (
-        "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t2\t2026-01-01T09:00:00Z\ton-demand\t\n"
-        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t1\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
+        "trainer\tus-central2-b\tv4-16\tREADY\tHEALTHY\t8\t2026-01-01T09:00:00Z\ton-demand\t\n"
+        "eval\tus-central2-b\tv4-8\tPREEMPTED\t\t4\t\tspot\tpreempted: `up` recreates it, `down` frees its quota\n"
     )
 
 
 def test_ten_thousand_rows_have_one_line_each() -> None:
     written = terminal(is_terminal=True)
-    written.table(NODE_HEADER, node_rows([node(f"n-{index}") for index in range(10_000)], NOW))
+    written.table(NODE_COLUMNS, node_rows([node(f"n-{index}") for index in range(10_000)], NOW))
 
     assert out(written).count("\n") == 10_001
 
@@ -274,7 +276,7 @@ def test_variables_decide_about_colors(environ: dict[str, str], in_pipe: bool, o
 
 def test_forced_colors_leave_data_alone() -> None:
     forced = terminal(environ={"FORCE_COLOR": "1"})
-    forced.table(NODE_HEADER, node_rows(NODES, NOW))
+    forced.table(NODE_COLUMNS, node_rows(NODES, NOW))
     forced.data({"a": 1}, OutputFormat.JSON)
     forced.warn("careful")
 

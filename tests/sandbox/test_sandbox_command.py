@@ -215,7 +215,7 @@ def test_reset_asks_for_confirmation_and_removes_the_sandbox(embedded: Console, 
         2,
     )
     assert embedded("sandbox", "reset", stdin="n\n") == ("", f"{question} [y/N] error: nothing was removed\n", 1)
-    assert embedded("list", "-o", "name")[0] == "a\n"
+    assert embedded("list", "--columns", "name")[0] == "a\n"
     assert embedded("sandbox", "reset", "--yes") == ("", "removed the sandbox\n", 0)
     assert embedded("sandbox", "reset", "--yes") == ("", "there was no sandbox\n", 0)
     assert embedded("list", "-o", "name") == ("", NEW, 0)
@@ -336,7 +336,7 @@ def test_reset_of_a_served_sandbox_keeps_the_server_usable(
 
     assert f"OVERRIDES_TPU={url}/" in tpuctl("sandbox", "env")
     assert tpuctl("list", "-o", "name", **there) == ""
-    assert tpuctl(*create, **there) == tpuctl("list", "-o", "name", TPUCTL_SANDBOX="1") == "demo\n"
+    assert tpuctl(*create, **there) == tpuctl("list", "--columns", "name", TPUCTL_SANDBOX="1") == "demo\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -107,7 +107,7 @@ def test_question_without_a_terminal_is_refused(environ: dict[str, str]) -> None
 
     assert (out, code) == ("", 2)
     assert err.splitlines()[-2].startswith("  hint: nothing was done; pass `--yes` to confirm")
-    assert shell("tpuctl status node-000 -o name", environ)[0] == "node-000\n"
+    assert shell("tpuctl status node-000 -o name", environ)[0] == "us-central2-b/node-000\n"
 
 
 def test_removed_working_directory_is_reported(environ: dict[str, str]) -> None:

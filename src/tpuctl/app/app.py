@@ -98,6 +98,7 @@ class App:
             self.invocation.environ,
             quiet=bool(self._flags.get("quiet")),
             shows_metadata=bool(self._flags.get("show_metadata")),
+            has_header=not self._flags.get("no_header"),
         )
 
     @cached_property
@@ -233,8 +234,14 @@ class App:
 
     @cached_property
     def format(self) -> OutputFormat:
-        """The output format."""
-        return OutputFormat(self.settings.text("output") or "table")
+        """The output format; `wide` is a table too."""
+        form = OutputFormat(self.settings.text("output") or "table")
+        return OutputFormat.TABLE if form is OutputFormat.WIDE else form
+
+    @property
+    def is_wide(self) -> bool:
+        """Return whether tables have all columns."""
+        return self.settings.text("output") == OutputFormat.WIDE
 
     @cached_property
     def clock(self) -> Clock:

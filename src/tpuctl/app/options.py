@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from dataclasses import field, fields
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial, update_wrapper, wraps
 from importlib import import_module
@@ -33,15 +33,18 @@ from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import escape_undecodable
+from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
 
+    from tpuctl.output.column_widths import Column
+    from tpuctl.output.tables import TableLayout
     from tpuctl.output.terminal import OutputFormat, Terminal
 
-FORMATS = ("table", "tsv", "json", "yaml", "name")
+FORMATS = ("table", "wide", "tsv", "json", "yaml", "name")
 
 
 class DurationType(click.ParamType[timedelta | str]):
@@ -162,6 +165,13 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         group=OptionGroup.OUTPUT,
         type=click.Choice(FORMATS),
         help="Output format. [default: table on a terminal]",
+    ),
+    _shared(
+        "--no-header",
+        group=OptionGroup.OUTPUT,
+        is_flag=True,
+        default=None,
+        help="Print tables without the line of headings.",
     ),
     _shared(
         "--timestamps",
@@ -301,6 +311,28 @@ def option(*names: str, **attributes: Any) -> Any:  # click's own signature
     """Declare an option of a command: a field of a frozen dataclass for `takes_options`."""
     missing = () if attributes.get("multiple") else False if attributes.get("is_flag") else None
     return field(default=attributes.pop("default", missing), metadata={"option": (names, attributes)})
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Which columns of a table are shown, and how its rows are sorted."""
+
+    columns: str | None = option(
+        "--columns",
+        group=OptionGroup.OUTPUT,
+        metavar="NAME,NAME",
+        help="Columns of the table, in this order, such as name,state; all for all of them. [default: most]",
+    )
+    sort: str | None = option(
+        "--sort",
+        group=OptionGroup.OUTPUT,
+        metavar="NAME,NAME",
+        help="Columns to sort by, such as age; -age for the oldest first. [default: zone and name]",
+    )
+
+    def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
+        """Return the layout of a table with these columns. Raises `InvalidInputError` for the name of another."""
+        return choose_columns(columns, self.columns, sort=self.sort, is_wide=app.is_wide)
 
 
 def takes_options(

@@ -16,7 +16,8 @@ from tpuctl.check.colocation import TB, Relation
 from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.names import region_of_zone
-from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled, text_width
+from tpuctl.output.column_widths import text_width
+from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import WantedNode

@@ -283,7 +283,7 @@ def sandbox_scenario(app: App, *, file: str) -> None:
 _ONLY_FOR = {
     "state": ("hang",),
     "health": ("unhealthy",),
-    "worker": ("missing-chip",),
+    "worker": ("missing-chip", "slow-chip", "collective-hangs"),
     "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late", "late-node", "fall-back"),
     "initiator": ("suspend",),
     "status": ("http-error",),
@@ -337,7 +337,7 @@ _ONLY_FOR = {
     group=OptionGroup.SELECTION,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Index of the worker for `missing-chip`. [default: 0]",
+    help="Index of the worker for missing-chip, slow-chip and collective-hangs. [default: 0]",
 )
 @grouped_option(
     "--times",
@@ -401,10 +401,11 @@ _ONLY_FOR = {
 def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
     """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
-    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, startup-slow, startup-fails, operation-error,
-    ssh-key-late. KIND of a queued resource: fall-back and survives-delete; with `--node` for its node: suspend, late-node. KIND
-    of an API call: drop-before and drop-after (the connection ends before or after the effect), already-exists (after the
-    effect of a create), http-error, slow, unauthenticated, quota (of creates). KIND of a zone: unreachable.
+    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, slow-chip, collective-hangs, startup-slow,
+    startup-fails, operation-error, ssh-key-late. KIND of a queued resource: fall-back and survives-delete; with `--node` for
+    its node: suspend, late-node. KIND of an API call: drop-before and drop-after (the connection ends before or after the
+    effect), already-exists (after the effect of a create), http-error, slow, unauthenticated, quota (of creates). KIND of a
+    zone: unreachable.
 
     \b
     Examples:

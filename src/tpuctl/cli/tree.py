@@ -38,6 +38,8 @@ _SECTIONS = {
         "run": ("tpuctl.workers.commands.run", "Run a command on all workers at once."),
         "scp": ("tpuctl.workers.commands.scp", "Copy files to or from all workers of a node."),
         "sync": ("tpuctl.workers.commands.sync", "Copy the files of a working tree to every worker."),
+        "test": ("tpuctl.workers.commands.test", "Test the chips of all workers: count, products, all-reduce."),
+        "stacks": ("tpuctl.workers.commands.stacks", "Show where the programs that hold the TPU are."),
         "env": ("tpuctl.workers.commands.env", "Print environment variables for training scripts (shell syntax)."),
         "unstick": ("tpuctl.workers.commands.unstick", "Find and terminate processes that hold the TPU on workers."),
         "ssh-config": (

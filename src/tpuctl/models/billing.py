@@ -141,6 +141,8 @@ def covering_grants(
     """Return the grant of each node that grants cover; a node that fits only in part is billed."""
     left = {grant: grant.chips for grant in grants if not grant.has_ended(today)}
     found: dict[NodeName, Grant] = {}
+    if not left:
+        return found
     for node in sorted(nodes, key=lambda node: node.created or datetime.max.replace(tzinfo=UTC)):
         kind, tier = node.accelerator, tiers[node.name]
         if kind is None or node.state.is_dead or node.is_preempted:

@@ -170,6 +170,11 @@ class Node:
         return find_accelerator_type(self.accelerator_type)
 
     @property
+    def chips(self) -> int | None:
+        """The number of chips, None if the type is not in the table."""
+        return self.accelerator.chips if self.accelerator else None
+
+    @property
     def runtime_version(self) -> str:
         """The image on the workers."""
         return self.raw.get("runtimeVersion") or ""
@@ -245,6 +250,9 @@ class Node:
     @property
     def symptoms(self) -> tuple[Symptom, ...]:
         """The symptoms, in the order of the API: oldest first."""
+        entries = self.raw.get("symptoms")
+        if not entries:
+            return ()
         return tuple(
             Symptom(
                 entry.get("symptomType", ""),
@@ -252,7 +260,7 @@ class Node:
                 entry.get("details", ""),
                 parse_timestamp(entry.get("createTime")),
             )
-            for entry in self.raw.get("symptoms") or ()
+            for entry in entries
         )
 
     @property

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.billing import Billing, billing_in, sum_dollars
 from tpuctl.nodes.garbage import freed_quota
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell
 
 if TYPE_CHECKING:
@@ -15,7 +16,17 @@ if TYPE_CHECKING:
     from tpuctl.nodes.garbage import GarbageItem
     from tpuctl.nodes.garbage_removal import RemovalResult
 
-GARBAGE_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "AGE", "QUOTA", "$/HOUR", "WHY")
+GARBAGE_COLUMNS = (
+    Column("name", Kind.NAME),
+    Column("zone"),
+    Column("type", Kind.TYPE),
+    Column("tier", Kind.WORD),
+    Column("state", Kind.STATE),
+    Column("age", Kind.TIME),
+    Column("quota", Kind.NUMBER),
+    Column("price", Kind.NUMBER, "$/HOUR"),
+    Column("why", Kind.TEXT),
+)
 _MOST_LINES = 20
 _MOST_NAMES = 3
 
@@ -40,8 +51,7 @@ def garbage_row(item: GarbageItem) -> tuple[Cell, ...]:
 
 
 def _price_cell(item: GarbageItem) -> Cell:
-    amount = item.per_hour.amount
-    if amount is not None:
+    if item.per_hour.amount is not None:
         return Cell(str(item.per_hour), plain=str(item.per_hour.to_json()["dollars"]))
     # Its disk is billed, at a price that is in no list.
     is_stopped = {billing_in(node.state) for node in item.group.nodes} <= {Billing.DISK, Billing.NOTHING}

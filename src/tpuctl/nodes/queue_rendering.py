@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.models.node import QueuedState, Tier
-from tpuctl.names import NodeName
+from tpuctl.models.billing import NOTHING, Billing
+from tpuctl.models.node import OWNER_LABEL, QueuedState, Tier
+from tpuctl.names import NodeName, natural_key
 from tpuctl.nodes.journal_entries import request_state_since
+from tpuctl.nodes.rendering import NODE_COLUMNS, age_cell, age_json, chip_words, chips_cell, count_words, label_words
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.cloud.tpu import TpuClient
@@ -22,7 +25,21 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.journal import Journal
 
-QUEUE_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "IN STATE", "VALID UNTIL", "NODES", "NOTE")
+# Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
+QUEUE_COLUMNS = (
+    Column("name", Kind.NAME),
+    Column("zone"),
+    Column("type", Kind.TYPE),
+    Column("tier", Kind.WORD),
+    Column("state", Kind.STATE),
+    Column("in-state", Kind.TIME),
+    Column("valid-until", Kind.TIME),
+    Column("nodes"),
+    Column("chips", Kind.NUMBER, is_wide=True),
+    Column("age", Kind.TIME, is_wide=True),
+    Column("labels", Kind.TEXT, is_wide=True),
+    Column("note", Kind.TEXT),
+)
 
 _REQUEST_STATE_STYLES = {
     QueuedState.ACTIVE: "green",
@@ -73,20 +90,19 @@ def request_rows(
             _begin_cell(begins.get(request.name), now),
             _end_cell(request, now),
             Cell(_node_list(request.node_ids)),
+            chips_cell(request.chips),
+            age_cell(request.created, now),
+            Cell(label_words(request.labels)),
             Cell(request_note(request), style="yellow"),
         )
         for request in requests
     ]
 
 
-def unreachable_request_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
-    """Return one row for each zone that did not answer."""
-    blank = Cell("?", style="yellow")
-    return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone did not answer", style="yellow")) for zone in zones]
-
-
 def _begin_cell(begin: StateBegin | None, now: datetime) -> Cell:
-    return Cell("") if begin is None else Cell(begin.lasted(now), plain=format_timestamp(begin.at))
+    if begin is None:
+        return Cell("")
+    return Cell(begin.lasted(now), plain=format_timestamp(begin.at), rank=(now - begin.at).total_seconds())
 
 
 def _end_cell(request: QueuedResource, now: datetime) -> Cell:
@@ -117,7 +133,7 @@ def request_note(request: QueuedResource) -> str:
     return "; ".join(parts)
 
 
-def request_json(request: QueuedResource, begin: StateBegin | None, project: str) -> dict[str, Any]:
+def request_json(request: QueuedResource, begin: StateBegin | None, project: str, now: datetime) -> dict[str, Any]:
     """Return the API's own fields, and those that users look for."""
     end = request.valid_until
     added: dict[str, Any] = {
@@ -132,6 +148,9 @@ def request_json(request: QueuedResource, begin: StateBegin | None, project: str
         # The creation is the earliest time at which the state may have begun.
         "stateSinceFrom": ("journal" if begin.is_from_journal else "creation") if begin else None,
         "heldChips": request.chips if request.state.is_dead else 0,
+        "chips": request.chips,
+        "owner": request.labels.get(OWNER_LABEL) or None,
+        **age_json(request.created, now),
     }
     return {**request.raw, **added}
 
@@ -201,37 +220,80 @@ def _moment(at: datetime, now: datetime) -> str:
     return f"{format_timestamp(at)} ({words})"
 
 
-def waiting_rows(
-    requests: Sequence[QueuedResource], existing: Collection[tuple[str, str]], now: datetime
-) -> list[tuple[Cell, ...]]:
-    """Return a row of `list` for each queued resource without a node. `existing` are zone and id of the nodes.
+def request_totals(requests: Sequence[QueuedResource]) -> str:
+    """Return the last line of a list: `3 queued resources, 96 chips, 2 not ACTIVE`."""
+    parts = [count_words(len(requests), "queued resource"), chip_words([request.chips for request in requests])]
+    waiting = sum(request.state is not QueuedState.ACTIVE for request in requests)
+    return ", ".join([*parts, f"{waiting:,} not ACTIVE"] if waiting else parts)
 
-    One that has ended is not shown here: `dead_request_line` has it.
+
+def waiting_requests(requests: Sequence[QueuedResource], nodes: Sequence[Node]) -> list[QueuedResource]:
+    """Return the queued resources that wait: without a node, and not ended. `dead_request_line` has those that ended."""
+    existing = {(node.name.zone, node.name.node_id) for node in nodes}
+    return [
+        request
+        for request in sorted(requests, key=lambda request: (request.zone, natural_key(request.queued_resource_id)))
+        if not request.state.is_dead and not any((request.zone, node_id) in existing for node_id in request.node_ids)
+    ]
+
+
+def waiting_json(request: QueuedResource, project: str, now: datetime) -> dict[str, Any]:
+    """Return a queued resource without a node for `list`, with the fields of a node; `kind` tells them apart.
+
+    `nodeId` is null if it requests several nodes: `nodeIds` has them.
     """
-    table: list[tuple[Cell, ...]] = []
-    for request in requests:
-        if request.state.is_dead or any((request.zone, node_id) in existing for node_id in request.node_ids):
-            continue
-        is_single = len(request.node_ids) == 1
-        age = format_duration(now - request.created) if request.created else ""
-        notes = [f"queued{f' {age}' if age else ''}"]
-        if request.valid_until:
-            notes.append(f"valid until {format_timestamp(request.valid_until)}")
-        if not is_single:
-            notes.append(f"{len(request.node_ids)} nodes: {_node_list(request.node_ids)}")
-        elif request.node_ids[0] != request.queued_resource_id:
-            notes.append(f"of queued resource {request.queued_resource_id}")
-        table.append(
-            (
-                Cell(request.node_ids[0] if is_single else request.queued_resource_id),
-                Cell(request.zone),
-                Cell(request.accelerator_type),
-                Cell(str(request.state), style=_REQUEST_STATE_STYLES.get(request.state, "yellow")),
-                Cell(""),
-                Cell(str(request.requested_node("").workers)),
-                Cell(""),
-                Cell(str(request.tier), style="dim" if request.tier is Tier.ON_DEMAND else ""),
-                Cell(", ".join(notes), style="yellow"),
-            )
-        )
-    return table
+    end = request.valid_until
+    return {
+        "kind": "queuedResource",
+        "name": request.name,
+        "queuedResourceId": request.queued_resource_id,
+        "nodeId": request.node_ids[0] if len(request.node_ids) == 1 else None,
+        "nodeIds": list(request.node_ids),
+        "zone": request.zone,
+        "project": project,
+        "state": str(request.state),
+        "acceleratorType": request.accelerator_type,
+        "runtimeVersion": request.requested_node(project).runtime_version,
+        "labels": dict(request.labels),
+        "workers": request.requested_node(project).workers,
+        "chips": request.chips,
+        "tier": str(request.tier),
+        "owner": request.labels.get(OWNER_LABEL) or None,
+        "createTime": request.raw.get("createTime"),
+        **age_json(request.created, now),
+        "validUntil": format_timestamp(end) if end else None,
+        "billing": {
+            "isBilled": False,
+            "billed": str(Billing.NOTHING),
+            "perHour": NOTHING.to_json(),
+            "tier": str(request.tier),
+            "since": None,
+            "note": "not billed",
+        },
+    }
+
+
+def waiting_row(request: QueuedResource, now: datetime) -> tuple[Cell, ...]:
+    """Return the row of `list` for a queued resource that waits."""
+    is_single = len(request.node_ids) == 1
+    age = format_duration(now - request.created) if request.created else ""
+    notes = [f"queued{f' {age}' if age else ''}"]
+    if request.valid_until:
+        notes.append(f"valid until {format_timestamp(request.valid_until)}")
+    if not is_single:
+        notes.append(f"{len(request.node_ids)} nodes: {_node_list(request.node_ids)}")
+    elif request.node_ids[0] != request.queued_resource_id:
+        notes.append(f"of queued resource {request.queued_resource_id}")
+    cells = {
+        "name": Cell(request.node_ids[0] if is_single else request.queued_resource_id),
+        "zone": Cell(request.zone),
+        "type": Cell(request.accelerator_type),
+        "state": Cell(str(request.state), style=_REQUEST_STATE_STYLES.get(request.state, "yellow")),
+        "chips": chips_cell(request.chips),
+        "tier": Cell(str(request.tier), style="dim" if request.tier is Tier.ON_DEMAND else ""),
+        "workers": Cell(str(request.requested_node("").workers)),
+        "owner": Cell(request.labels.get(OWNER_LABEL, "")),
+        "labels": Cell(label_words(request.labels)),
+        "note": Cell(", ".join(notes), style="yellow"),
+    }
+    return tuple(cells.get(column.name, Cell("")) for column in NODE_COLUMNS)

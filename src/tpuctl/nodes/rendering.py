@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
+from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
-from tpuctl.names import last_segment
+from tpuctl.names import last_segment, natural_key
 from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.output.column_widths import Column, Kind
+from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.app.app import App
+    from tpuctl.models.billing import Dollars
+    from tpuctl.names import NodeName
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.costs import NodeRate
+    from tpuctl.nodes.journal_entries import JournalEntries
     from tpuctl.output.terminal import Terminal
 
-NODE_HEADER = ("NAME", "ZONE", "TYPE", "STATE", "HEALTH", "WORKERS", "AGE", "TIER", "NOTE")
+# Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
+NODE_COLUMNS = (
+    Column("name", Kind.NAME),
+    Column("zone"),
+    Column("type", Kind.TYPE),
+    Column("state", Kind.STATE),
+    Column("health", Kind.WORD),
+    Column("chips", Kind.NUMBER),
+    Column("age", Kind.TIME),
+    Column("tier", Kind.WORD),
+    Column("workers", Kind.NUMBER, is_wide=True),
+    Column("owner", is_wide=True),
+    Column("price", Kind.NUMBER, "$/HOUR", is_wide=True),
+    Column("version", is_wide=True),
+    Column("expires", Kind.TIME, is_wide=True),
+    Column("labels", Kind.TEXT, is_wide=True),
+    Column("note", Kind.TEXT),
+)
 
 _NODE_STATE_STYLES = {
     NodeState.READY: "green",
@@ -33,44 +58,182 @@ _NODE_STATE_STYLES = {
 }
 
 
-def node_rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Cell, ...]]:
-    """Return one row for each node."""
-    table: list[tuple[Cell, ...]] = []
-    for node in nodes:
-        created = node.created
-        age = Cell(format_duration(now - created), plain=format_timestamp(created)) if created else Cell("")
-        health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-        table.append(
-            (
-                Cell(node.name.node_id),
-                Cell(node.name.zone),
-                Cell(node.accelerator_type),
-                Cell(str(node.state), style=_NODE_STATE_STYLES.get(node.state, "yellow")),
-                Cell(health, style=_health_style(node.health)),
-                Cell(str(node.workers)),
-                age,
-                Cell(str(node.tier), style="dim" if node.tier is Tier.ON_DEMAND else ""),
-                Cell(node_note(node, now), plain=node_note(node, None), style="yellow"),
-            )
-        )
-    return table
+def node_rows(
+    nodes: Sequence[Node], now: datetime, rates: Sequence[NodeRate] = (), *, is_wide: bool = True
+) -> list[tuple[Cell, ...]]:
+    """Return one row for each node.
+
+    `rates` are those of the same nodes; without them the prices are empty. Without `is_wide` so are all wide columns.
+    """
+    wide = [_NO_WIDE_CELLS] * len(nodes)
+    if is_wide:
+        prices = [dollars_cell(rate.per_hour) for rate in rates] or [_NO_CELL] * len(nodes)
+        wide = [_wide_cells(node, now, price) for node, price in zip(nodes, prices, strict=True)]
+    return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]
 
 
-def unreachable_rows(zones: Sequence[str]) -> list[tuple[Cell, ...]]:
-    """Return one row for each zone that did not answer."""
-    blank = Cell("?", style="yellow")
-    return [(blank, Cell(zone), *[Cell("")] * 6, Cell("zone did not answer", style="yellow")) for zone in zones]
+def _node_row(node: Node, now: datetime, wide: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    tier = node.tier
+    health = "" if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
+    return (
+        Cell(node.name.node_id),
+        Cell(node.name.zone),
+        Cell(node.accelerator_type),
+        Cell(str(node.state), style=_NODE_STATE_STYLES.get(node.state, "yellow")),
+        Cell(health, style=_health_style(node.health)),
+        chips_cell(node.chips),
+        age_cell(node.created, now),
+        Cell(str(tier), style="dim" if tier is Tier.ON_DEMAND else ""),
+        *wide,
+        _note_cell(node, now),
+    )
 
 
-def node_json(node: Node) -> dict[str, Any]:
-    """Return the API's own fields, and those that users look for: nodeId, zone, project, workers.
+def _note_cell(node: Node, now: datetime) -> Cell:
+    note = node_note(node, now)
+    # Only these have times, which are absolute in a pipe.
+    has_time = node.upcoming_maintenance is not None or EXPIRY_LABEL in node.labels
+    return Cell(note, node_note(node, None) if has_time else note, style="yellow")
+
+
+def _wide_cells(node: Node, now: datetime, price: Cell) -> tuple[Cell, ...]:
+    expires = node.expires
+    return (
+        Cell(str(node.workers)),
+        Cell(node.owner or ""),
+        price,
+        Cell(node.runtime_version),
+        Cell(format_duration(expires - now), format_timestamp(expires)) if expires else _NO_CELL,
+        Cell(label_words(node.labels)),
+    )
+
+
+_NO_CELL = Cell("")
+_NO_WIDE_CELLS = (_NO_CELL,) * sum(column.is_wide for column in NODE_COLUMNS)
+
+
+def chips_cell(chips: int | None) -> Cell:
+    """Return the cell of a number of chips, `?` if it is unknown."""
+    return Cell("?" if chips is None else str(chips))
+
+
+def age_cell(created: datetime | None, now: datetime) -> Cell:
+    """Return the cell of an age, empty if it is unknown."""
+    if created is None:
+        return _NO_CELL
+    age = now - created
+    return Cell(format_duration(age), plain=format_timestamp(created), rank=age.total_seconds())
+
+
+def dollars_cell(dollars: Dollars) -> Cell:
+    """Return the cell of an amount, `?` if it is unknown."""
+    return Cell(str(dollars), rank=None if dollars.amount is None else float(dollars.amount))
+
+
+def label_words(labels: Mapping[str, str]) -> str:
+    """Return labels as `KEY=VALUE,KEY=VALUE`."""
+    return ",".join(f"{key}={value}" for key, value in sorted(labels.items()))
+
+
+def unreachable_row(columns: Sequence[Column], zone: str) -> tuple[Cell, ...]:
+    """Return the row of a zone that did not answer, for a table with names, zones and notes."""
+    cells = {"name": Cell("?", style="yellow"), "zone": Cell(zone), "note": Cell("zone did not answer", style="yellow")}
+    return tuple(cells.get(column.name, _NO_CELL) for column in columns)
+
+
+def by_zone_and_name(node: Node) -> tuple[str, list[str | int]]:
+    """Return the key that nodes are sorted by: the zone, then the name, `sweep-2` before `sweep-10`."""
+    return node.name.zone, natural_key(node.name.node_id)
+
+
+def node_totals(nodes: Sequence[Node], requests: int = 0, *, is_complete: bool = True) -> str:
+    """Return the last line of a list: `200 nodes, 1,600 chips, 3 not READY`."""
+    parts = [
+        ("" if is_complete else "at least ") + count_words(len(nodes), "node"),
+        chip_words([node.chips for node in nodes]),
+    ]
+    others = sum(node.state is not NodeState.READY for node in nodes)
+    unhealthy = sum(node.state is NodeState.READY and node.health not in _FINE for node in nodes)
+    parts += [f"{others:,} not READY"] if others else []
+    parts += [f"{unhealthy:,} not HEALTHY"] if unhealthy else []
+    parts += [f"{count_words(requests, 'request')} waiting"] if requests else []
+    return ", ".join(parts)
+
+
+_FINE = frozenset({Health.HEALTHY, Health.HEALTH_UNSPECIFIED})
+
+
+def chip_words(counts: Sequence[int | None]) -> str:
+    """Return the sum of numbers of chips, of which some may be unknown: `1,600 chips`, `at least 8 chips`."""
+    return ("at least " if None in counts else "") + count_words(sum(filter(None, counts)), "chip")
+
+
+def count_words(count: int, word: str) -> str:
+    """Return a count with its word: `1 node`, `1,600 chips`."""
+    return f"{count:,} {word}{'' if count == 1 else 's'}"
+
+
+def node_json(node: Node, rate: NodeRate, now: datetime, *, since: datetime | None) -> dict[str, Any]:
+    """Return the API's own fields, and those that users look for (docs/list.md).
 
     A node with the label of its end also has `expires`, null if the label is not a time.
     """
     name = node.name
-    added = {"nodeId": name.node_id, "zone": name.zone, "project": name.project, "workers": node.workers}
     expires = {"expires": node.expires and format_timestamp(node.expires)} if EXPIRY_LABEL in node.labels else {}
-    return {**node.raw, **added, **expires}
+    return {
+        **node.raw,
+        "kind": "node",
+        "nodeId": name.node_id,
+        "zone": name.zone,
+        "project": name.project,
+        "workers": node.workers,
+        "chips": node.chips,
+        "tier": str(rate.tier),
+        "owner": node.owner,
+        **age_json(node.created, now),
+        "billing": billing_json(rate, since),
+        **expires,
+    }
+
+
+def age_json(created: datetime | None, now: datetime) -> dict[str, Any]:
+    """Return the creation as a time without fraction, which `jq`'s `fromdateiso8601` reads, and the age in seconds."""
+    if created is None:
+        return {"created": None, "ageSeconds": None}
+    return {"created": format_timestamp(created), "ageSeconds": int((now - created).total_seconds())}
+
+
+def billing_json(rate: NodeRate, since: datetime | None) -> dict[str, Any]:
+    """Return whether a node is billed now, for what, at which price, and since when."""
+    is_free = rate.billing is Billing.NOTHING or rate.grant is not None
+    return {
+        "isBilled": None if rate.billing is Billing.UNKNOWN else not is_free,
+        "billed": str(Billing.NOTHING if is_free else rate.billing),
+        "perHour": rate.per_hour.to_json(),
+        "tier": str(rate.tier),
+        "since": format_timestamp(since) if since and rate.billing is Billing.CHIPS and not is_free else None,
+        "note": rate.note,
+    }
+
+
+def nodes_json(
+    app: App,
+    nodes: Sequence[Node],
+    requests: Sequence[QueuedResource] = (),
+    entries: Callable[[NodeName], JournalEntries] | None = None,
+) -> list[dict[str, Any]]:
+    """Return the JSON of nodes.
+
+    `requests` are the queued resources that own some: they know the tiers. Without the `entries` of the journal a node counts
+    as billed since its creation.
+    """
+    from tpuctl.nodes.costs import CostFacts, billed_since, node_rates  # noqa: PLC0415  # not for tables
+
+    now = app.now()
+    facts = CostFacts(now, app.prices, entries or (lambda _: ()), requests, app.settings.grants())
+    rates = node_rates(nodes, facts)
+    begins = [billed_since(node, facts) for node in nodes] if entries else [node.created for node in nodes]
+    return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
 
 
 def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
@@ -169,32 +332,36 @@ def _health_style(health: Health) -> str:
     return "green" if health is Health.HEALTHY else "red"
 
 
-def nodes_view(nodes: Sequence[Node], now: datetime, *, is_list: bool = True) -> View:
+def nodes_view(app: App, nodes: Sequence[Node], *, is_list: bool = True) -> View:
     """Return the view of nodes that a command changed: name and state, or the whole nodes as JSON.
 
     Without `is_list` the JSON of one node is an object.
     """
-    values = [node_json(node) for node in nodes]
 
     def show(terminal: Terminal) -> None:
-        if terminal.is_interactive:
-            terminal.table(NODE_HEADER, node_rows(nodes, now))
+        if terminal.is_interactive or terminal.is_tsv:
+            layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
+            layout.write(terminal, node_rows(nodes, app.now(), is_wide=False))
         else:
-            terminal.table((), [(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
+            terminal.rows([(Cell(node.name.node_id), Cell(str(node.state))) for node in nodes])
 
-    return View(
-        value=lambda: values if is_list or len(values) != 1 else values[0],
-        names=lambda: [node.name.node_id for node in nodes],
-        text=show,
-    )
+    def value() -> Any:  # JSON
+        values = nodes_json(app, nodes)
+        return values if is_list or len(values) != 1 else values[0]
+
+    return View(value=value, names=lambda: node_labels(nodes), text=show)
 
 
-def expiry_view(nodes: Sequence[Node], now: datetime, *, is_list: bool) -> View:
+def node_labels(nodes: Sequence[Node]) -> list[str]:
+    """Return `ZONE/NAME` of each node."""
+    return [f"{node.name.zone}/{node.name.node_id}" for node in nodes]
+
+
+def expiry_view(app: App, nodes: Sequence[Node], *, is_list: bool) -> View:
     """Return the view of nodes whose end a command changed: name and end, or the whole nodes as JSON."""
-    values = [node_json(node) for node in nodes]
+    now = app.now()
 
     def show(terminal: Terminal) -> None:
-        header = ("NAME", "ZONE", "EXPIRES") if terminal.is_interactive else ()
         rows = [
             (
                 Cell(node.name.node_id),
@@ -206,13 +373,9 @@ def expiry_view(nodes: Sequence[Node], now: datetime, *, is_list: bool) -> View:
             )
             for node in nodes
         ]
-        terminal.table(header, rows)
+        terminal.table((Column("name", Kind.NAME), Column("zone"), Column("expires", Kind.TIME)), rows)
 
-    return View(
-        value=lambda: values if is_list or len(values) != 1 else values[0],
-        names=lambda: [node.name.node_id for node in nodes],
-        text=show,
-    )
+    return replace(nodes_view(app, nodes, is_list=is_list), text=show)
 
 
 def show_node(app: App, node: Node) -> None:
@@ -220,7 +383,7 @@ def show_node(app: App, node: Node) -> None:
     from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # `list` needs only the renderers
 
     refresh_ssh_entries(app, [node])
-    app.show(nodes_view([node], app.now(), is_list=False))
+    app.show(nodes_view(app, [node], is_list=False))
 
 
 def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
@@ -237,7 +400,7 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     refresh_ssh_entries(app, nodes)
     summarize_nodes(app, nodes)
     if nodes or not errors:
-        app.show(nodes_view(nodes, app.now(), is_list=len(results) > 1))
+        app.show(nodes_view(app, nodes, is_list=len(results) > 1))
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK

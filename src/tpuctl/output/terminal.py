@@ -6,14 +6,15 @@ import errno
 import io
 import os
 import sys
-import unicodedata
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self, TextIO
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import (
@@ -23,10 +24,12 @@ from tpuctl.escaping import (
     escape_unprintable,
     mask_metadata,
 )
+from tpuctl.output.column_widths import COLUMN_GAP, Column, Kind, fit_columns, shorten, text_width
 from tpuctl.output.github import GuardedStream, annotation
+from tpuctl.output.pager import pager_command, show_in_pager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from _typeshed import ReadableBuffer
 
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
 
 
 class OutputFormat(StrEnum):
-    """The output format of data. `table` prints tabs without a header if stdout is not a terminal."""
+    """The output format of data. `table` prints tabs without a header if stdout is not a terminal; `wide` has more columns."""
 
     TABLE = "table"
+    WIDE = "wide"
     TSV = "tsv"
     JSON = "json"
     YAML = "yaml"
@@ -46,7 +50,7 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StandardStreams:
-    """The three standard streams, whether each is a terminal, and the width of the terminal."""
+    """The three standard streams, whether each is a terminal, and the size of the terminal; height 0 is unlimited."""
 
     stdin: TextIO
     stdout: TextIO
@@ -55,6 +59,7 @@ class StandardStreams:
     stdout_is_terminal: bool = False
     stderr_is_terminal: bool = False
     width: int = 100
+    height: int = 0
 
     @classmethod
     def of_process(cls) -> StandardStreams:
@@ -77,18 +82,19 @@ class StandardStreams:
             stdin.isatty(),
             stdout.isatty(),
             stderr.isatty(),
-            _columns(),
+            *_terminal_size(),
         )
 
 
-def _columns() -> int:
-    """Return `COLUMNS`, else the width of the terminal, else 80, as shutil does, which takes 2 ms to import."""
-    with suppress(ValueError):
-        if (given := int(os.environ.get("COLUMNS", "0"))) > 0:
-            return given
+def _terminal_size() -> tuple[int, int]:
+    """Return `COLUMNS` and `LINES`, else the size of the terminal, else 80 and 24. shutil takes 2 ms to import."""
+    size = [0, 0]
     with suppress(OSError, ValueError, AttributeError):
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or 80  # type: ignore[union-attr]  # None if closed
-    return 80
+        size = list(os.get_terminal_size(sys.__stdout__.fileno()))  # type: ignore[union-attr]  # None if closed
+    for index, name in enumerate(("COLUMNS", "LINES")):
+        with suppress(ValueError):
+            size[index] = max(int(os.environ.get(name, "0")), 0) or size[index]
+    return size[0] or 80, size[1] or 24
 
 
 def _devnull() -> TextIO:
@@ -147,15 +153,27 @@ class Terminal:
     """Writes results, notes, questions and errors.
 
     All text is escaped here and all JSON is masked: control characters and newlines in a value have no effect on the terminal.
-    With `shows_metadata` metadata values are shown.
+    With `shows_metadata` metadata values are shown; without `has_header` tables have no headings.
     """
 
     def __init__(
-        self, streams: StandardStreams, environ: Mapping[str, str], *, quiet: bool = False, shows_metadata: bool = False
+        self,
+        streams: StandardStreams,
+        environ: Mapping[str, str],
+        *,
+        quiet: bool = False,
+        shows_metadata: bool = False,
+        has_header: bool = True,
     ) -> None:
         self.streams = streams
         self.quiet = quiet
         self.shows_metadata = shows_metadata
+        self.has_header = has_header
+        # Whether tables are written for `-o tsv`.
+        self.is_tsv = False
+        self._environ = environ
+        # Messages that are printed after the result that is being collected for the pager; None if none is.
+        self._held: list[str] | None = None
         self._may_ask = streams.stdin_is_terminal and not environ.get("CI")
         # Whether stderr can be redrawn: it is a terminal with cursor control.
         self.is_redrawn = streams.stderr_is_terminal and environ.get("TERM") != "dumb"
@@ -195,21 +213,65 @@ class Terminal:
         """Flush stdout."""
         self.streams.stdout.flush()
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table: columns with a header on a terminal, tabs without one elsewhere."""
-        width, colored = self.streams.width, self.colors_out
-        lines = column_lines(header, rows, width=width, colored=colored) if self.is_interactive else tab_lines(rows)
-        self._lay_out(lines)
+    def table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
+        """Write a table: columns with headings on a terminal, tabs without them elsewhere, tabs with them for `-o tsv`."""
+        if self.is_tsv:
+            self.tsv(header, rows)
+            return
+        if not self.is_interactive:
+            self._lay_out(tab_lines(rows))
+            return
+        lines, left_out = lay_out_columns(as_columns(header), rows, width=self.streams.width, colored=self.colors_out)
+        self._lay_out(lines[0 if self.has_header else 1 :])
+        if left_out:
+            names = ", ".join(column.name for column in left_out)
+            self.note(f"not shown, as the terminal is {self.streams.width} columns wide: {names}")
 
-    def tsv(self, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
-        """Write a header and a line for each row, with tabs, also to a terminal."""
-        self._lay_out(tab_lines([[Cell(name) for name in header], *rows]))
+    def tsv(self, header: Header, rows: Iterable[Sequence[Cell]]) -> None:
+        """Write the names of the columns and a line for each row, with tabs, also to a terminal."""
+        if self.has_header:
+            self._lay_out(tab_lines([[Cell(column.name) for column in as_columns(header)]]))
+        self._lay_out(tab_lines(rows))
+
+    def summary(self, line: str) -> None:
+        """Write a line about a whole table below it; only on a terminal, unless quiet."""
+        if self.is_interactive and not self.quiet:
+            self._lay_out([styled(line, "dim", colored=self.colors_out)])
+
+    def for_tsv(self) -> Terminal:
+        """Return a terminal that writes tables for `-o tsv`: as to a pipe, with the names of the columns."""
+        made = copy(self)
+        made.streams, made.is_tsv, made.colors_out = replace(self.streams, stdout_is_terminal=False), True, False
+        return made
+
+    @contextmanager
+    def paged(self) -> Iterator[None]:
+        """Collect what a block writes to stdout. Show it in the pager if it is longer than the screen, else write it."""
+        streams = self.streams
+        command = pager_command(self._environ) if streams.stdout_is_terminal and streams.height else None
+        if command is None or self._held is not None:
+            yield
+            return
+        collected, held = io.StringIO(), list[str]()
+        self.streams, self._held = replace(streams, stdout=collected), held
+        try:
+            yield
+        finally:
+            self.streams, self._held = streams, None
+            text = collected.getvalue()
+            is_long = text.count("\n") >= streams.height
+            with self.aside:
+                if not is_long or not show_in_pager(command, text, self._environ, streams.stdout):
+                    streams.stdout.write(text)
+                    streams.stdout.flush()
+            for message in held:
+                self._write_message(message)
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write details of one object, each with label, text and style."""
         cells = [(Cell(label), Cell(text, style=style)) for label, text, style in rows]
         if self.is_interactive:
-            lines = list(column_lines(("", ""), cells, width=None, colored=self.colors_out))[1:]
+            lines = column_lines(("", ""), cells, width=None, colored=self.colors_out)[1:]
         else:
             lines = list(tab_lines(cells))
         self._lay_out(lines)
@@ -240,9 +302,10 @@ class Terminal:
         if not self.quiet:
             self._print(lines)
 
-    def note_table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    def note_table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
         """Print a table for the user on stderr, unless quiet: what a question or a note is about."""
-        self.note(*column_lines(header, rows, width=self.streams.width, colored=False))
+        width = self.streams.width if self.streams.stderr_is_terminal else None
+        self.note(*column_lines(header, rows, width=width, colored=False))
 
     def warn(self, *lines: str) -> None:
         """Print a warning, also if quiet; in GitHub Actions as an annotation."""
@@ -352,72 +415,101 @@ class Terminal:
     def _print(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
         stamp = self.stamp() if self.stamp else ""
+        text = f"\n{stamp}".join(map(escape_unprintable, lines))
+        message = f"{stamp}{painted_label}{text}\n"
+        if self._held is None:
+            self._write_message(message)
+        else:
+            self._held.append(message)
+
+    def _write_message(self, message: str) -> None:
         with self.aside:
             if self._workflow and self._group:
                 self._workflow.send_command("group", escape_unprintable(self._group))
                 self._group = ""
-            text = f"\n{stamp}".join(map(escape_unprintable, lines))
-            self.streams.stderr.write(f"{stamp}{painted_label}{text}\n")
+            self.streams.stderr.write(message)
             self.streams.stderr.flush()
 
 
-_COLUMN_GAP = "  "
+class Cell(NamedTuple):
+    """One cell: its text on a terminal, its text in a pipe if that differs, and its style on a terminal.
 
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell: its text on a terminal, its text in a pipe if that differs, and its style on a terminal."""
+    `rank` is the number by which `--sort` orders it; None orders it by its text, numbers in it by their value.
+    """
 
     text: str
     plain: str | None = None
     style: str = ""
+    rank: float | None = None
+
+    @property
+    def as_plain(self) -> str:
+        """Its text in a pipe, unescaped."""
+        return self.text if self.plain is None else self.plain
+
+
+# The columns of a table. A title alone is a column of values; the last title alone is one of texts.
+Header = Sequence[Column | str]
+
+
+def as_columns(header: Header) -> list[Column]:
+    """Return the columns of a header."""
+    last = len(header) - 1
+    return [
+        Column(each.lower().replace(" ", "-"), Kind.TEXT if index == last else Kind.VALUE, each)
+        if isinstance(each, str)
+        else each
+        for index, each in enumerate(header)
+    ]
 
 
 def tab_lines(rows: Iterable[Sequence[Cell]]) -> Iterator[str]:
     """Yield a line for each row, with tabs between the cells. Tabs and newlines in a cell are escaped."""
     for row in rows:
-        yield "\t".join(escape_unprintable(cell.text if cell.plain is None else cell.plain) for cell in row)
+        yield "\t".join([escape_unprintable(cell[0] if cell[1] is None else cell[1]) for cell in row])
 
 
-def column_lines(
-    header: Sequence[str], rows: Sequence[Sequence[Cell]], *, width: int | None, colored: bool
-) -> Iterator[str]:
-    """Yield a header and a line for each row, in columns.
-
-    Columns that are empty in every row are omitted. The last column is truncated at `width`; the others never are.
-    """
-    used = (
-        [index for index in range(len(header)) if any(row[index].text for row in rows)] if rows else range(len(header))
-    )
-    texts = [[escape_unprintable(row[index].text) for index in used] for row in rows]
-    titles = [header[index] for index in used]
-    widths = [max(map(text_width, column)) for column in zip(titles, *texts, strict=True)]
-    yield styled(_line(titles, widths, width), "bold", colored=colored)
-    for row, cells in zip(rows, texts, strict=True):
-        if not colored:
-            yield _line(cells, widths, width)
-            continue
-        styles = [row[index].style for index in used]
-        yield _line(cells, widths, width, styles)
+def column_lines(header: Header, rows: Sequence[Sequence[Cell]], *, width: int | None, colored: bool) -> list[str]:
+    """Return a line of headings and a line for each row, in columns that fit the width."""
+    return lay_out_columns(as_columns(header), rows, width=width, colored=colored)[0]
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], width: int | None, styles: Sequence[str] = ()) -> str:
-    parts = []
-    room = width
-    for index, cell in enumerate(cells):
-        is_last = index == len(cells) - 1
-        shown = cell
-        # Only the last column is truncated. The terminal wraps a column that would be too narrow to read.
-        if is_last and room is not None and room >= 12 and text_width(cell) > room:
-            beginning = cell[: room - 1]
-            while text_width(beginning) > room - 1:
-                beginning = beginning[:-1]
-            shown = beginning + "…"
-        padding = "" if is_last else " " * (widths[index] - text_width(cell)) + _COLUMN_GAP
-        parts.append((styled(shown, styles[index], colored=True) if styles else shown) + padding)
-        if room is not None:
-            room -= widths[index] + len(_COLUMN_GAP)
-    return "".join(parts).rstrip()
+def lay_out_columns(
+    columns: Sequence[Column], rows: Sequence[Sequence[Cell]], *, width: int | None, colored: bool
+) -> tuple[list[str], list[Column]]:
+    """Return the lines of a table, and the columns that were left out although they have a text."""
+    texts = [[escape_unprintable(row[index][0]) for row in rows] for index in range(len(columns))]
+    used = [any(column) for column in texts]
+    widths = [
+        max(text_width(column.heading), max(map(text_width, own), default=0))
+        for column, own in zip(columns, texts, strict=True)
+    ]
+    shown = fit_columns(columns, widths, used, width) if width is not None else list(enumerate(widths))
+    laid_out = []
+    for index, room in shown:
+        column, own = columns[index], texts[index]
+        if room < widths[index]:
+            own = list(map(column.shortener(room), own))
+        own = [shorten(column.heading, room), *own]
+        styles = ["bold", *(row[index][2] for row in rows)] if colored else None
+        if used[index] or column.heading.strip():
+            laid_out.append(_padded(own, room, styles, is_right=column.kind is Kind.NUMBER))
+    lines = [(" " * COLUMN_GAP).join(parts).rstrip() for parts in zip(*laid_out, strict=True)]
+    kept = {index for index, _ in shown}
+    return lines, [column for index, column in enumerate(columns) if used[index] and index not in kept]
+
+
+def _padded(texts: Sequence[str], width: int, styles: Sequence[str] | None, *, is_right: bool) -> list[str]:
+    """Return the texts, padded to a width; the style of each does not color its padding."""
+    padding = [" " * (width - text_width(text)) for text in texts]
+    painted = texts if styles is None else [_painted(*pair) for pair in zip(texts, styles, strict=True)]
+    if is_right:
+        return [space + text for space, text in zip(padding, painted, strict=True)]
+    return [text + space for space, text in zip(padding, painted, strict=True)]
+
+
+def _painted(text: str, style: str) -> str:
+    return f"\x1b[{_STYLE_CODES[style]}m{text}\x1b[0m" if style and text else text
 
 
 _STYLE_CODES = {
@@ -434,18 +526,7 @@ _STYLE_CODES = {
 
 def styled(text: str, style: str, *, colored: bool) -> str:
     """Return the text in a style (`bold`, `red`, …) if colored; control characters and newlines in it are escaped."""
-    return (
-        f"\x1b[{_STYLE_CODES[style]}m{escape_unprintable(text)}\x1b[0m"
-        if colored and style and text
-        else escape_unprintable(text)
-    )
-
-
-def text_width(text: str) -> int:
-    """Return how many columns of a terminal the text occupies."""
-    if text.isascii():
-        return len(text)
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else not unicodedata.combining(char) for char in text)
+    return _painted(escape_unprintable(text), style if colored else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -461,23 +542,24 @@ class View:
 
 def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bool) -> None:
     """Write a result in one form. `sandbox`: it is from the sandbox, which JSON says."""
-    match form:
-        case OutputFormat.JSON | OutputFormat.YAML:
-            value = view.value()
-            if view.is_marked and sandbox:
-                mark = {"sandbox": True}
-                value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
-            terminal.data(value, form)
-        case OutputFormat.NAME if view.names is not None:
-            terminal.names(view.names())
-        case OutputFormat.TSV if view.tsv is not None:
-            view.tsv(terminal)
-        case _:
-            view.text(terminal)
+    with terminal.paged():
+        match form:
+            case OutputFormat.JSON | OutputFormat.YAML:
+                value = view.value()
+                if view.is_marked and sandbox:
+                    mark = {"sandbox": True}
+                    value = [{**entry, **mark} for entry in value] if isinstance(value, list) else {**value, **mark}
+                terminal.data(value, form)
+            case OutputFormat.NAME if view.names is not None:
+                terminal.names(view.names())
+            case OutputFormat.TSV:
+                (view.tsv or view.text)(terminal.for_tsv())
+            case _:
+                view.text(terminal)
 
 
 def table_view(
-    header: Sequence[str],
+    header: Header,
     rows: Sequence[Sequence[Cell]],
     *,
     value: Callable[[], Any],  # JSON

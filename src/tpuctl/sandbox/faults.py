@@ -49,6 +49,8 @@ class FaultKind(StrEnum):
     OPERATION_ERROR = "operation-error"
     MAINTENANCE = "maintenance"
     MISSING_CHIP = "missing-chip"
+    SLOW_CHIP = "slow-chip"
+    COLLECTIVE_HANGS = "collective-hangs"
     STARTUP_SLOW = "startup-slow"
     STARTUP_FAILS = "startup-fails"
     SSH_KEY_LATE = "ssh-key-late"
@@ -79,6 +81,8 @@ class Fault:
       service's message for that code).
     - maintenance: announced now, ongoing from `at` or `after` on, for `duration` (10 minutes).
     - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
+    - slow-chip: one chip of `worker` computes at half speed while the node is, or next is, READY.
+    - collective-hangs: `worker` takes part in no collective operation while the node is, or next is, READY.
     - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
     - startup-fails: startup scripts fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
@@ -118,7 +122,8 @@ class Fault:
 NODE_FAULT_KINDS = frozenset(
     {
         *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
-        *(FaultKind.MISSING_CHIP, FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
+        *(FaultKind.MISSING_CHIP, FaultKind.SLOW_CHIP, FaultKind.COLLECTIVE_HANGS),
+        *(FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
         *(FaultKind.SUSPEND, FaultKind.LATE_NODE),
     }
 )
@@ -165,7 +170,13 @@ def apply_fault(
             return _hide_until_later(timeline, fault, now) if owned and is_new else None
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
-        case FaultKind.MISSING_CHIP | FaultKind.STARTUP_SLOW | FaultKind.STARTUP_FAILS:
+        case (
+            FaultKind.MISSING_CHIP
+            | FaultKind.SLOW_CHIP
+            | FaultKind.COLLECTIVE_HANGS
+            | FaultKind.STARTUP_SLOW
+            | FaultKind.STARTUP_FAILS
+        ):
             return _change_ready_phases(timeline, now, **_ready_changes(fault))
         case _:
             return None
@@ -183,6 +194,10 @@ def _ready_changes(fault: Fault) -> dict[str, Any]:
     match fault.kind:
         case FaultKind.MISSING_CHIP:
             return {"lacks_chip": fault.worker}
+        case FaultKind.SLOW_CHIP:
+            return {"slow_chip": fault.worker}
+        case FaultKind.COLLECTIVE_HANGS:
+            return {"hanging_worker": fault.worker}
         case FaultKind.STARTUP_SLOW:
             return {"startup_delay": fault.duration.total_seconds() if fault.duration is not None else -1.0}
         case _:
@@ -613,6 +628,8 @@ _EFFECTS = {
     FaultKind.PREEMPT: "{node} is preempted",
     FaultKind.MAINTENANCE: "maintenance of {node} is announced, then lasts {lasts}",
     FaultKind.MISSING_CHIP: "worker {fault.worker} of {node} lacks a chip until a restart",
+    FaultKind.SLOW_CHIP: "a chip of worker {fault.worker} of {node} is slow until a restart",
+    FaultKind.COLLECTIVE_HANGS: "worker {fault.worker} of {node} takes part in no collective operation until a restart",
     FaultKind.STARTUP_SLOW: "the startup scripts of {node} {longer}",
     FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
     FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",

@@ -392,7 +392,7 @@ def _is_time(value: object) -> bool:
 
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
 _PHASE = Scalar(
-    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 11 and _is_time(row[0]) and type(row[1]) is str
+    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 13 and _is_time(row[0]) and type(row[1]) is str
 )
 _TIMELINE = ListOf(_PHASE)
 _TIME = Scalar("a time", _is_time)

@@ -307,7 +307,11 @@ def ssh_errors(result: RunResult) -> list[SshFailedError]:
 
 def worker_labels(results: Iterable[WorkerResult]) -> str:
     """Return the labels of workers, consecutive numbers as a range: `0-3,5`."""
-    names = [result.target.label for result in results]
+    return label_ranges([result.target.label for result in results])
+
+
+def label_ranges(names: Sequence[str]) -> str:
+    """Return labels of workers, consecutive numbers as a range."""
     if not all(name.isdigit() for name in names):
         return ", ".join(names)
     return ",".join(number_ranges(map(int, names)))

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.ssh.connection import Connection, Target
-    from tpuctl.workers.execution import RunDiagnosis, WorkerOutputStreams
+    from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.worker_jobs import Job
+    from tpuctl.workers.worker_session import OutputSink
 
 _RECONNECT_DELAYS = (0.5, 1.0, 2.0, 4.0)
 _LONGEST_WAIT = timedelta(seconds=5)
@@ -49,6 +50,7 @@ class RunRequest:
     """What the user wants to run, and the limits. None means no limit."""
 
     line: str = ""  # goes to the login shells of the workers unchanged
+    shown: str | None = None  # what `jobs` shows in place of a line that the user did not write
     environment: EnvironmentOptions = field(default_factory=EnvironmentOptions)
     job: str | None = None  # a name from the time without it
     folder: str | None = None  # on the workers
@@ -73,12 +75,13 @@ class RunRequest:
         """Return the request for `ssh/agent/job.py` on one worker, without the name of the job."""
         # The client enforces the limit of a command that it follows, counted from the beginning of the run.
         limit = self.timeout if self.detach else None
+        shown = self.line if self.shown is None else self.shown
         return {
             "token": token.encode(),
             "line": os.fsencode(self.line),
             "environment": {os.fsencode(key): os.fsencode(value) for key, value in environment.items()},
             "folder": self.folder,
-            "about": json.dumps({"command": self.line, "detached": self.detach}).encode(errors="surrogateescape"),
+            "about": json.dumps({"command": shown, "detached": self.detach}).encode(errors="surrogateescape"),
             "detach": self.detach,
             "merged": self.detach,
             "stdin": has_stdin,
@@ -96,7 +99,7 @@ class RemoteRunner:
         self,
         sessions: Sequence[WorkerSession],
         request: RunRequest,
-        streams: WorkerOutputStreams,
+        streams: OutputSink,
         *,
         interrupts: SignalPipe,
         why_gone: Callable[[Target], str | None],
@@ -579,7 +582,7 @@ class RunResult:
 def run_on_workers(
     targets: Sequence[Target],
     request: RunRequest,
-    streams: WorkerOutputStreams,
+    streams: OutputSink,
     *,
     environment: Callable[[Target], Mapping[str, str]],
     why_gone: Callable[[Target], str | None],
@@ -615,7 +618,7 @@ def job_name(now: datetime) -> str:
 def follow_on_workers(
     job: Job,
     others: Sequence[Target],
-    streams: WorkerOutputStreams,
+    streams: OutputSink,
     *,
     why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.names import parse_whole_number
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
 from tpuctl.ssh.answers import (
     JsonFields,
@@ -554,11 +555,22 @@ _NAMED = 3
 _ORDER = ("running", "lost", "signaled", "exited")
 
 
+# Names and order are a contract with scripts (docs/list.md).
+JOB_COLUMNS = (
+    Column("job", Kind.NAME),
+    Column("started", Kind.TIME),
+    Column("state", Kind.STATE),
+    Column("duration", Kind.TIME),
+    Column("kind", Kind.WORD),
+    Column("command", Kind.TEXT),
+)
+
+
 def jobs_view(listing: JobListing, nodes: str) -> View:
     """Return the view of a list of jobs."""
     rows = [job_row(job) for job in listing.jobs]
     return table_view(
-        ("JOB", "STARTED", "STATE", "DURATION", "KIND", "COMMAND"),
+        JOB_COLUMNS,
         rows,
         value=lambda: [job_json(job) for job in listing.jobs],
         names=lambda: [job.name for job in listing.jobs],

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.ssh.answers import MAX_BYTES, UnexpectedAnswerError, one_line, parse_decimal, preview
 from tpuctl.ssh.channel import AgentChannel, ClientFrame, WorkerFrame
@@ -20,12 +20,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.ssh.connection import Target
-    from tpuctl.workers.execution import WorkerOutputStreams
 
 # The worker frees disk space in steps of this size.
 _ACKNOWLEDGE_EVERY = 64 * 1024 * 1024
 # Three unanswered messages mean a dead connection: a preempted node is noticed within half a minute.
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+
+
+class OutputSink(Protocol):
+    """Takes what the workers of a run send, as it arrives."""
+
+    @property
+    def failure(self) -> OSError | None:
+        """Why no more output can be taken, which ends the run; None if it can."""
+
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
+        """Take a piece of a worker's output."""
+
+    def ended(self, target: Target) -> None:
+        """Take the end of a worker's output."""
+
+    def connected(self, count: int, total: int) -> None:
+        """Learn how many workers answer so far."""
+
+    def interrupted(self) -> None:
+        """Learn that the user has pressed Ctrl-C."""
+
+    def note(self, target: Target | None, text: str) -> None:
+        """Learn something about a worker, or about all for None."""
 
 
 class WorkerPhase(Enum):
@@ -114,7 +136,7 @@ class WorkerSession:
     """One worker of a run. `order` is the request for `ssh/agent/job.py`, `shared` the options of a shared connection."""
 
     def __init__(
-        self, target: Target, order: Mapping[str, Any], streams: WorkerOutputStreams, *, shared: tuple[str, ...]
+        self, target: Target, order: Mapping[str, Any], streams: OutputSink, *, shared: tuple[str, ...]
     ) -> None:
         self.target = target
         self.phase = WorkerPhase.WAITING

@@ -43,7 +43,7 @@ def workers(tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path) ->
 
 
 def nodes(tpuctl: Console) -> str:
-    return tpuctl("list", "-o", "name")[0]
+    return tpuctl("list", "--columns", "name")[0]
 
 
 def contents(folder: Path) -> dict[str, str]:

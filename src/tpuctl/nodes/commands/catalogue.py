@@ -7,21 +7,24 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.accelerators import check_accelerator_type, find_accelerator_type
-from tpuctl.app.options import cli_command
+from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.locate import incomplete_list_error
-from tpuctl.output.terminal import Cell, table_view
+from tpuctl.output.column_widths import Column, Kind
+from tpuctl.output.terminal import Cell, View, table_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.prices import Price
 
 
 @cli_command("types", is_short=True)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
-def types(app: App, *, accelerator_type: str | None) -> None:
+@takes_options(TableOptions, "table")
+def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> None:
     """List the accelerator types that zones offer, and their prices; with TYPE the zones that offer it.
 
     Prices are dollars per hour for the whole node, from a list with a date; spot prices change often, and `?` is unknown.
@@ -30,7 +33,9 @@ def types(app: App, *, accelerator_type: str | None) -> None:
     Examples:
       tpuctl types --zone us-central2-b
       tpuctl types v5litepod-16
+      tpuctl types v5litepod-16 --sort spot-price
     """
+    layout = table.layout(app, TYPE_COLUMNS)
     if accelerator_type is not None:
         check_accelerator_type(accelerator_type)
     catalogue = fetch_offers(app.client.accelerator_types, app.client.locations, app.project, app.zones)
@@ -47,24 +52,41 @@ def types(app: App, *, accelerator_type: str | None) -> None:
         raise NotFoundError(
             f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
         )
-    header = ("TYPE", "ZONE", "CHIPS", "WORKERS", "TOPOLOGY", "VERSION", "ON-DEMAND", "SPOT")
     prices = [
         tuple(app.prices.hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT))
         for zone, name in entries
     ]
     described = [_described(zone, name) for zone, name in entries]
     rows = [
-        tuple(Cell("" if value is None else str(value)) for value in (*entry.values(), *costs))
+        (*(Cell("" if value is None else str(value)) for value in entry.values()), *map(_price_cell, costs))
         for entry, costs in zip(described, prices, strict=True)
     ]
     values = [
         {**entry, "price": on_demand.to_json(), "spotPrice": spot.to_json()}
         for entry, (on_demand, spot) in zip(described, prices, strict=True)
     ]
-    names = dict.fromkeys(name for _, name in entries)
-    app.show(table_view(header, rows, value=lambda: values, names=lambda: names))
+    values, rows = layout.sort(values, rows)
+    names = dict.fromkeys(str(entry["acceleratorType"]) for entry in values)
+    app.show(View(value=lambda: values, names=lambda: names, text=lambda terminal: layout.write(terminal, rows)))
     if catalogue.unreachable:
         raise incomplete_list_error(catalogue.unreachable)
+
+
+# Names and order are a contract with scripts (docs/list.md).
+TYPE_COLUMNS = (
+    Column("type", Kind.NAME),
+    Column("zone"),
+    Column("chips", Kind.NUMBER),
+    Column("workers", Kind.NUMBER),
+    Column("topology", Kind.WORD),
+    Column("version"),
+    Column("price", Kind.NUMBER, "ON-DEMAND"),
+    Column("spot-price", Kind.NUMBER, "SPOT"),
+)
+
+
+def _price_cell(price: Price) -> Cell:
+    return Cell(str(price), rank=None if price.per_hour is None else float(price.per_hour))
 
 
 def _described(zone: str, name: str) -> dict[str, str | int | None]:

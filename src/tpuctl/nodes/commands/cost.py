@@ -14,6 +14,8 @@ from tpuctl.fan_out import fan_out
 from tpuctl.names import check_project
 from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
 from tpuctl.nodes.locate import queued_resources_or_none
+from tpuctl.nodes.rendering import by_zone_and_name, dollars_cell, node_labels
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     app.show(
         View(
             value=report.to_json,
-            names=lambda: [one.value for one in report.groups] if by else [cost.node.name.node_id for cost in costs],
+            names=lambda: [one.value for one in report.groups] if by else node_labels([cost.node for cost in costs]),
             text=lambda terminal: report.show(terminal, has_projects=len(projects) > 1),
         )
     )
@@ -97,7 +99,7 @@ class _ProjectNodes:
 
 def _fetch(app: App, project: str) -> _ProjectNodes:
     listing = app.client.list_nodes(project, app.zones)
-    nodes = tuple(sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id)))
+    nodes = tuple(sorted(listing.nodes, key=by_zone_and_name))
     # Only they know the nodes whose tier a node does not show.
     is_queued = any(node.queued_resource for node in nodes)
     requests = queued_resources_or_none(app.client, project, app.zones) if is_queued else ()
@@ -133,8 +135,25 @@ def _parse_projects(text: str) -> tuple[str, ...]:
     return projects
 
 
-_HEADER = ("NAME", "ZONE", "TYPE", "TIER", "STATE", "$/HOUR", "SINCE", "SO FAR", "BY THEN", "THEN", "NOTE")
-_SUM_HEADER = ("NODES", "$/HOUR", "SO FAR", "BY THEN")
+_AMOUNTS = (
+    Column("price", Kind.NUMBER, "$/HOUR"),
+    Column("so-far", Kind.NUMBER),
+    Column("by-then", Kind.NUMBER),
+)
+# Names and order are a contract with scripts (docs/list.md).
+_COLUMNS = (
+    Column("name", Kind.NAME),
+    Column("zone"),
+    Column("type", Kind.TYPE),
+    Column("tier", Kind.WORD),
+    Column("state", Kind.STATE),
+    _AMOUNTS[0],
+    Column("since", Kind.TIME),
+    *_AMOUNTS[1:],
+    Column("then", Kind.TIME),
+    Column("note", Kind.TEXT),
+)
+_PROJECT_COLUMN = Column("project")
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,10 +198,11 @@ class CostReport:
         if not self.costs:
             terminal.note("no nodes")
         elif self.by:
-            terminal.table((self.by.upper(), *_SUM_HEADER), _sum_rows(self.groups))
+            grouped = (Column(self.by, Kind.NAME), Column("nodes", Kind.NUMBER), *_AMOUNTS)
+            terminal.table(grouped, _sum_rows(self.groups))
         else:
-            header = ("PROJECT", *_HEADER) if has_projects else _HEADER
-            terminal.table(header, [self._row(cost, has_projects=has_projects) for cost in self.costs])
+            columns = (_PROJECT_COLUMN, *_COLUMNS) if has_projects else _COLUMNS
+            terminal.table(columns, [self._row(cost, has_projects=has_projects) for cost in self.costs])
         if terminal.is_interactive:
             if self.costs:
                 terminal.write("")
@@ -202,10 +222,10 @@ class CostReport:
             Cell(cost.node.accelerator_type),
             Cell(str(cost.tier)),
             Cell(str(cost.node.state)),
-            Cell(str(cost.per_hour)),
+            dollars_cell(cost.per_hour),
             since,
-            Cell(str(cost.so_far)),
-            Cell(str(cost.by_then)),
+            dollars_cell(cost.so_far),
+            dollars_cell(cost.by_then),
             then,
             Cell(cost.note, style="dim"),
         )
@@ -217,9 +237,9 @@ def _sum_rows(groups: Sequence[CostSum]) -> list[tuple[Cell, ...]]:
         (
             Cell(one.value or "(none)", plain=one.value),
             Cell(str(len(one.nodes))),
-            Cell(str(one.per_hour)),
-            Cell(str(one.so_far)),
-            Cell(str(one.by_then)),
+            dollars_cell(one.per_hour),
+            dollars_cell(one.so_far),
+            dollars_cell(one.by_then),
         )
         for one in groups
     ]

@@ -97,7 +97,7 @@ def command(
                 errors.append(error)
     if len(errors) == 1 and len(nodes) == 1:
         raise errors[0]
-    app.show(expiry_view(changed, app.now(), is_list=len(nodes) > 1))
+    app.show(expiry_view(app, changed, is_list=len(nodes) > 1))
     for failure in errors:
         app.show_error(failure)
     return worst_exit_code(failure.exit_code for failure in errors) if errors else ExitCode.OK

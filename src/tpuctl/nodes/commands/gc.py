@@ -217,7 +217,7 @@ def _examine(app: App, groups: Sequence[ResourceGroup]) -> Mapping[NodeName, Idl
 def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResult] = ()) -> None:
     """Show what would be deleted; with results what was deleted. JSON has also what is left alone."""
     from tpuctl.nodes.garbage_removal import RemovalOutcome  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.garbage_rendering import GARBAGE_HEADER, garbage_json, garbage_row  # noqa: PLC0415  # as above
+    from tpuctl.nodes.garbage_rendering import GARBAGE_COLUMNS, garbage_json, garbage_row  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     by_label = {result.item.group.label: result for result in results}
@@ -227,7 +227,7 @@ def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResul
 
     def show(terminal: Terminal) -> None:
         if shown or not terminal.is_interactive:
-            terminal.table(GARBAGE_HEADER, [garbage_row(item) for item in shown])
+            terminal.table(GARBAGE_COLUMNS, [garbage_row(item) for item in shown])
 
     app.show(
         View(

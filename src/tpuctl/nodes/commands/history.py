@@ -16,6 +16,7 @@ from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, usable_spans
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
 if TYPE_CHECKING:
@@ -77,9 +78,11 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
             when = f" in the last {format_duration(since)}" if isinstance(since, timedelta) else ""
             terminal.note(f"the journal has no entry of `{name.node_id}`{when}")
         elif not terminal.is_interactive:
-            terminal.table((), _timeline_plain_rows(found, now))
+            terminal.table(_COLUMNS, _timeline_plain_rows(found, now))
         else:
-            terminal.table(_HEADER, _timeline_rows(found, now, width=terminal.streams.width))
+            terminal.table(
+                (*_COLUMNS[:-1], _BAR_COLUMN, _COLUMNS[-1]), _timeline_rows(found, now, width=terminal.streams.width)
+            )
             terminal.write("")
             totals = _timeline_totals(entries, now, since=begin)
             if begin is None:
@@ -124,7 +127,14 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
     return found[0]
 
 
-_HEADER = ("TIME (UTC)", "WHAT", "FOR", "", "WHY")
+_COLUMNS = (
+    Column("time", Kind.TIME, "TIME (UTC)"),
+    Column("what", Kind.STATE),
+    Column("for", Kind.TIME),
+    Column("why", Kind.TEXT),
+)
+# To scale; only on a terminal.
+_BAR_COLUMN = Column("bar", Kind.TIME, " ")
 
 _GONE = "gone"
 _STATE_STYLES = {

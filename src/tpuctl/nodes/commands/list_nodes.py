@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from tpuctl.app.options import FORMATS, cli_command
+from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import incomplete_list_error, queued_resources_or_none
-from tpuctl.nodes.rendering import NODE_HEADER, dead_request_line, node_json, node_rows, unreachable_rows
-from tpuctl.output.terminal import Cell, OutputFormat, View
+from tpuctl.nodes.locate import incomplete_list_error, list_requests, queued_resources_or_none
+from tpuctl.nodes.rendering import (
+    NODE_COLUMNS,
+    by_zone_and_name,
+    dead_request_line,
+    node_labels,
+    node_rows,
+    node_totals,
+    nodes_json,
+    unreachable_row,
+)
+from tpuctl.output.terminal import OutputFormat, View
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,93 +30,89 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.costs import NodeRate
+    from tpuctl.output.tables import Row
     from tpuctl.output.terminal import Terminal
-
-
-_WIDE = "wide"
-
-
-class _ListFormat(click.Choice[str]):
-    """The output format; `wide` is a table with more columns, which only this command has."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format."""
-        form = super().convert(value, param, ctx)
-        if form != _WIDE:
-            return form
-        click.get_current_context().meta[_WIDE] = True
-        return OutputFormat.TABLE
 
 
 @cli_command("list", is_short=True)
 @selection_options()
-def command(app: App, *, selection: GivenSelection) -> None:
+@takes_options(TableOptions, "table")
+def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
     """List nodes in all zones of the project, or those that match.
 
-    Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer. On a
-    terminal, queued resources without a node have rows too; elsewhere there are only nodes: use `tpuctl queue list`. With
-    `-o wide` a table also shows dollars per hour.
+    Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
+    Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
+    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour.
 
     \b
     Examples:
       tpuctl list
       tpuctl list --zone us-central2-b,us-central1-a
-      tpuctl list -o wide
       tpuctl list 'sweep-*' --older-than 2d
+      tpuctl list -o wide --sort -price
+      tpuctl list --columns name,state,age,labels
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
-    is_wide = bool(click.get_current_context().meta.get(_WIDE))
+    layout, form = table.layout(app, NODE_COLUMNS), app.format
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
         from tpuctl.nodes.commands.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
 
         listing, requests = narrow_listing(app, chosen, listing, requests)
-    nodes = sorted(listing.nodes, key=lambda node: (node.name.zone, node.name.node_id))
+    nodes = sorted(listing.nodes, key=by_zone_and_name)
+    waiting = _waiting_requests(app, nodes, requests)
+    items: list[Node | _WaitingRequest] = [*nodes, *waiting]
+    rows: list[Row] = []
+    if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
+        rates = _rates(app, nodes, requests) if layout.needs("price") else ()
+        rows = [*node_rows(nodes, app.now(), rates, is_wide=layout.has_wide), *(one.row for one in waiting)]
+        items, rows = layout.sort(items, rows)
+
+    found = [item for item in items if not isinstance(item, _WaitingRequest)]
+
+    def value() -> list[dict[str, Any]]:
+        made = iter(nodes_json(app, found, requests))
+        return [item.value if isinstance(item, _WaitingRequest) else next(made) for item in items]
 
     def show(terminal: Terminal) -> None:
-        table = node_rows(nodes, app.now())
-        if requests:
-            from tpuctl.nodes.queue_rendering import waiting_rows  # noqa: PLC0415  # most projects have no queued resources
-
-            table += waiting_rows(requests, {(node.name.zone, node.name.node_id) for node in nodes}, app.now())
-        if terminal.is_interactive:
-            table += unreachable_rows(listing.unreachable)
-        if is_wide and table:
-            rates = [*_hourly_rates(app, nodes, requests), *[""] * (len(table) - len(nodes))]
-            wide = [(*row[:-1], Cell(rate), row[-1]) for row, rate in zip(table, rates, strict=True)]
-            terminal.table((*NODE_HEADER[:-1], "$/HOUR", NODE_HEADER[-1]), wide)
-        elif table or not terminal.is_interactive:
-            terminal.table(NODE_HEADER, table)
+        missing = [unreachable_row(NODE_COLUMNS, zone) for zone in listing.unreachable]
+        shown = [*rows, *missing] if terminal.is_interactive else rows
+        if shown or not terminal.is_interactive:
+            layout.write(terminal, shown)
+            terminal.summary(node_totals(nodes, len(waiting), is_complete=not missing))
         else:
             matching = f" match: {chosen}" if chosen else ""
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
         if line := dead_request_line(requests):
             terminal.note(line)
 
-    app.show(
-        View(
-            value=lambda: [node_json(node) for node in nodes],
-            names=lambda: [node.name.node_id for node in nodes],
-            text=show,
-        )
-    )
+    app.show(View(value=value, names=lambda: node_labels(found), text=show))
     if listing.unreachable:
         raise incomplete_list_error(listing.unreachable)
 
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
-    """Return the nodes, and for a table on a terminal the queued resources, listed at the same time."""
-    shows_requests = app.terminal.is_interactive and app.format is OutputFormat.TABLE
+    """Return the nodes, and for a table on a terminal or for JSON the queued resources, listed at the same time."""
     client, project, zones = app.client, app.project, app.zones
-    if not shows_requests:
+    is_table = app.terminal.is_interactive and app.format is OutputFormat.TABLE
+    is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
+    if not is_table and not is_json:
         return client.list_nodes(project, zones), ()
     requests: list[QueuedResource] = []
 
     def list_them(kind: str) -> NodeListing | None:
         if kind == "nodes":
             return client.list_nodes(project, zones)
-        requests.extend(queued_resources_or_none(client, project, zones))
+        try:
+            listing = list_requests(client, project, zones)
+        except TpuctlError as error:
+            # Some users may list nodes only: on a terminal queued resources are only extra information.
+            if is_json:
+                app.terminal.warn(f"the list has no queued resources: {error.message}")
+            return None
+        requests.extend(listing.queued_resources)
         return None
 
     nodes, _ = fan_out(list_them, ("nodes", "requests"), limit=2)
@@ -117,19 +122,35 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     return listing, tuple(requests)
 
 
-def _hourly_rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[str]:
-    """Return the dollars per hour of each node, and note where the prices are from."""
-    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only for `-o wide`
+def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
+    """Return what each node costs, and note where the prices are from."""
+    from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.
         requests = queued_resources_or_none(app.client, app.project, app.zones)
     prices = app.prices
-    facts = CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants())
     app.terminal.note(f"dollars per hour: {prices}")
-    return [str(cost.per_hour) for cost in node_costs(nodes, facts)]
+    return node_rates(nodes, CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants()))
 
 
-for _option in command.params:
-    if _option.name == "output":
-        _option.type = _ListFormat((*FORMATS, _WIDE))
+@dataclass(frozen=True, slots=True)
+class _WaitingRequest:
+    """A queued resource that waits for its nodes, as a table and as JSON show it."""
+
+    row: Row
+    value: dict[str, Any]
+
+
+def _waiting_requests(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[_WaitingRequest]:
+    if not requests:
+        return []
+    from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # most projects have no queued resources
+
+    waiting, now = queue_rendering.waiting_requests(requests, nodes), app.now()
+    return [
+        _WaitingRequest(
+            queue_rendering.waiting_row(request, now), queue_rendering.waiting_json(request, app.project, now)
+        )
+        for request in waiting
+    ]

@@ -11,11 +11,13 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
     DurationType,
     LazyGroup,
+    TableOptions,
     cli_command,
     dry_run_option,
     events_option,
     force_lease_option,
     no_wait_option,
+    takes_options,
     timeout_option,
     yes_option,
 )
@@ -23,6 +25,7 @@ from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.names import natural_key
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.request_steps import RequestGoal, why_not_retried
 
@@ -61,7 +64,8 @@ _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_
 
 
 @cli_command("list", is_short=True)
-def queue_list(app: App) -> None:
+@takes_options(TableOptions, "table")
+def queue_list(app: App, *, table: TableOptions) -> None:
     """List the queued resources in all zones of the project. The exit code is 1 if a zone did not answer.
 
     IN STATE counts from the time at which tpuctl first saw the state, or with ≤ from the creation: the API has no other time.
@@ -74,19 +78,25 @@ def queue_list(app: App) -> None:
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import incomplete_list_error, list_requests  # noqa: PLC0415  # as above
-    from tpuctl.nodes.rendering import dead_request_line  # noqa: PLC0415  # as above
+    from tpuctl.nodes.rendering import dead_request_line, unreachable_row  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
+    layout = table.layout(app, queue_rendering.QUEUE_COLUMNS)
     listing = list_requests(app.client, app.project, app.zones)
-    requests = sorted(listing.queued_resources, key=lambda request: (request.zone, request.queued_resource_id))
+    requests = sorted(
+        listing.queued_resources, key=lambda request: (request.zone, natural_key(request.queued_resource_id))
+    )
     begins = {request.name: queue_rendering.state_begin(app.journal, request, app.project) for request in requests}
 
+    rows = queue_rendering.request_rows(requests, begins, now := app.now())
+    requests, rows = layout.sort(requests, rows)
+
     def show(terminal: Terminal) -> None:
-        table = queue_rendering.request_rows(requests, begins, app.now())
-        if terminal.is_interactive:
-            table += queue_rendering.unreachable_request_rows(listing.unreachable)
-        if table or not terminal.is_interactive:
-            terminal.table(queue_rendering.QUEUE_HEADER, table)
+        missing = [unreachable_row(layout.columns, zone) for zone in listing.unreachable]
+        shown = [*rows, *missing] if terminal.is_interactive else rows
+        if shown or not terminal.is_interactive:
+            layout.write(terminal, shown)
+            terminal.summary(queue_rendering.request_totals(requests))
         else:
             terminal.note(f"no queued resources in {', '.join(app.zones) or 'any zone'} of project {app.project}")
         if terminal.is_interactive and (line := dead_request_line(requests)):
@@ -95,9 +105,9 @@ def queue_list(app: App) -> None:
     app.show(
         View(
             value=lambda: [
-                queue_rendering.request_json(request, begins[request.name], app.project) for request in requests
+                queue_rendering.request_json(request, begins[request.name], app.project, now) for request in requests
             ],
-            names=lambda: [request.queued_resource_id for request in requests],
+            names=lambda: [request.short_name for request in requests],
             text=show,
         )
     )
@@ -133,7 +143,7 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | 
         terminal.details([*rows, *(queue_rendering.error_details(error) if error else ())])
 
     def value() -> dict[str, Any]:
-        found = queue_rendering.request_json(request, begin, project)
+        found = queue_rendering.request_json(request, begin, project, app.now())
         if nodes is not None:
             found["nodes"] = [
                 {"nodeId": node_id, "state": str(nodes[node_id].state) if node_id in nodes else None}

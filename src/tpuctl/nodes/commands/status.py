@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import cli_command
@@ -10,7 +9,9 @@ from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectErro
 from tpuctl.models.node import Node
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import find_request, incomplete_list_error
-from tpuctl.nodes.rendering import node_details, node_json, nodes_view
+from tpuctl.nodes.node_guard import describe_guard
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
+from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.selection import Selection
-    from tpuctl.output.terminal import Terminal
+    from tpuctl.output.terminal import Cell, Terminal
 
 
 @cli_command("status", is_short=True)
@@ -28,14 +29,14 @@ if TYPE_CHECKING:
 def command(app: App, *, selection: GivenSelection) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
-    A node that does not exist yet is shown by the queued resource that requests it.
+    A node that does not exist yet is shown by the queued resource that requests it. JSON is always an array.
 
     \b
     Examples:
       tpuctl status trainer
       tpuctl status us-central2-b/trainer -o yaml
       tpuctl status --mine --state READY
-      test "$(tpuctl status trainer -o json | jq -r .health)" = HEALTHY
+      test "$(tpuctl status trainer -o json | jq -r '.[0].health')" = HEALTHY
     """
     found, silent = _find_all(app, selection.parse(app))
 
@@ -45,13 +46,20 @@ def command(app: App, *, selection: GivenSelection) -> None:
                 terminal.write("")
             terminal.details(_details(app, each))
 
-    nodes_found = [each for each in found if isinstance(each, Node)]
-    if len(nodes_found) == len(found):
-        app.show(replace(nodes_view(nodes_found, app.now(), is_list=False), text=show))
-    else:
-        values = [_json(app, each) for each in found]
-        names = [each.name.node_id if isinstance(each, Node) else each.queued_resource_id for each in found]
-        app.show(View(value=lambda: values if len(values) > 1 else values[0], names=lambda: names, text=show))
+    def show_rows(terminal: Terminal) -> None:
+        layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
+        layout.write(terminal, [row for each in found for row in _rows(app, each)])
+
+    app.show(
+        View(
+            value=lambda: [value for each in found for value in _json(app, each)],
+            names=lambda: [
+                f"{each.name.zone}/{each.name.node_id}" if isinstance(each, Node) else each.short_name for each in found
+            ],
+            text=show,
+            tsv=show_rows,
+        )
+    )
     if silent:
         raise incomplete_list_error(silent)
 
@@ -94,6 +102,8 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
     if isinstance(found, Node):
         yield from node_details(found, app.now())
         request = _owner(app, found)
+        if guard := describe_guard(app.journal.entries(found.name), found, app.now()):
+            yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
         if request:
             yield "queued", f"{request.queued_resource_id} {request.state}", ""
@@ -123,9 +133,19 @@ def _owner(app: App, node: Node) -> QueuedResource | None:
         return None
 
 
-def _json(app: App, found: Node | QueuedResource) -> dict[str, Any]:
+def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
+    """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
-        return node_json(found)
-    from tpuctl.nodes.queue_rendering import request_json, state_begin  # noqa: PLC0415  # most nodes exist
+        request = _owner(app, found)
+        return nodes_json(app, [found], (request,) if request else (), app.journal.entries)
+    from tpuctl.nodes.queue_rendering import waiting_json  # noqa: PLC0415  # most nodes exist
 
-    return request_json(found, state_begin(app.journal, found, app.project), app.project)
+    return [waiting_json(found, app.project, app.now())]
+
+
+def _rows(app: App, found: Node | QueuedResource) -> list[tuple[Cell, ...]]:
+    if isinstance(found, Node):
+        return node_rows([found], app.now())
+    from tpuctl.nodes.queue_rendering import waiting_row  # noqa: PLC0415  # most nodes exist
+
+    return [waiting_row(found, app.now())]

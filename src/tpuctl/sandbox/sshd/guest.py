@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
 
 _GUEST_FILES = Path(tpuctl.__file__).parent / "data" / "guest"
+_FRAMEWORKS = _GUEST_FILES / "frameworks"
 _PROFILES = (".profile", ".zprofile")
 
 
@@ -54,7 +55,8 @@ def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupP
     sources = [*programs, *(_GUEST_FILES / name for name in ("session", "progress", "profile"))]
     changed = max(path.stat().st_mtime_ns for path in sources)
     version = (tpuctl.__version__, len(sources), changed)
-    facts = repr((str(state_path), sys.executable, tmux, worker.phase.lacks_chip, *version))
+    faults = (worker.phase.lacks_chip, worker.phase.slow_chip, worker.phase.hanging_worker)
+    facts = repr((str(state_path), sys.executable, tmux, *faults, *version))
     session, prepared = folders.control / "session", folders.control / "prepared"
     is_prepared = prepared.is_file() and prepared.read_text("utf-8") == facts
     in_home = (folders.devices / "dev", *(folders.home / name for name in _PROFILES))
@@ -86,6 +88,7 @@ def _write_identity(folders: WorkerFolders, worker: GuestWorker, *, state_path: 
         "HOSTNAME": name,
         "TPUCTL_DEVICE_ROOT": str(folders.devices),
         "TPUCTL_METADATA_ROOT": str(folders.metadata),
+        "PYTHONPATH": f"{_FRAMEWORKS / identity.framework}:{_FRAMEWORKS / 'chips'}",
         **identity.environment,
     }
     for_programs = {

@@ -27,12 +27,14 @@ class GuestIdentity:
     """The identity of a worker.
 
     `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
-    `computeMetadata/v1`. `devices` are paths of device files without the leading slash.
+    `computeMetadata/v1`. `devices` are paths of device files without the leading slash. `framework` is the folder
+    of the stand-in that is installed.
     """
 
     environment: Mapping[str, str]
     metadata: Mapping[str, str]
     devices: tuple[str, ...]
+    framework: str
 
 
 def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
@@ -69,6 +71,11 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
         "WORKER_ID": str(worker.index),
         "ZONE": node.zone,
     }
+    # For the stand-ins of the frameworks.
+    faults = {
+        "TPUCTL_SANDBOX_SLOW_CHIP": worker.phase.slow_chip,
+        "TPUCTL_SANDBOX_COLLECTIVE_HANGS": worker.phase.hanging_worker,
+    }
     return GuestIdentity(
         # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a
         # session (observed: marin); here a program has no other source.
@@ -79,6 +86,7 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
             "TPU_ACCELERATOR_TYPE": accelerator_type,
             "TPU_CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
             "TPU_HOST_BOUNDS": _comma_separated(hosts),
+            **{name: "1" for name, index in faults.items() if index == worker.index},
         },
         {
             "instance/attributes/accelerator-type": accelerator_type,
@@ -95,6 +103,8 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
             "project/numeric-project-id": str(project_number),
         },
         devices,
+        # The images `tpu-vm-pt-*` have PyTorch/XLA [Google's documentation]; that the others have JAX is the sandbox's choice.
+        "torch_xla" if str(node.document.get("runtimeVersion", "")).startswith("tpu-vm-pt") else "jax",
     )
 
 

@@ -45,6 +45,11 @@ class RunFlags:
     workdir: str | None = option(
         "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
     )
+    image: str | None = option(
+        "--image",
+        metavar="IMAGE",
+        help="Docker image to run the command in, with the TPU and the working directory. [default: no container]",
+    )
     detach: bool = option(
         "--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running."
     )
@@ -201,6 +206,7 @@ def command(
       tpuctl run trainer --worker 0 -- 'ls -l $HOME'
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
+      tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
@@ -245,7 +251,7 @@ def _parse_request(
 
     if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if flags.line is None and not words:
+    if flags.line is None and not words and flags.image is None:
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if flags.detach:
         for name in ("batch", "fail_fast", "log_dir"):
@@ -256,7 +262,7 @@ def _parse_request(
                 )
         if not flags.no_stdin:
             check_no_stdin(app)
-    return RunRequest(
+    request = RunRequest(
         line=flags.line if flags.line is not None else shell_line(words),
         environment=environment,
         job=check_job_name(flags.job) if flags.job is not None else None,
@@ -271,6 +277,11 @@ def _parse_request(
         timeout=_time_limit(flags.timeout),
         connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,
     )
+    if flags.image is None:
+        return request
+    from tpuctl.workers.container_image import in_container  # noqa: PLC0415  # only for containers
+
+    return in_container(request, flags.image, words)
 
 
 def parse_environment(app: App, flags: EnvironmentFlags) -> EnvironmentOptions:

@@ -1,0 +1,162 @@
+"""Runs on a worker, as a job: runs a command in a docker container that has the TPU, and that ends with the job.
+
+The container is a child of docker's daemon, not of this program. So a signal is passed on by `docker kill`, and a process
+outside of the job's group removes the container when this program has ended, also by KILL. It must run under Python 3.8.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+# The exit codes of docker: its own failure; a command that cannot be run.
+DOCKER_FAILED, NOT_RUNNABLE, NO_DOCKER = 125, 126, 127
+PASSED_ON = ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2", "CONT")
+# A container appears some time after `docker run` has started.
+PATIENCE, PAUSE = 20.0, 0.2
+METADATA = "metadata.google.internal"
+TOKEN_PATH = "/computeMetadata/v1/instance/service-accounts/default/token"  # noqa: S105  # no token
+
+
+def run_container(request: dict[str, Any]) -> None:
+    """Pull the image, run the container, and exit with its exit code."""
+    names = [name for name in request["names"] if name in os.environ]
+    docker = find_docker(names)
+    for signal_name in PASSED_ON[:4]:
+        # So that the token of a pull is removed.
+        signal.signal(getattr(signal, "SIG" + signal_name), lambda number, _: sys.exit(128 + number))
+    pull_image(docker, request["image"])
+    name = "tpuctl-%d-%s" % (os.getpid(), os.urandom(4).hex())
+    folder = os.getcwd()
+    options = ["--rm", "--init", "--interactive", "--name", name, "--sig-proxy=false"]
+    # The TPU's device files, its network between workers, and shared memory for data loaders.
+    options += ["--privileged", "--net=host", "--ipc=host"]
+    options += ["--volume", "%s:%s" % (folder, folder), "--workdir", folder]
+    for variable in names:
+        # Without its value, which other users of the machine could read.
+        options += ["--env", variable]
+    if request["line"] is None:
+        words = [request["image"], *request["words"]]
+    else:
+        words = ["--entrypoint", "sh", request["image"], "-c", request["line"]]
+    done = start_remover(docker, name)
+    # In a session of its own it gets no signal that is sent to the job.
+    client = subprocess.Popen([*docker, "run", *options, *words], start_new_session=True)
+    for signal_name in PASSED_ON:
+        signal.signal(getattr(signal, "SIG" + signal_name), lambda number, _: pass_on(docker, name, client, number))
+    code = client.wait()
+    os.write(done, b"x")
+    sys.exit(code if code >= 0 else 128 - code)
+
+
+def find_docker(names: list[str]) -> list[str]:
+    """Return the words that start docker, as root if it needs that; exit if there is none."""
+    if shutil.which("docker") is None:
+        fail(NO_DOCKER, "tpuctl: docker is not installed on this worker")
+    check = ["docker", "version", "--format", "{{.Server.Version}}"]
+    tried = subprocess.run(check, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+    if tried.returncode == 0:
+        return ["docker"]
+    sudo = ["sudo", "-n", "--preserve-env=" + ",".join(names)]
+    if shutil.which("sudo") is not None:
+        null = subprocess.DEVNULL
+        if subprocess.run([*sudo, *check], stdin=null, stdout=null, stderr=null, check=False).returncode == 0:
+            return [*sudo, "docker"]
+    fail(NOT_RUNNABLE, tried.stderr.decode("utf-8", "replace").strip() or "tpuctl: docker does not answer")
+    return []
+
+
+def pull_image(docker: list[str], image: str) -> None:
+    """Pull an image, from Google's registries as the worker's service account; exit if there is no such image."""
+    host = image.partition("/")[0]
+    errors = []
+    with tempfile.TemporaryDirectory() as folder:
+        ways: list[list[str]] = [[]]
+        if host == "gcr.io" or host.endswith((".gcr.io", ".pkg.dev")):
+            token = service_account_token()
+            login = [*docker, "--config", folder, "login", "--username", "oauth2accesstoken", "--password-stdin"]
+            if token and attempt([*login, "https://" + host], token) is None:
+                ways.insert(0, ["--config", folder])
+        for way in ways:
+            error = attempt([*docker, *way, "pull", "--quiet", image])
+            if error is None:
+                return
+            errors.append(error)
+    if attempt([*docker, "image", "inspect", image]) is None:
+        sys.stderr.write("tpuctl: cannot pull %s: running the copy on this worker\n" % image)
+        return
+    fail(DOCKER_FAILED, errors[0])
+
+
+def attempt(words: list[str], text: str = "") -> str | None:
+    """Run a command; return its stderr if it fails, None if it succeeds. `text` is its stdin."""
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, errors = process.communicate(text.encode())
+    return errors.decode("utf-8", "replace").strip() if process.returncode else None
+
+
+def service_account_token() -> str:
+    """Return an access token of the worker's service account; empty without one."""
+    named = os.environ.get("GCE_METADATA_HOST")
+    if named is None and "TPUCTL_METADATA_ROOT" in os.environ:  # of the machine of a sandbox worker
+        return ""
+    host, slash, folder = (named or METADATA).partition("/")
+    connection = http.client.HTTPConnection(host, timeout=5)
+    try:
+        connection.request("GET", slash + folder + TOKEN_PATH, headers={"Metadata-Flavor": "Google"})
+        response = connection.getresponse()
+        found = json.loads(response.read(64 * 1024)) if response.status == 200 else {}
+        return str(found.get("access_token", ""))
+    except (OSError, ValueError, AttributeError, http.client.HTTPException):
+        return ""
+    finally:
+        connection.close()
+
+
+def pass_on(docker: list[str], name: str, client: subprocess.Popen[bytes], number: int) -> None:
+    """Send a signal to the container, as soon as there is one."""
+    until = time.monotonic() + PATIENCE
+    while client.poll() is None and time.monotonic() < until:
+        if attempt([*docker, "kill", "--signal", str(number), name]) is None:
+            return
+        time.sleep(PAUSE)
+
+
+def start_remover(docker: list[str], name: str) -> int:
+    """Start a process that removes the container if this one ends before it has written to the returned descriptor."""
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(reader)
+        return writer
+    os.close(writer)
+    os.setsid()
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in range(3):
+        os.dup2(nowhere, number)
+    until = 0.0
+    if not os.read(reader, 1):
+        until = time.monotonic() + PATIENCE
+    while time.monotonic() < until:
+        removed = subprocess.run([*docker, "rm", "--force", name], stdout=subprocess.PIPE, check=False)
+        if removed.stdout.strip() == name.encode():
+            break
+        time.sleep(PAUSE)
+    os._exit(0)
+
+
+def fail(code: int, text: str) -> None:
+    """Exit with a message."""
+    sys.stderr.write(text + "\n")
+    sys.exit(code)

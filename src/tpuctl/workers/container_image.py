@@ -1,0 +1,45 @@
+"""`run --image`: a run in a docker container on each worker. Pure; the program is `ssh/agent/container_run.py`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import InvalidInputError
+from tpuctl.ssh.channel import standalone_program
+from tpuctl.workers.environment import OWN_NAMES, TPU_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.workers.runner import RunRequest
+
+# A reference of the OCI distribution specification, less strictly: docker checks it.
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,511}")
+_LINE = """exec python3 -ISc 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))' tpuctl-run"""
+
+
+def in_container(request: RunRequest, image: str, words: Sequence[str]) -> RunRequest:
+    """Return the request that runs its command in a container of `image`. Raises `InvalidInputError` for an invalid image.
+
+    One word, and `--command`, is a line for the shell of the container; several are the arguments of its image, none its own
+    command.
+    """
+    if not _IMAGE.fullmatch(image):
+        raise InvalidInputError(
+            f"`{image}` is not the name of an image", hint="write REGISTRY/NAME:TAG, as for `docker pull`"
+        )
+    order = {
+        "image": image,
+        "line": request.line if request.line and len(words) < 2 else None,
+        "words": [*words] if len(words) > 1 else [],
+        "names": [*OWN_NAMES, *(TPU_NAMES if request.environment.tpu else ()), *request.environment.given],
+    }
+    program = standalone_program("container_run", f"run_container({order!r})")
+    return replace(
+        request,
+        line=_LINE,
+        shown=f"{image}: {request.line}" if request.line else image,
+        environment=replace(request.environment, given={**request.environment.given, "TPUCTL_PROGRAM": program}),
+    )

@@ -1,0 +1,228 @@
+"""`tpuctl test`: the program with the stand-ins of the frameworks, what it reports, and what is said of it."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.lifecycle import said
+from tests.tpu_files import running
+from tests.workers.programs import Pair
+from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.workers.node_test import AllReduce, ChipTestReport, describe_steps, fold_event, judge
+
+GOOD = {0: 250.0, 1: 250.0, 2: 250.0, 3: 250.0}
+REPORT = ChipTestReport(phase="done", device_files=4, chips=4, teraflops=GOOD)
+
+
+@pytest.mark.parametrize("framework", ["jax", "torch_xla"])
+def test_test_shows_the_figures_of_each_worker(pair: Pair, framework: str) -> None:
+    pair.install(framework)
+
+    out, err, code = pair.tpuctl("test", "pair")
+
+    name = {"jax": "JAX 0.6.2", "torch_xla": "PyTorch/XLA 2.7.0"}[framework]
+    assert re.sub(r"chip \d", "chip N", out) == said(
+        "0\t4\t248\t248 (chip N)\t1.47\t80\tok", "1\t4\t248\t248 (chip N)\t1.47\t80\tok"
+    )
+    assert (err, code) == (f"tested with {name}\n", 0)
+    assert pair.slice.left() == []
+
+
+def test_test_names_the_slow_chip_and_exits_with_10(pair: Pair) -> None:
+    pair.install("jax", faults={1: "TPUCTL_SANDBOX_SLOW_CHIP"})
+
+    out, err, code = pair.tpuctl("test", "pair", "-o", "json")
+
+    document = json.loads(out)
+    assert (document["isGood"], [one["problems"] for one in document["workers"]]) == (
+        False,
+        [[], ["chip 3: 124 TFLOP/s, 50% of the median"]],
+    )
+    assert [one["teraflops"] for one in document["workers"][1]["teraflops"]] == [247.5, 247.5, 247.5, 123.8]
+    assert (
+        json.loads(err)["error"]["message"] == "`pair` falls short: worker 1 (chip 3: 124 TFLOP/s, 50% of the median)"
+    )
+    assert code == 10
+
+
+def test_test_of_a_worker_without_a_chip_ends_the_others(pair: Pair) -> None:
+    """Those would wait for it."""
+    pair.give_chips(1, 3)
+    pair.install("jax")
+
+    out, err, code = pair.tpuctl("test", "pair")
+
+    first, second = (line.split("\t")[-1] for line in out.splitlines())
+    assert (first.startswith("stopped in "), second) == (True, "3 of 4 chips")
+    lines = err.splitlines()
+    assert "error: `pair` falls short: worker 1 (3 of 4 chips)" in lines
+    assert "error: the test failed on 1 of 2 workers: 1 (exit 1); terminated on 0" in lines
+    assert code == 10
+
+
+def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
+    pair.install("jax")
+
+    out, _, code = pair.tpuctl("test", "pair", "--worker", "1", "-o", "json")
+
+    (worker,) = json.loads(out)["workers"]
+    assert (worker["worker"], worker["allReduce"]["devices"], code) == (1, 4, 0)
+
+
+def test_test_that_hangs_is_ended_on_all_workers(pair: Pair) -> None:
+    pair.install("jax", faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"})
+
+    _, err, code = pair.tpuctl("test", "pair", "--timeout", "2s")
+
+    assert (code, "\nerror: the test did not end within 2s: worker " in err) == (5, True)
+    assert pair.slice.left() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param({0: "all-reduce", 1: "all-reduce"}, "worker 0-1 in the all-reduce", id="together"),
+        pytest.param(
+            {0: "start", 1: "connect", 2: "start"},
+            "worker 1 in starting Python; worker 0,2 in starting the TPU with all workers",
+            id="the earliest first",
+        ),
+    ],
+)
+def test_describe_steps_names_the_workers_of_each_step(steps: dict[int, str], expected: str) -> None:
+    assert describe_steps(steps) == expected
+
+
+def test_test_without_a_framework_says_what_to_install(pair: Pair) -> None:
+    pair.install("")
+
+    _, err, code = pair.tpuctl("test", "pair")
+
+    # The test of a worker may end before it finds this out, because that of the other has failed.
+    assert re.sub(r"worker \S+$", "worker N", err, flags=re.MULTILINE).splitlines()[-3:] == [
+        "error: neither JAX nor PyTorch/XLA is installed on worker N",
+        "  hint: install JAX: `tpuctl run pair -- 'python3 -m pip install -U \"jax[tpu]\"'`",
+        "  hint: name the Python of another environment: `--python PATH`",
+    ]
+    assert code == 11
+
+
+def test_test_on_a_busy_tpu_is_refused_unless_forced(pair: Pair) -> None:
+    pair.install("jax")
+
+    with running("sleep", "60", path=pair.root / "1" / "dev" / "accel0") as holder:
+        refused = pair.tpuctl("test", "pair")
+        declined = pair.tpuctl("test", "pair", stdin="n\n")
+        forced = pair.tpuctl("test", "pair", "--force")
+
+    assert re.sub(r"of \S+, for \d+s", "of USER", refused[1]) == said(
+        f"error: the TPU is in use: {holder.pid} sleep of USER, on worker 1",
+        "  hint: end what holds it: `tpuctl unstick pair`; to test all the same: `--force`",
+    )
+    assert (refused[2], declined[2], forced[2]) == (8, 1, 0)
+    assert declined[1].endswith("test all the same? [y/N] error: nothing was tested\n")
+
+
+@pytest.mark.parametrize("path", ["python3; true", "", "$(true)", "python3 -E"])
+def test_test_with_a_python_that_is_no_path_is_refused(pair: Pair, path: str) -> None:
+    out, _, code = pair.tpuctl("test", "pair", "--python", path)
+
+    assert (out, code) == ("", 2)
+
+
+SUM = AllReduce(devices=8, duration=timedelta(milliseconds=1), gigabytes_per_second=80.0, is_right=True)
+
+
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        pytest.param([REPORT, REPORT], [[], []], id="all good"),
+        pytest.param([replace(REPORT, device_files=3)], [["3 of 4 chips"]], id="a device file is missing"),
+        pytest.param([replace(REPORT, chips=3)], [["3 of 4 chips"]], id="the framework misses a chip"),
+        pytest.param([replace(REPORT, device_files=None, chips=None)], [[]], id="no count reported"),
+        pytest.param([REPORT, replace(REPORT, teraflops={**GOOD, 2: 200.0})], [[], []], id="at the threshold"),
+        pytest.param(
+            [REPORT, replace(REPORT, teraflops={**GOOD, 2: 199.0})],
+            [[], ["chip 2: 199 TFLOP/s, 80% of the median"]],
+            id="below the threshold",
+        ),
+        pytest.param([replace(REPORT, teraflops={0: 0.0, 1: 0.0})], [[]], id="all zero"),
+        pytest.param([replace(REPORT, wrong=frozenset({1}))], [["chip 1: wrong product"]], id="a wrong product"),
+        pytest.param([replace(REPORT, all_reduce=SUM)], [[]], id="a right sum"),
+        pytest.param(
+            [replace(REPORT, all_reduce=replace(SUM, is_right=False))], [["wrong sum over all chips"]], id="a wrong sum"
+        ),
+    ],
+)
+def test_judge_names_what_falls_short(reports: list[ChipTestReport], expected: list[list[str]]) -> None:
+    assert judge(reports, chips=4) == expected
+
+
+def test_judge_of_an_unknown_type_counts_no_chips() -> None:
+    assert judge([replace(REPORT, chips=1)], chips=None) == [[]]
+
+
+PRODUCT = {"event": "product", "chip": 1, "teraflops": 10.5, "isRight": True}
+SUMMED = {"event": "allReduce", "devices": 8, "seconds": 0.001, "gigabytesPerSecond": 80.0, "isRight": True}
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        pytest.param([{"event": "phase", "phase": "start"}], ChipTestReport(phase="start"), id="a phase"),
+        pytest.param(
+            [{"event": "host", "deviceFiles": 4, "python": "3.10"}],
+            ChipTestReport(device_files=4, python="3.10"),
+            id="the host",
+        ),
+        pytest.param(
+            [{"event": "framework", "name": "JAX", "version": "1\u001b[2J"}],
+            ChipTestReport(framework="JAX", version="1\\x1b[2J"),
+            id="a version with control characters",
+        ),
+        pytest.param([PRODUCT, PRODUCT], ChipTestReport(teraflops={1: 21.0}), id="two cores of a chip"),
+        pytest.param(
+            [PRODUCT, {**PRODUCT, "isRight": False}],
+            ChipTestReport(teraflops={1: 21.0}, wrong=frozenset({1})),
+            id="a core computes wrongly",
+        ),
+        pytest.param([SUMMED], ChipTestReport(all_reduce=SUM), id="a sum"),
+        pytest.param(
+            [SUMMED, {**SUMMED, "isRight": False}, SUMMED],
+            ChipTestReport(all_reduce=replace(SUM, is_right=False)),
+            id="a wrong sum among right ones",
+        ),
+    ],
+)
+def test_fold_event_collects_a_report(events: list[dict[str, Any]], expected: ChipTestReport) -> None:
+    report = ChipTestReport()
+    for event in events:
+        report = fold_event(report, event)
+    assert report == expected
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        pytest.param([], id="a list"),
+        pytest.param({}, id="no event"),
+        pytest.param({"event": {}}, id="an event that is an object"),
+        pytest.param({"event": "phase", "phase": "lunch"}, id="an unknown phase"),
+        pytest.param({"event": "host", "deviceFiles": -1, "python": "3"}, id="a negative count"),
+        pytest.param({"event": "chips", "chips": 10**6}, id="a million chips"),
+        pytest.param({**PRODUCT, "chip": 64}, id="chip 64"),
+        pytest.param({**PRODUCT, "teraflops": 1e300}, id="too fast"),
+        pytest.param({**PRODUCT, "isRight": 1}, id="a number for true"),
+        pytest.param({**SUMMED, "seconds": "1"}, id="a time as text"),
+        pytest.param({**SUMMED, "seconds": 1e300}, id="a time that no date can hold"),
+    ],
+)
+def test_fold_event_rejects_what_does_not_fit(event: Any) -> None:
+    with pytest.raises(UnexpectedAnswerError):
+        fold_event(ChipTestReport(), event)

@@ -1,0 +1,161 @@
+"""`tpuctl run --image`: the container gets its command, environment, folder and signals, and nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from tests.lifecycle import said
+from tests.workers.programs import Pair
+from tpuctl.errors import InvalidInputError
+from tpuctl.workers.container_image import in_container
+from tpuctl.workers.runner import RunRequest
+
+IMAGE = "us-docker.pkg.dev/acme/train/jax:v3"
+TOKEN = "ya29.planted"
+
+
+@contextmanager
+def metadata_server() -> Iterator[str]:
+    """A metadata server that gives out a token; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            is_asked = self.path.endswith("/token") and self.headers["Metadata-Flavor"] == "Google"
+            self.send_response(200 if is_asked else 403)
+            self.end_headers()
+            self.wfile.write(json.dumps({"access_token": TOKEN}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def run(pair: Pair, *words: str) -> tuple[str, str, int]:
+    return pair.tpuctl("run", "pair", "--worker", "0", "--image", IMAGE, *words)
+
+
+def test_run_image_passes_command_environment_and_folder(pair: Pair) -> None:
+    pair.install_docker(OTHER="not passed on")
+
+    line = 'echo "$TPUCTL_NODE $FOO [$OTHER] [$TPUCTL_PROGRAM]"; pwd; exit 7'
+    out, _, code = pair.tpuctl("run", "pair", "--image", IMAGE, "--env", "FOO=a b", "--name", "one", "--", line)
+
+    home = pair.slice.home
+    assert sorted(out.splitlines()) == [
+        *(f"[0] {text}" for text in (str(home(0)), "pair a b [] []")),
+        *(f"[1] {text}" for text in (str(home(1)), "pair a b [] []")),
+    ]
+    assert (code, pair.containers()) == (11, [])
+
+
+def test_run_image_passes_several_words_to_the_image(pair: Pair) -> None:
+    pair.install_docker()
+
+    assert run(pair, "--", "printf", "%s|", "a b", "$HOME") == ("a b|$HOME|", "", 0)
+
+
+def test_run_image_without_a_command_runs_that_of_the_image(pair: Pair) -> None:
+    pair.install_docker()
+
+    assert run(pair) == ("", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("signal", "rest"), [pytest.param("TERM", "got TERM\n", id="passed on"), pytest.param("KILL", "", id="by removal")]
+)
+def test_kill_ends_the_container_of_a_job(pair: Pair, signal: str, rest: str) -> None:
+    pair.install_docker()
+    line = 'trap "echo got TERM; exit 3" TERM; echo on; while :; do sleep 0.02; done'
+    run(pair, "--detach", "--name", "long", "--", line)
+    until = time.monotonic() + 60
+    output = pair.slice.home(0) / ".tpuctl" / "jobs" / "long.0" / "out"
+    while not output.exists() or output.read_text() != "on\n":
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+    (listed,) = json.loads(pair.tpuctl("jobs", "pair", "-o", "json")[0])
+    pair.tpuctl("kill", "pair", "long", "--signal", signal, "--wait", "--yes")
+
+    assert listed["command"] == f"{IMAGE}: {line}"
+    assert pair.tpuctl("logs", "pair", "long")[0] == f"on\n{rest}"
+    while pair.containers():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_run_image_logs_in_to_the_registry_with_the_token_of_the_worker(pair: Pair) -> None:
+    with metadata_server() as address:
+        pair.install_docker(GCE_METADATA_HOST=address)
+        registry = pair.slice.home(0) / "said" / "docker-registry"
+        registry.parent.mkdir(parents=True)
+        registry.write_text(f"{IMAGE} {TOKEN}\n")
+
+        result = run(pair, "--", "cat /proc/*/cmdline /proc/*/environ 2>/dev/null | grep -c ya29[.]planted; true")
+
+    assert result == ("0\n", "", 0)
+
+
+@pytest.mark.parametrize(
+    ("registry", "expected"),
+    [
+        pytest.param("other\n", f"manifest for {IMAGE} not found: manifest unknown: manifest unknown", id="no image"),
+        pytest.param(f"{IMAGE} {TOKEN}\n", 'denied: Permission "artifactregistry.', id="denied"),
+    ],
+)
+def test_run_image_that_cannot_be_pulled_fails_with_the_reason(pair: Pair, registry: str, expected: str) -> None:
+    pair.install_docker()
+    path = pair.slice.home(0) / "said" / "docker-registry"
+    path.parent.mkdir(parents=True)
+    path.write_text(registry)
+
+    out, err, code = run(pair, "--", "true")
+
+    assert (out, code, expected in err) == ("", 11, True)
+    assert "error: the command failed on worker 0 (exit 125)" in err.splitlines()
+
+
+def test_run_image_without_docker_says_so(pair: Pair) -> None:
+    pair.slice.plan({0: [{"environ": pair.environ(0, PATH=str(pair.root / "nothing"))}]})
+    (pair.root / "nothing").mkdir()
+    for name, path in (("python3", sys.executable), ("sh", "/bin/sh")):
+        (pair.root / "nothing" / name).symlink_to(path)
+
+    out, err, code = run(pair, "--", "true")
+
+    assert (out, code) == ("", 11)
+    assert err.startswith(said("tpuctl: docker is not installed on this worker"))
+
+
+@pytest.mark.parametrize(
+    ("image", "is_valid"),
+    [
+        pytest.param(IMAGE, True, id="a registry"),
+        pytest.param("ubuntu", True, id="a name"),
+        pytest.param("ubuntu@sha256:" + "0" * 64, True, id="a digest"),
+        pytest.param("-v/:/host", False, id="an option"),
+        pytest.param("a b", False, id="two words"),
+        pytest.param("a\nb", False, id="two lines"),
+        pytest.param("a" * 513, False, id="too long"),
+        pytest.param("", False, id="empty"),
+    ],
+)
+def test_in_container_accepts_names_of_images_only(image: str, *, is_valid: bool) -> None:
+    if is_valid:
+        assert in_container(RunRequest(line="true"), image, ["true"]).shown == f"{image}: true"
+    else:
+        with pytest.raises(InvalidInputError):
+            in_container(RunRequest(line="true"), image, ["true"])
