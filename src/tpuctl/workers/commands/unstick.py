@@ -46,7 +46,7 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     metavar="PID",
     help="Terminate only this process, if it holds the TPU.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
+@grouped_option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
 @route_options
 @yes_option
 def command(
