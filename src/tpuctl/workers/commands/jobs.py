@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import DurationType, cli_command, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
 from tpuctl.app.value_completion import complete_node
@@ -74,14 +75,14 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
 @cli_command("jobs")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option(
+@grouped_option(
     "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
 )
-@click.option(
+@grouped_option(
     "--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended. Repeatable."
 )
-@click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
-@click.option(
+@grouped_option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
+@grouped_option(
     "--older-than",
     type=DurationType(),
     metavar="TIME",
