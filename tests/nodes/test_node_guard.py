@@ -58,6 +58,7 @@ def test_idle_limit_of_a_guard_stays_until_forever(tpuctl: Console, tmp_path: Pa
 @pytest.mark.sshd
 def test_guard_started_by_up_survives_a_reboot_and_deletes_the_expired_node(tpuctl: Console, tmp_path: Path) -> None:
     _, err, code = tpuctl("up", "t", "--type", "v4-8", "--zone", "us-central2-b", "--ttl", "2h")
+    assert "ago; `tpuctl doctor t` asks whether it runs\n" in tpuctl("status", "t")[0]
     assert ("t: the guard on worker 0 deletes it when its time ends (" in err, code) == (True, 0), err
     tpuctl("ssh", "t", "--", "sudo reboot")
     with SandboxState.open(next((tmp_path / "state").rglob("*.sqlite3"))) as state:

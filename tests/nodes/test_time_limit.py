@@ -182,6 +182,17 @@ def test_up_says_that_no_guard_ends_one_of_several_nodes(
 
 
 @one_face
+def test_status_shows_what_is_known_of_the_guard(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels=until(5))
+    put(sandbox, "plain")
+
+    assert "guard\tnone that the journal knows of; `tpuctl up demo` starts one\n" in tpuctl("status", "demo")[0]
+    assert "guard" not in tpuctl("status", "plain")[0]
+    assert tpuctl("up", "demo", "--for", "healthy")[2] == 0
+    assert "guard\tno guard was started on worker 0, because ssh was not used" in tpuctl("status", "demo")[0]
+
+
+@one_face
 @pytest.mark.parametrize("options", [(), ("--queue",), ("--no-wait",)], ids=["waits", "queue", "no-wait"])
 def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...]) -> None:
     text = "no guard watches its time limit: `tpuctl up demo` starts one once the node is usable"
@@ -198,6 +209,17 @@ def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox
     assert (code, end(tpuctl)) == (0, None)
     command = f"tpuctl extend {ZONE}/demo --until 2026-01-01T02:00:00Z"
     assert f"demo: its time limit was not set while it is CREATING: `{command}`\n" in err
+
+
+@one_face
+def test_up_says_that_it_could_not_remove_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, state="CREATING", age=timedelta(), labels=until(5))
+
+    _, err, code = tpuctl(*UP, "--ttl", "forever", "--no-wait")
+
+    command = f"tpuctl extend {ZONE}/demo --no-expiry"
+    assert f"demo: its time limit was not removed while it is CREATING: `{command}`\n" in err
+    assert (code, end(tpuctl)) == (0, "2026-01-01T05:00:00Z")
 
 
 @one_face

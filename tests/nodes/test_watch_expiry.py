@@ -194,6 +194,37 @@ def test_up_ends_when_the_time_of_its_request_has_ended(
 
 
 @one_face
+def test_race_ends_with_the_time_of_its_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    with sandbox.state.write() as session:
+        put_stockout(session)
+    race = (
+        "up",
+        "demo",
+        "--type",
+        "v5litepod-8",
+        "--zone",
+        "us-central1-a,us-west4-a",
+        "--race",
+        "--skip-check",
+        "all",
+    )
+
+    _, err, code = tpuctl(*race, "--ttl", "20m", "--timeout", "8h")
+
+    assert ("the time of `demo` ended 2026-01-01T00:20:00Z" in err, code) == (True, 5), err
+    assert (tpuctl("queue", "list")[0], clock.monotonic() < 25 * MINUTE) == ("", True)
+
+
+@one_face
+def test_created_request_ends_with_the_time_of_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+
+    assert tpuctl("create", *UP[1:], "--queue", "--ttl", "20m")[2] == 0
+    (request,) = json.loads(tpuctl("queue", "list", "-o", "json")[0])
+    assert request["queueingPolicy"]["validUntilDuration"] == "1200s"
+
+
+@one_face
 def test_up_ends_at_a_request_that_outlasted_its_time(tpuctl: Console, sandbox: Sandbox) -> None:
     request(tpuctl, sandbox, "WAITING_FOR_RESOURCES", until(5))
     sandbox.advance(minutes=6)

@@ -52,7 +52,7 @@ class FilePolicy(StrEnum):
     """The files that may set a setting. A project file may be untrusted.
 
     `ANY_FILE` is only for settings that describe a node or how long to wait, or that can only lower a limit. Settings that
-    send, run or open something, decide who pays, or disable a check are `TRUSTED_FILE`: in a project file they
+    send, run, open or end something, decide who pays, or disable a check are `TRUSTED_FILE`: in a project file they
     take effect only after `tpuctl trust`, and `effect` says what they do.
     """
 

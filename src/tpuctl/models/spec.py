@@ -38,6 +38,10 @@ class DataDisk:
     mode: str = "READ_WRITE"
 
 
+# A queued resource with less time than this would end before the service has looked for capacity.
+SHORTEST_QUEUE = timedelta(minutes=1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueWindow:
     """When a queued resource may be provisioned. `now` is the service's time; None is no limit."""
@@ -45,6 +49,13 @@ class QueueWindow:
     now: datetime
     valid_until: timedelta | None = None
     valid_after: datetime | None = None
+
+    def ended_by(self, expires: datetime | None) -> QueueWindow:
+        """Return the window for a node whose time ends then: afterwards there is nothing to wait for."""
+        if expires is None or (self.valid_after is not None and self.valid_after >= expires):
+            return self
+        left = max(expires - self.now, SHORTEST_QUEUE)
+        return replace(self, valid_until=left if self.valid_until is None else min(self.valid_until, left))
 
     def to_api(self) -> dict[str, Any]:
         """Return the QueueingPolicy; empty without limits."""

@@ -933,12 +933,14 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        elif self.tracker.ends and self.seen.node and not self.seen.node.state.is_dead:
-            end, where = format_timestamp(self.tracker.ends), f"{self.name.zone}/{self.name.node_id}"
-            text = (
-                f"its time limit was not set while it is {self.seen.node.state}: `tpuctl extend {where} --until {end}`"
-            )
-            self.report(EventKind.NOTE, text)
+        elif (node := self.seen.node) and not node.state.is_dead:
+            end, extend = self.tracker.ends, f"tpuctl extend {self.name.zone}/{self.name.node_id}"
+            if end is not None:
+                command = f"`{extend} --until {format_timestamp(end)}`"
+                self.report(EventKind.NOTE, f"its time limit was not set while it is {node.state}: {command}")
+            elif self.tracker.removes_end and node.expires is not None:
+                command = f"`{extend} --no-expiry`"
+                self.report(EventKind.NOTE, f"its time limit was not removed while it is {node.state}: {command}")
         if self.task.lease is None:
             self.lease.release()
 
@@ -980,7 +982,7 @@ class NodeReconciler:
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""
-        window = queue_window(self.policy, self.tracker.left, self._context.server_now(), expires=spec.expires)
+        window = queue_window(self.policy, self.tracker.left, self._context.server_now()).ended_by(spec.expires)
         if spec.expires is not None:
             text = f"its time ends {format_timestamp(spec.expires)}: the limit counts from the request, not from the creation"
             self.report(EventKind.NOTE, text)

@@ -24,6 +24,7 @@ from tpuctl.errors import (
     TimedOutError,
 )
 from tpuctl.models.node import Node, NodeState
+from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
     Change,
@@ -47,7 +48,7 @@ from tpuctl.nodes.conditions import (
     usable_note,
 )
 from tpuctl.nodes.polling import poll_delay
-from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError, decide_request, may_clean_up
+from tpuctl.nodes.queueing import RequestExpiredError, decide_request, may_clean_up
 from tpuctl.nodes.repair import (
     defect_age,
     describe_repair,

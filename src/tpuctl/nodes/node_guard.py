@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.models.node import KEEP_LABEL
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.idleness import IdleAction, IdleLimit
+    from tpuctl.nodes.journal_entries import JournalEntries
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,19 @@ def remove_node_guard(context: ActionContext, node: Node, *, has_ssh: bool) -> s
     except RemoteCommandError as error:
         return f"an earlier guard on worker 0 may keep its idle limit: {error.message}: {again}"
     return "no limit is left: no guard runs on worker 0"
+
+
+def describe_guard(entries: JournalEntries, node: Node, now: datetime) -> str:
+    """Return what the journal knows about the guard of a node: no worker is asked. Empty for a node without a limit."""
+    up = f"`tpuctl up {node.name.node_id}` starts one"
+    known = [entry for entry in entries if entry.get("event") == "guard" and entry.get("id") == node.id]
+    if not known:
+        return "" if node.expires is None else f"none that the journal knows of; {up}"
+    last, at = known[-1], parse_timestamp(known[-1].get("at"))
+    if not last.get("ok"):
+        return str(last.get("text"))
+    ago = f" {format_duration(max(now - at, timedelta()))} ago" if at else ""
+    return f"started{ago}; `tpuctl doctor {node.name.node_id}` asks whether it runs"
 
 
 def _nodes_of_its_request(context: ActionContext, node: Node) -> int | None:

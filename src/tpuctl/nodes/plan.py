@@ -106,7 +106,7 @@ def plan_steps(
     `expires` is the end of the time of a node that is created now.
     Raises the error that `up` would fail with.
     """
-    window = queue_window(policy, policy.timeout, now, expires=expires) if seen.is_queued else None
+    window = queue_window(policy, policy.timeout, now).ended_by(expires) if seen.is_queued else None
     policy = replace(policy, timeout=None)
     planned: list[PlanStep] = []
     while len(planned) < _MOST_STEPS:

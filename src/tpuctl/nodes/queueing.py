@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
 from tpuctl.models.node import QueuedState
-from tpuctl.models.spec import QueueWindow
+from tpuctl.models.spec import SHORTEST_QUEUE, QueueWindow
 from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, ObservedState, Policy, Requeue, Verb
 from tpuctl.nodes.polling import poll_delay
 
@@ -33,8 +33,6 @@ UNDECIDED = frozenset({QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.W
 # After its deadline a run may still delete the record of its request, for this long.
 CLEAN_UP_TIME = timedelta(minutes=3)
 _LONGEST_DELAY = timedelta(minutes=1)
-# A queued resource with less time than this would end before the service has looked for capacity.
-SHORTEST_QUEUE = timedelta(minutes=1)
 # A node may show up some time after its request became ACTIVE [unverified]. Later it counts as deleted.
 _NODE_LAG = timedelta(minutes=5)
 
@@ -128,20 +126,14 @@ def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
     return request.state in UNDECIDED and has_ended
 
 
-def queue_window(
-    policy: Policy, left: timedelta | None, now: datetime, *, expires: datetime | None = None
-) -> QueueWindow:
+def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> QueueWindow:
     """Return when the request may be provisioned. It ends with the run, unless the user lets it wait for longer.
 
-    `left` is the time until the deadline, None without one. `expires` is the end of the node's time: after it there is
-    nothing to wait for.
+    `left` is the time until the deadline, None without one.
     """
     limit = policy.queue_for
     if limit is None and left is not None:
         limit = max(left, SHORTEST_QUEUE)
-    if expires is not None and (policy.start_after is None or policy.start_after < expires):
-        until = max(expires - now, SHORTEST_QUEUE)
-        limit = until if limit is None else min(limit, until)
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 

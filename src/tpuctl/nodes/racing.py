@@ -30,7 +30,7 @@ from tpuctl.errors import (
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, QueuedState
-from tpuctl.models.spec import RACE_LABEL, REQUEST_LABEL, NodeSpec, QueueWindow
+from tpuctl.models.spec import RACE_LABEL, REQUEST_LABEL, SHORTEST_QUEUE, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
@@ -72,7 +72,6 @@ if TYPE_CHECKING:
 _MOST_AT_ONCE = 8
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
-_SHORTEST_QUEUE = timedelta(minutes=1)
 _SHORT_PAUSE = timedelta(seconds=2)
 _MAX_ZONES = 200
 # The ids that `explain` gives to the limits on requests per minute, which pass.
@@ -580,7 +579,7 @@ class _RaceRun:
             return
         self._journal_race()
         spec = self._context.stamped(replace(self._spec, labels={**self._spec.labels, RACE_LABEL: self._race.id}))
-        window = self._window()
+        window = self._window().ended_by(spec.expires)
         with ExitStack() as announced:
             for name in names:
                 entry = {"reason": "race", "race": self._race.id, "spec": spec.to_json()}
@@ -624,7 +623,7 @@ class _RaceRun:
     def _window(self) -> QueueWindow:
         """Return the validity of the requests. They end with the run: after it, no process cancels the losers."""
         limits = [limit for limit in (self._policy.queue_for, self._left) if limit is not None]
-        valid = max(min(limits, default=UNATTENDED_WAIT), _SHORTEST_QUEUE)
+        valid = max(min(limits, default=UNATTENDED_WAIT), SHORTEST_QUEUE)
         return QueueWindow(now=self._context.server_now(), valid_until=valid, valid_after=self._policy.start_after)
 
     def _cancel(self, actions: Sequence[CancelRequest]) -> None:
@@ -740,6 +739,10 @@ class _RaceRun:
     def _report_waits(self) -> None:
         """Report each zone that is waited for; the display shows a line for each change."""
         left, lasted = self._left, self._context.clock.monotonic() - self._started
+        if self.is_ending:
+            text = "its requests are being deleted"
+            self._context.report(EventKind.WAIT, self._first, text, in_state=lasted.total_seconds())
+            return
         for zone in self._zones.values():
             entry = self._entry(zone)
             if entry.is_winner or (entry.is_settled and not entry.is_silent):

@@ -279,7 +279,9 @@ def request_node(
         context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         with_key = spec_with_ssh_key(context, spec)
         try:
-            return context.cloud.create_queued_resource(name, with_key, window, queued_resource_id=queued_resource_id)
+            return context.cloud.create_queued_resource(
+                name, with_key, window.ended_by(spec.expires), queued_resource_id=queued_resource_id
+            )
         except AlreadyExistsError as error:
             error.hint = f"`tpuctl queue status {name.zone}/{queued_resource_id or name.node_id}` shows it"
             raise

@@ -17,11 +17,12 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease import hold_leases
 from tpuctl.nodes.locate import only_node
-from tpuctl.nodes.queueing import SHORTEST_QUEUE, RequestExpiredError
+from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:

@@ -379,8 +379,9 @@ def _why_incomplete(test: NodeTest) -> TpuctlError | None:
             "name the Python of another environment: `--python PATH`",
         )
     if test.result.stopped is StopReason.TIMED_OUT:
+        steps = {one.target.worker: report.phase for one, report, _ in test.workers if not report.is_done}
         return TimedOutError(
-            f"the test did not end within {format_duration(test.timeout)}: {_where_they_are(test)}",
+            f"the test did not end within {format_duration(test.timeout)}: {describe_steps(steps)}",
             hint=f"show what they wait for, while a test runs: `tpuctl stacks {node}`",
         )
     error = run_error(test.result)
@@ -396,12 +397,11 @@ def _why_incomplete(test: NodeTest) -> TpuctlError | None:
     return RemoteCommandError(error.message.replace("the command failed", "the test failed", 1), hint=hint)
 
 
-def _where_they_are(test: NodeTest) -> str:
-    """Return the step of each worker that is not done, workers that share it together."""
+def describe_steps(steps: Mapping[int, str]) -> str:
+    """Return the step that each worker is in, those in the same step together, the earliest step first."""
     found: dict[str, list[int]] = {}
-    for one, report, _ in test.workers:
-        if not report.is_done:
-            found.setdefault(report.phase, []).append(one.target.worker)
+    for worker, phase in steps.items():
+        found.setdefault(phase, []).append(worker)
     return "; ".join(
         f"worker {','.join(number_ranges(found[phase]))} in {text}" for phase, text in _PHASES.items() if phase in found
     )

@@ -14,7 +14,7 @@ from tests.lifecycle import said
 from tests.tpu_files import running
 from tests.workers.programs import Pair
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.node_test import AllReduce, ChipTestReport, fold_event, judge
+from tpuctl.workers.node_test import AllReduce, ChipTestReport, describe_steps, fold_event, judge
 
 GOOD = {0: 250.0, 1: 250.0, 2: 250.0, 3: 250.0}
 REPORT = ChipTestReport(phase="done", device_files=4, chips=4, teraflops=GOOD)
@@ -75,14 +75,28 @@ def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
     assert (worker["worker"], worker["allReduce"]["devices"], code) == (1, 4, 0)
 
 
-def test_test_that_hangs_says_in_which_step(pair: Pair) -> None:
+def test_test_that_hangs_is_ended_on_all_workers(pair: Pair) -> None:
     pair.install("jax", faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"})
 
     _, err, code = pair.tpuctl("test", "pair", "--timeout", "2s")
 
-    text = "error: the test did not end within 2s: worker 0-1 in the all-reduce"
-    assert (text in err.splitlines(), code) == (True, 5)
+    assert (code, "\nerror: the test did not end within 2s: worker " in err) == (5, True)
     assert pair.slice.left() == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "expected"),
+    [
+        pytest.param({0: "all-reduce", 1: "all-reduce"}, "worker 0-1 in the all-reduce", id="together"),
+        pytest.param(
+            {0: "start", 1: "connect", 2: "start"},
+            "worker 1 in starting Python; worker 0,2 in starting the TPU with all workers",
+            id="the earliest first",
+        ),
+    ],
+)
+def test_describe_steps_names_the_workers_of_each_step(steps: dict[int, str], expected: str) -> None:
+    assert describe_steps(steps) == expected
 
 
 def test_test_without_a_framework_says_what_to_install(pair: Pair) -> None:

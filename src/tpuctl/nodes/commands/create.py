@@ -106,7 +106,7 @@ def command(
         check_accelerator_type(app.client, name.project, name.zone, spec)
     if dry_run:
         window = (
-            queue_window(policy, None, app.now(), expires=end_of_new_node(spec, app.now())) if spec.is_queued else None
+            queue_window(policy, None, app.now()).ended_by(end_of_new_node(spec, app.now())) if spec.is_queued else None
         )
         show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec, node=None)
         with app.progress() as progress:
@@ -174,8 +174,7 @@ def _enqueue(
     ):
         context = app.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
-            now = context.server_now()
-            window = queue_window(policy, None, now, expires=end_of_new_node(spec, now))
+            window = queue_window(policy, None, context.server_now())
             operation = request_node(context, name, spec, window, reason="asked for", force_lease=force_lease)
             if no_wait:
                 found = app.client.get_queued_resource(request_name, version=spec.api_version)

@@ -33,8 +33,8 @@ class IdleOptions(GivenOptions):
         "--idle",
         type=DurationType(),
         metavar="TIME",
-        help="Time without TPU process, job and ssh session after which a node is deleted or stopped, such as 2h. "
-        "[default: none]",
+        help="Time without TPU process, job and ssh session after which a node is deleted or stopped, such as 2h; "
+        "forever for no limit. [default: none]",
     )
     on_idle: str | None = option(
         "--on-idle",

@@ -8,6 +8,7 @@ from tpuctl.app.options import cli_command, nodes_argument
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.nodes.locate import find_request
+from tpuctl.nodes.node_guard import describe_guard
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
@@ -80,6 +81,8 @@ def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str,
     if isinstance(found, Node):
         yield from node_details(found, app.now())
         request = _owner(app, found)
+        if guard := describe_guard(app.journal.entries(found.name), found, app.now()):
+            yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
         if request:
             yield "queued", f"{request.queued_resource_id} {request.state}", ""

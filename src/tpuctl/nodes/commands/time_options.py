@@ -65,7 +65,7 @@ class TimeLimitOptions(GivenOptions):
         "--ttl",
         type=DurationType(),
         metavar="TIME",
-        help="Time from now until the node may be deleted, such as 8h or 2d. [default: none]",
+        help="Time from now until the node may be deleted, such as 8h or 2d; forever for no limit. [default: none]",
     )
     until: timedelta | time | datetime | None = option(
         "--until",
