@@ -334,7 +334,7 @@ class TableOptions:
         "--sort",
         group=OptionGroup.OUTPUT,
         metavar="NAME,NAME",
-        help="Columns to sort by, such as age; -age for the oldest first. [default: zone and name]",
+        help="Columns to sort by, such as age, or -age for the oldest first. [default: by zone or time]",
     )
 
     def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
