@@ -327,7 +327,7 @@ class TableOptions:
         "--sort",
         group=OptionGroup.OUTPUT,
         metavar="NAME,NAME",
-        help="Columns to sort by, such as age; -age for the oldest first. [default: zone and name]",
+        help="Columns to sort by, such as age, or -age for the oldest first. [default: by zone or time]",
     )
 
     def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
@@ -390,6 +390,9 @@ FOREIGN_OPTIONS = {
     "--json": "`-o json`",
     "--filter": "`-o json` and jq",
     "--limit": "`head`",
+    "--sort-by": "`--sort`",
+    "--no-headers": "`--no-header`",
+    "--no-pager": "`PAGER=cat` before the command",
     "--force": "`--yes`",
     "--yes": "not needed: this command never asks",
     "--quiet-confirm": "`--yes`",
