@@ -193,7 +193,8 @@ class ReportCollector:
         if is_error or target.label in self.errors:
             return
         *lines, rest = (self._pending[target.label] + data).split(b"\n")
-        self._pending[target.label] = rest[: _LONGEST_LINE + 1]
+        # Of a longer line enough for the parser to reject it.
+        self._pending[target.label] = rest[: 2 * _LONGEST_LINE]
         for line in lines:
             if line.startswith(CHIP_TEST_MARK.encode()):
                 self._take(target.label, line)
