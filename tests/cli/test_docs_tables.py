@@ -7,6 +7,8 @@ import re
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
 from tpuctl.clock import ManualClock
@@ -15,8 +17,12 @@ from tpuctl.durations import format_duration, parse_duration
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
+from tpuctl.nodes.commands.catalogue import TYPE_COLUMNS
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
 from tpuctl.nodes.hooks import hook_variables
+from tpuctl.nodes.queue_rendering import QUEUE_COLUMNS
+from tpuctl.nodes.rendering import NODE_COLUMNS
+from tpuctl.output.column_widths import Column
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _CODE = re.compile(r"`([^`]+)`")
@@ -41,6 +47,20 @@ def fields(page: str, name: str) -> dict[str, set[str]]:
     """Return for each word of the first column the fields of the last."""
     found = {words(row[0])[0]: set(words(row[-1])) for row in table(page, name)}
     return {word: found["wait"] if named == {"wait"} else named for word, named in found.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns"),
+    [
+        pytest.param("list-columns", NODE_COLUMNS, id="list"),
+        pytest.param("queue-columns", QUEUE_COLUMNS, id="queue-list"),
+        pytest.param("types-columns", TYPE_COLUMNS, id="types"),
+    ],
+)
+def test_columns_tables_have_each_column_in_order(name: str, columns: tuple[Column, ...]) -> None:
+    documented = [(words(row[0])[0], row[1].startswith("wide: ")) for row in table("list.md", name)]
+
+    assert documented == [(column.name, column.is_wide) for column in columns]
 
 
 def test_goals_table_has_a_row_for_each_goal() -> None:

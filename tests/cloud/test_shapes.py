@@ -46,7 +46,7 @@ from tpuctl.models.project import (
 )
 from tpuctl.models.queued import QUEUED_RESOURCE, QueuedResource
 from tpuctl.models.spec import NodeSpec
-from tpuctl.nodes.costs import CostFacts, node_costs
+from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.rendering import node_details, node_json, node_rows
 from tpuctl.prices import price_table
 from tpuctl.shapes import ANY, ITEM, MAX_JSON_DEPTH, ListOf, MapOf, Page, Scalar, Shape, ShapeError, parse_json
@@ -119,11 +119,11 @@ def read_node(data: Any) -> Any:
     """Read a node, and every property of it."""
     node = Node.from_api(data)
     spec = NodeSpec.from_node(node)
-    (cost,) = node_costs([node], CostFacts(NOW, price_table(), lambda _: ()))
+    (rate,) = node_rates([node], CostFacts(NOW, price_table(), lambda _: ()))
     shown = (
         node_rows([node], NOW),
         list(node_details(node, NOW)),
-        node_json(node, cost, NOW),
+        node_json(node, rate, NOW, since=node.created),
         spec.differences(node),
     )
     return properties(node), spec.to_api(), json.dumps(spec.to_json()), shown

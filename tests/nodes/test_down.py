@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from datetime import timedelta
 
 import pytest
@@ -129,7 +130,11 @@ def test_down_deletes_an_ended_queued_resource_without_a_node(tpuctl: Console, s
     assert tpuctl("down", "demo", stdin="n\n")[1] == (
         "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b? [y/N] error: nothing was done\n"
     )
-    assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
+    out, err, code = tpuctl("down", "demo", "--yes")
+    assert (out, code) == ("demo\n", 0)
+    *lines, gone = told(err)
+    assert lines == ["deleting its queued resource `research`", "its queued resource is being deleted"]
+    assert re.fullmatch(r"gone after [1-9]\d*s", gone)
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 

@@ -146,11 +146,10 @@ def test_unwritable_summary_is_a_warning(tpuctl: Console, sandbox: Sandbox, tmp_
 @one_face
 def test_up_and_down_are_summarized(tpuctl: Console, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
-    environ = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(path)}
     up = ("up", "demo", "--type", "v5litepod-8", "--zone", "us-central1-a", "--for", "ready", "-o", "json")
 
-    out, _, code = tpuctl(*up, **environ)
-    assert tpuctl("down", "demo", "--yes", **environ)[2] == 0
+    out, _, code = tpuctl(*up, GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(path))
+    assert tpuctl("down", "demo", "--yes", GITHUB_ACTIONS="true", GITHUB_STEP_SUMMARY=str(path))[2] == 0
 
     assert (code, json.loads(out)["state"]) == (0, "READY")
     created, deleted = [line for line in path.read_text().splitlines() if line.startswith("| demo")]

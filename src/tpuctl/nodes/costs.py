@@ -99,6 +99,12 @@ def billed_time(sightings: Sequence[SeenState], created: datetime | None, now: d
     return BilledTime(chips, since, is_about=is_about and not at_most, at_least=at_least, at_most=at_most)
 
 
+def billed_since(node: Node, facts: CostFacts) -> datetime | None:
+    """Return since when the chips of a node are billed, as far as the journal has seen; None if they are not."""
+    sightings = node_sightings(facts.entries(node.name), node, facts.now)
+    return billed_time(sightings, node.created, facts.now).since
+
+
 def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[SeenState]:
     """Return what the journal has seen of this very node, oldest first, and at last its present state."""
     found = []
@@ -198,34 +204,76 @@ class CostFacts:
 
 def node_costs(nodes: Sequence[Node], facts: CostFacts) -> list[NodeCost]:
     """Return what each node costs, in their order. A grant covers the oldest nodes first."""
+    return [_node_cost(node, facts, rate) for node, rate in zip(nodes, node_rates(nodes, facts), strict=True)]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRate:
+    """What one node costs for an hour now. `listed` is its price without the grant; `note` says why it is 0 or unknown."""
+
+    tier: Tier
+    billing: Billing
+    listed: Price
+    per_hour: Dollars
+    grant: Grant | None
+    note: str
+
+    @property
+    def price(self) -> Price:
+        """The price for an hour in which its chips are billed."""
+        return replace(self.listed, per_hour=Decimal(0), is_about=False) if self.grant else self.listed
+
+
+def node_rates(nodes: Sequence[Node], facts: CostFacts) -> list[NodeRate]:
+    """Return what each node costs for an hour, in their order, without the journal. A grant covers the oldest nodes first."""
     tiers = {node.name: billed_tier(node, facts.requests) for node in nodes}
     covered = covering_grants(nodes, tiers, facts.grants, facts.now.date())
-    return [_node_cost(node, facts, tier=tiers[node.name], grant=covered.get(node.name)) for node in nodes]
+    # Nodes that are alike have one rate: a list may have thousands.
+    known: dict[tuple[object, ...], NodeRate] = {}
+    rates = []
+    for node in nodes:
+        tier, grant = tiers[node.name], covered.get(node.name)
+        is_tier_known = tier is not Tier.ON_DEMAND or _is_owner_known(node, facts.requests)
+        key = (node.accelerator_type, node.name.zone, node.state, tier, grant, is_tier_known)
+        if key not in known:
+            known[key] = _node_rate(node, facts.prices, tier=tier, grant=grant, is_tier_known=is_tier_known)
+        rates.append(known[key])
+    return rates
 
 
-def _node_cost(node: Node, facts: CostFacts, *, tier: Tier, grant: Grant | None) -> NodeCost:
-    now, billing = facts.now, billing_in(node.state)
-    listed = facts.prices.hourly_price(node.accelerator_type, node.name.zone, tier)
-    is_tier_unknown = tier is Tier.ON_DEMAND and not _is_owner_known(node, facts.requests)
-    if is_tier_unknown:
+def _node_rate(node: Node, prices: PriceList, *, tier: Tier, grant: Grant | None, is_tier_known: bool) -> NodeRate:
+    billing = billing_in(node.state)
+    listed = prices.hourly_price(node.accelerator_type, node.name.zone, tier)
+    note = _billing_note(node, tier, listed, grant)
+    if not is_tier_known:
         listed = replace(listed, per_hour=None)
-    price = replace(listed, per_hour=Decimal(0), is_about=False) if grant else listed
+        if billing is Billing.CHIPS and grant is None:
+            note = "its queued resource, which knows its tier, could not be read"
+    rate = NodeRate(tier, billing, listed, UNKNOWN_AMOUNT, grant, note)
+    match billing:
+        case Billing.CHIPS:
+            return replace(rate, per_hour=cost_of_time(BilledTime(_HOUR), rate.price))
+        case Billing.NOTHING:
+            return replace(rate, per_hour=NOTHING)
+        case Billing.DISK | Billing.UNKNOWN:
+            return rate
+
+
+def _node_cost(node: Node, facts: CostFacts, rate: NodeRate) -> NodeCost:
+    now, grant = facts.now, rate.grant
     billed = billed_time(node_sightings(facts.entries(node.name), node, now), node.created, now)
-    so_far = cost_of_time(billed, price)
+    so_far = cost_of_time(billed, rate.price)
     then = node.expires if node.expires is not None and node.expires > now else now + FORECAST
-    if billing in {Billing.DISK, Billing.UNKNOWN}:
-        per_hour = ahead = UNKNOWN_AMOUNT
+    if rate.billing in {Billing.DISK, Billing.UNKNOWN}:
+        ahead = UNKNOWN_AMOUNT
     else:
-        per_hour = cost_of_time(BilledTime(_HOUR), price) if billing is Billing.CHIPS else NOTHING
         paid_from = min(max(now, grant_end(grant)), then) if grant else now
         rest = then - paid_from if bills_or_will(node) else timedelta()
-        ahead = cost_of_time(BilledTime(rest, at_most=is_coming(node.state)), listed)
+        ahead = cost_of_time(BilledTime(rest, at_most=is_coming(node.state)), rate.listed)
     ended = expiry_note(node, now) if node.has_invalid_expiry or is_expired(node, now) else ""
-    why = _billing_note(node, tier, listed, grant)
-    if is_tier_unknown and billing is Billing.CHIPS and grant is None:
-        why = "its queued resource, which knows its tier, could not be read"
-    note = "; ".join(filter(None, (ended, why)))
-    return NodeCost(node, tier, per_hour, billed.since, so_far, then, sum_dollars((so_far, ahead)), grant, note)
+    note = "; ".join(filter(None, (ended, rate.note)))
+    by_then = sum_dollars((so_far, ahead))
+    return NodeCost(node, rate.tier, rate.per_hour, billed.since, so_far, then, by_then, grant, note)
 
 
 def _is_owner_known(node: Node, requests: Sequence[QueuedResource]) -> bool:

@@ -739,6 +739,10 @@ class _RaceRun:
     def _report_waits(self) -> None:
         """Report each zone that is waited for; the display shows a line for each change."""
         left, lasted = self._left, self._context.clock.monotonic() - self._started
+        if self.is_ending:
+            text = "its requests are being deleted"
+            self._context.report(EventKind.WAIT, self._first, text, in_state=lasted.total_seconds())
+            return
         for zone in self._zones.values():
             entry = self._entry(zone)
             if entry.is_winner or (entry.is_settled and not entry.is_silent):

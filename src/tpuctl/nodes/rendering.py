@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
-from tpuctl.models.billing import Billing, billing_in
+from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import last_segment, natural_key
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.models.billing import Dollars
     from tpuctl.names import NodeName
     from tpuctl.nodes.controller import NodeResult
-    from tpuctl.nodes.costs import NodeCost
+    from tpuctl.nodes.costs import NodeRate
     from tpuctl.nodes.journal_entries import JournalEntries
     from tpuctl.output.terminal import Terminal
 
@@ -59,15 +59,15 @@ _NODE_STATE_STYLES = {
 
 
 def node_rows(
-    nodes: Sequence[Node], now: datetime, costs: Sequence[NodeCost] = (), *, is_wide: bool = True
+    nodes: Sequence[Node], now: datetime, rates: Sequence[NodeRate] = (), *, is_wide: bool = True
 ) -> list[tuple[Cell, ...]]:
     """Return one row for each node.
 
-    `costs` are those of the same nodes; without them the prices are empty. Without `is_wide` so are all wide columns.
+    `rates` are those of the same nodes; without them the prices are empty. Without `is_wide` so are all wide columns.
     """
     wide = [_NO_WIDE_CELLS] * len(nodes)
     if is_wide:
-        prices = [dollars_cell(cost.per_hour) for cost in costs] or [_NO_CELL] * len(nodes)
+        prices = [dollars_cell(rate.per_hour) for rate in rates] or [_NO_CELL] * len(nodes)
         wide = [_wide_cells(node, now, price) for node, price in zip(nodes, prices, strict=True)]
     return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]
 
@@ -173,7 +173,7 @@ def count_words(count: int, word: str) -> str:
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
-def node_json(node: Node, cost: NodeCost, now: datetime) -> dict[str, Any]:
+def node_json(node: Node, rate: NodeRate, now: datetime, *, since: datetime | None) -> dict[str, Any]:
     """Return the API's own fields, and those that users look for (docs/list.md).
 
     A node with the label of its end also has `expires`, null if the label is not a time.
@@ -188,10 +188,10 @@ def node_json(node: Node, cost: NodeCost, now: datetime) -> dict[str, Any]:
         "project": name.project,
         "workers": node.workers,
         "chips": node.chips,
-        "tier": str(cost.tier),
+        "tier": str(rate.tier),
         "owner": node.owner,
         **age_json(node.created, now),
-        "billing": billing_json(cost),
+        "billing": billing_json(rate, since),
         **expires,
     }
 
@@ -203,17 +203,16 @@ def age_json(created: datetime | None, now: datetime) -> dict[str, Any]:
     return {"created": format_timestamp(created), "ageSeconds": int((now - created).total_seconds())}
 
 
-def billing_json(cost: NodeCost) -> dict[str, Any]:
+def billing_json(rate: NodeRate, since: datetime | None) -> dict[str, Any]:
     """Return whether a node is billed now, for what, at which price, and since when."""
-    billing = billing_in(cost.node.state)
-    is_free = billing is Billing.NOTHING or cost.grant is not None
+    is_free = rate.billing is Billing.NOTHING or rate.grant is not None
     return {
-        "isBilled": None if billing is Billing.UNKNOWN else not is_free,
-        "billed": str(Billing.NOTHING if is_free else billing),
-        "perHour": cost.per_hour.to_json(),
-        "tier": str(cost.tier),
-        "since": format_timestamp(cost.since) if cost.since and not is_free else None,
-        "note": cost.note,
+        "isBilled": None if rate.billing is Billing.UNKNOWN else not is_free,
+        "billed": str(Billing.NOTHING if is_free else rate.billing),
+        "perHour": rate.per_hour.to_json(),
+        "tier": str(rate.tier),
+        "since": format_timestamp(since) if since and rate.billing is Billing.CHIPS and not is_free else None,
+        "note": rate.note,
     }
 
 
@@ -221,18 +220,20 @@ def nodes_json(
     app: App,
     nodes: Sequence[Node],
     requests: Sequence[QueuedResource] = (),
-    entries: Callable[[NodeName], JournalEntries] = lambda _: (),
+    entries: Callable[[NodeName], JournalEntries] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the JSON of nodes.
 
     `requests` are the queued resources that own some: they know the tiers. Without the `entries` of the journal a node counts
     as billed since its creation.
     """
-    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for tables
+    from tpuctl.nodes.costs import CostFacts, billed_since, node_rates  # noqa: PLC0415  # not for tables
 
     now = app.now()
-    facts = CostFacts(now, app.prices, entries, requests, app.settings.grants())
-    return [node_json(node, cost, now) for node, cost in zip(nodes, node_costs(nodes, facts), strict=True)]
+    facts = CostFacts(now, app.prices, entries or (lambda _: ()), requests, app.settings.grants())
+    rates = node_rates(nodes, facts)
+    begins = [billed_since(node, facts) for node in nodes] if entries else [node.created for node in nodes]
+    return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
 
 
 def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:

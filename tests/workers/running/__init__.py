@@ -120,10 +120,11 @@ class Slice:
         stdin: IO[bytes] | int = subprocess.DEVNULL,
         stdout: int = subprocess.PIPE,
         stderr: int = subprocess.PIPE,
+        **variables: str,
     ) -> subprocess.Popen[bytes]:
         """Start the program in a process of its own."""
         words = ["run", "pod", *arguments]
-        environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ}
+        environ = {"PATH": os.environ["PATH"], **self.tpuctl.environ, **variables}
         return TpuctlProcess(words, env=environ, cwd=self.tpuctl.folder, stdin=stdin, stdout=stdout, stderr=stderr)
 
     def links(self, worker: int) -> int:

@@ -167,3 +167,24 @@ def test_logs_not_writable_are_reported_before_and_during_the_run(pod: Slice) ->
         1,
     )
     assert (set(out.split()) <= {"y"}, pod.texts("went-on"), pod.left()) == (True, {}, [])
+
+
+def test_output_in_github_actions_has_no_workflow_commands(pod: Slice) -> None:
+    """Neither on stdout nor on stderr, of one worker or of several; other output is unchanged."""
+    line = (
+        "printf '::set-output name=a::b\\n  ::add-'; sleep 0.1; printf 'mask::x\\nlog ##[error]y\\n\\377'; "
+        "printf '::warning::z\\n' >&2"
+    )
+    with (
+        pod.start("--worker", "3", "--", line, GITHUB_ACTIONS="true") as one,
+        pod.start("--worker", "0-1", "--", line, GITHUB_ACTIONS="true") as two,
+    ):
+        alone, several = one.communicate(timeout=20), two.communicate(timeout=20)
+
+    assert alone == (
+        b"\\u003a:set-output name=a::b\n  \\u003a:add-mask::x\nlog ##\\u005berror]y\n\xff",
+        b"\\u003a:warning::z\n",
+    )
+    for out in several:
+        assert all(shown.startswith((b"[0] ", b"[1] ")) for shown in out.splitlines())
+        assert b"##[" not in out

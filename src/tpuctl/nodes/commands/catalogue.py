@@ -35,7 +35,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
       tpuctl types v5litepod-16
       tpuctl types v5litepod-16 --sort spot-price
     """
-    layout = table.layout(app, _TYPE_COLUMNS)
+    layout = table.layout(app, TYPE_COLUMNS)
     if accelerator_type is not None:
         check_accelerator_type(accelerator_type)
     catalogue = fetch_offers(app.client.accelerator_types, app.client.locations, app.project, app.zones)
@@ -73,7 +73,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
 
 
 # Names and order are a contract with scripts (docs/list.md).
-_TYPE_COLUMNS = (
+TYPE_COLUMNS = (
     Column("type", Kind.NAME),
     Column("zone"),
     Column("chips", Kind.NUMBER),

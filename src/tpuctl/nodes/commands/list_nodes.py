@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.nodes.costs import NodeCost
+    from tpuctl.nodes.costs import NodeRate
     from tpuctl.output.tables import Row
     from tpuctl.output.terminal import Terminal
 
@@ -57,8 +57,8 @@ def command(app: App, *, table: TableOptions) -> None:
     items: list[Node | _WaitingRequest] = [*nodes, *waiting]
     rows: list[Row] = []
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
-        costs = _costs(app, nodes, requests) if layout.needs("price") else ()
-        rows = [*node_rows(nodes, app.now(), costs, is_wide=layout.has_wide), *(one.row for one in waiting)]
+        rates = _rates(app, nodes, requests) if layout.needs("price") else ()
+        rows = [*node_rows(nodes, app.now(), rates, is_wide=layout.has_wide), *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
     found = [item for item in items if not isinstance(item, _WaitingRequest)]
@@ -112,16 +112,16 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     return listing, tuple(requests)
 
 
-def _costs(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeCost]:
+def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
     """Return what each node costs, and note where the prices are from."""
-    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only for prices
+    from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.
         requests = queued_resources_or_none(app.client, app.project, app.zones)
     prices = app.prices
     app.terminal.note(f"dollars per hour: {prices}")
-    return node_costs(nodes, CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants()))
+    return node_rates(nodes, CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants()))
 
 
 @dataclass(frozen=True, slots=True)
