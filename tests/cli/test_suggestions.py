@@ -27,7 +27,22 @@ HARMLESS = {
         "explain",
         "help",
     ),
-    *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
+    *(
+        "history",
+        "jobs",
+        "list",
+        "log",
+        "logs",
+        "ls",
+        "options",
+        "path",
+        "queue",
+        "sandbox",
+        "serve",
+        "show",
+        "ssh",
+        "stacks",
+    ),
     *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
 }
 # The commands with the most harmful options.
