@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,10 @@ from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
 from tests.others import errors
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
+from tpuctl.names import NodeName
+from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
 from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 
@@ -63,10 +67,10 @@ def test_down_shows_what_a_pattern_selects_and_asks(tpuctl: Console, sweep: Sand
         ["sweep-1", ZONE, "v4-8", "READY"],
         ["sweep-2", ZONE, "v4-8", "READY"],
         ["sweep-10", EAST, "v6e-8", "STOPPED"],
-        ["sweep-q", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
+        ["sweep-20", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
     ]
     assert lines[1].split()[4:6] == ["3d", "you_example-com"]
-    question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-q`, with their boot disks?"
+    question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-20`, with their boot disks?"
     assert (out, lines[5:], code) == ("", [f"{question} [y/N] error: nothing was done"], 1)
     assert left(sweep) == EVERYTHING
 
@@ -301,8 +305,8 @@ def test_update_changes_the_labels_of_all_selected_nodes(tpuctl: Console, sweep:
 def test_status_shows_nodes_and_waiting_requests_of_a_pattern(tpuctl: Console, sweep: Sandbox) -> None:
     out, _, code = tpuctl("status", "sweep-*", "-o", "json")
 
-    names = [one.get("nodeId") or one["queuedResourceId"] for one in json.loads(out)]
-    assert (sorted(names), code) == (["sweep-1", "sweep-10", "sweep-2", "sweep-q"], 0)
+    names = [one["nodeId"] for one in json.loads(out)]
+    assert (sorted(names), code) == (["sweep-1", "sweep-10", "sweep-2", "sweep-20"], 0)
 
 
 def test_table_shows_a_hostile_label_escaped(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -312,6 +316,55 @@ def test_table_shows_a_hostile_label_escaped(tpuctl: Console, sandbox: Sandbox) 
 
     assert "bob\\x1b[2J\\nb" in err
     assert "\x1b[2J" not in err
+
+
+@pytest.fixture
+def race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> tuple[str, ...]:
+    """Return the zones of an interrupted race for the node `t`, whose requests wait in each of them."""
+    zones = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
+    with sandbox.state.write() as session:
+        administration.add_stockout(session, zone="*", tier="spot")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(zones), "--race", "--timeout", "2h")
+    return zones
+
+
+@pytest.mark.parametrize(
+    ("words", "left_in"),
+    [
+        pytest.param(("t*",), 0, id="pattern"),
+        pytest.param(("t", "nix-*"), 0, id="name-beside-a-pattern"),
+        pytest.param(("t*", "--zone", "us-east5-b"), 2, id="one-zone"),
+        pytest.param(("us-*/t",), 1, id="pattern-of-zones"),
+        pytest.param(("t*", "--older-than", "1d"), 3, id="none-that-old"),
+    ],
+)
+def test_down_of_a_race_ends_the_requests_that_match(
+    tpuctl: Console, sandbox: Sandbox, race: tuple[str, ...], words: tuple[str, ...], left_in: int
+) -> None:
+    _, err, code = tpuctl("down", *words, "--yes")
+
+    requests = tpuctl("queue", "list", "-o", "json")[0]
+    assert (len(json.loads(requests)), code) == (left_in, 0), err
+    if not left_in:
+        assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
+
+
+def test_down_of_a_pattern_ends_the_lease_of_a_watch(tpuctl: Console, sweep: Sandbox, clock: EventfulClock) -> None:
+    """Or the watch would create the node again."""
+    folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "leases"
+    leases = LeaseKeeper(LocalLeaseStore(folder, clock), clock, LeaseOwner("elsewhere", 1, "token"))
+    name = NodeName("sandbox", ZONE, "sweep-1")
+    assert leases.acquire(name, "watch") is None
+
+    _, err, code = tpuctl("down", "sweep-*", "--older-than", "2d", "--yes")
+
+    holder = leases.holder(name)
+    assert (code, holder is not None and holder.record.ended is not None) == (0, True), err
 
 
 FLAGS = {

@@ -678,7 +678,7 @@ def _check_no_own_label(value: RawValue, place: str) -> None:
         if key.startswith(_OWN_LABEL_PREFIX):
             raise SettingError(
                 f"{place}: the label `{key}` is never read from a project file",
-                hint=f"pass `--labels {key}=VALUE`, or `--ttl TIME` for a time limit",
+                hint="pass `--ttl 8h`" if key == "tpuctl-expires" else f"pass `--labels {key}=VALUE`",
             )
 
 

@@ -231,11 +231,11 @@ class SshWorkers:
 
         return start_guard(self._first_worker(node), idle=idle, keeps_idle=keeps_idle)
 
-    def remove_guard(self, node: Node) -> None:
-        """End and remove the guard on worker 0, if there is one. Raises `RemoteCommandError`."""
+    def remove_guard(self, node: Node) -> bool:
+        """End and remove the guard on worker 0. Return whether there was one. Raises `RemoteCommandError`."""
         from tpuctl.ssh.tpu_guard import remove_guard  # noqa: PLC0415  # as above
 
-        remove_guard(self._first_worker(node))
+        return remove_guard(self._first_worker(node))
 
     def _first_worker(self, node: Node) -> Target:
         return Target(node, 0, self.connections(node)[0], f"{node.name.node_id}-0")

@@ -302,9 +302,10 @@ class Terminal:
         if not self.quiet:
             self._print(lines)
 
-    def note_table(self, header: Sequence[str], rows: Sequence[Sequence[Cell]]) -> None:
+    def note_table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
         """Print a table for the user on stderr, unless quiet: what a question or a note is about."""
-        self.note(*column_lines(header, rows, width=self.streams.width, colored=False))
+        width = self.streams.width if self.streams.stderr_is_terminal else None
+        self.note(*column_lines(header, rows, width=width, colored=False))
 
     def warn(self, *lines: str) -> None:
         """Print a warning, also if quiet; in GitHub Actions as an annotation."""

@@ -35,6 +35,7 @@ from tpuctl.nodes.locate import (
     several_nodes_error,
     unreachable_zones_error,
 )
+from tpuctl.nodes.rendering import by_zone_and_name
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -
         )
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
     listing = app.client.list_nodes(app.project, app.zones)
-    there = sorted(listing.nodes, key=lambda node: node.name)
+    there = sorted(listing.nodes, key=by_zone_and_name)
     check_names_exist(app, selection, [node.name for node in there], listing.unreachable)
     now = app.now()
     found = tuple(node for node in there if selection.matches(node, now, owner))
@@ -267,7 +268,7 @@ def select_nodes_and_requests(
     narrowed, matching = narrow_listing(app, selection, listing, requests)
     there = {node.name for node in listing.nodes}
     waiting = tuple(request for request in matching if there.isdisjoint(request.full_names(app.project)))
-    nodes = tuple(sorted(narrowed.nodes, key=lambda node: node.name))
+    nodes = tuple(sorted(narrowed.nodes, key=by_zone_and_name))
     return nodes, waiting, listing.unreachable
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, CredentialsError, NotConfirmedError
-from tpuctl.names import NodeName, NodeReference
+from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.node_lookup import bind_names, note_left_out, selection_owner
-from tpuctl.nodes.costs import CostFacts, node_costs
+from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.garbage_removal import fetch_group
 from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.queue_rendering import waiting_row
+from tpuctl.nodes.racing import race_id_of
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.nodes.tear_down import DeletionTarget, group_target
-from tpuctl.output.terminal import Cell
+from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.garbage import ResourceGroup
+    from tpuctl.output.tables import Row
 
-_HEADER = ("NAME", "ZONE", "TYPE", "STATE", "AGE", "OWNER", "$/HOUR")
+_TABLE = choose_columns(NODE_COLUMNS, "name,zone,type,state,age,owner,price,note", sort=None, is_wide=False)
 # So many names stand in the question.
 _NAMED = 4
 
@@ -85,7 +88,7 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
         if any(node.queued_resource for node in nodes.nodes):
             raise
     facts = GarbageFacts(project=project, nodes=nodes.nodes, requests=requests, unreachable=frozenset(unreachable))
-    groups = sorted(group_resources(facts), key=lambda group: (group.zone, group.id))
+    groups = sorted(group_resources(facts), key=lambda group: (group.zone, natural_key(group.id)))
     now = app.now()
     chosen: list[ResourceGroup] = []
     for group in groups:
@@ -126,7 +129,9 @@ def _missing_names(
         if pattern.is_glob:
             continue
         found = [group for group in groups if any(map(pattern.matches, group.all_names))]
-        if len({group.zone for group in found}) > 1:
+        races = {race_id_of(group.request, pattern.node_id) if group.request else "" for group in found}
+        is_one_race = len(races) == 1 and "" not in races
+        if len({group.zone for group in found}) > 1 and not is_one_race:
             places = [NodeName(group.project, group.zone, group.id) for group in found]
             raise several_nodes_error(pattern.node_id, places)
         if not found and unreachable:
@@ -154,7 +159,7 @@ def selection_check(app: App, selection: Selection) -> Callable[[Node], None]:
 def show_selected(app: App, nodes: Sequence[Node]) -> None:
     """Show the nodes that a selection matched, before a question about them."""
     if nodes:
-        app.terminal.note_table(_HEADER, _node_rows(app, nodes, ()))
+        _TABLE.note(app.terminal, _rows(app, nodes, ()))
 
 
 def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
@@ -167,22 +172,13 @@ def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool
         return
     nodes = [node for group in groups for node in group.nodes]
     waiting = [group.request for group in groups if group.request and not group.nodes]
-    rows = _node_rows(app, nodes, choice.requests)
-    for request in waiting:
-        age = format_duration(app.now() - request.created) if request.created else ""
-        owner = request.requested_node(app.project).owner or ""
-        texts = (
-            request.queued_resource_id,
-            request.zone,
-            request.accelerator_type,
-            str(request.state),
-            age,
-            owner,
-            "$0",
-        )
-        rows.append([Cell(text) for text in texts])
-    app.terminal.note_table(_HEADER, rows)
-    ids = [NodeName(app.project, request.zone, request.queued_resource_id) for request in waiting]
+    waiting_rows = [waiting_row(request, app.now()) for request in waiting]
+    _TABLE.note(app.terminal, [*_rows(app, nodes, choice.requests), *waiting_rows])
+    # Named as the table names them.
+    ids = [
+        NodeName(app.project, one.zone, one.node_ids[0] if len(one.node_ids) == 1 else one.queued_resource_id)
+        for one in waiting
+    ]
     parts = [name_nodes([node.name for node in nodes])] if nodes else []
     parts += [f"waiting {name_nodes(ids, 'queued resource')}"] if ids else []
     disks = {0: "", 1: ", with its boot disk"}.get(len(nodes), ", with their boot disks")
@@ -197,21 +193,6 @@ def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
     return shown if len(names) <= _NAMED else f"{len(names)} {what}s ({shown} and {len(names) - _NAMED} more)"
 
 
-def _node_rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[list[Cell]]:
-    """Return the rows of nodes: age, state, owner, and dollars per hour if they are known."""
-    costs = node_costs(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))
-    rows = []
-    for node, cost in zip(nodes, costs, strict=True):
-        age = format_duration(app.now() - node.created) if node.created else ""
-        name = node.name
-        texts = (
-            name.node_id,
-            name.zone,
-            node.accelerator_type,
-            str(node.state),
-            age,
-            node.owner or "",
-            str(cost.per_hour),
-        )
-        rows.append([Cell(text) for text in texts])
-    return rows
+def _rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[Row]:
+    rates = node_rates(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))
+    return [*node_rows(nodes, app.now(), rates)]
