@@ -15,6 +15,7 @@ from tpuctl.cli.tree import command_tree
 HARMLESS = {
     *(
         "attach",
+        "attributes",
         "bundle",
         "check",
         "completion",
@@ -25,6 +26,7 @@ HARMLESS = {
         "env",
         "exec",
         "explain",
+        "get-guest-attributes",
         "help",
     ),
     *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
