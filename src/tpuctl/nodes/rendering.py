@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
 NODE_COLUMNS = (
     Column("name", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("type", Kind.TYPE),
     Column("state", Kind.STATE),
-    Column("health", Kind.WORD),
+    Column("health", Kind.HEALTH),
     Column("chips", Kind.NUMBER),
     Column("age", Kind.TIME),
     Column("tier", Kind.WORD),
@@ -386,7 +386,7 @@ def expiry_view(app: App, nodes: Sequence[Node], *, is_list: bool) -> View:
             )
             for node in nodes
         ]
-        terminal.table((Column("name", Kind.NAME), Column("zone"), Column("expires", Kind.TIME)), rows)
+        terminal.table((Column("name", Kind.NAME), Column("zone", Kind.ZONE), Column("expires", Kind.TIME)), rows)
 
     return replace(nodes_view(app, nodes, is_list=is_list), text=show)
 

@@ -79,7 +79,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
 # Names and order are a contract with scripts (docs/list.md).
 TYPE_COLUMNS = (
     Column("type", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("chips", Kind.NUMBER),
     Column("workers", Kind.NUMBER),
     Column("topology", Kind.WORD),

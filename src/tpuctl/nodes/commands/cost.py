@@ -161,7 +161,7 @@ def node_columns(*, has_projects: bool) -> tuple[Column, ...]:
     return (
         Column("project", is_wide=not has_projects),
         Column("name", Kind.NAME),
-        Column("zone"),
+        Column("zone", Kind.ZONE),
         Column("type", Kind.TYPE),
         Column("tier", Kind.WORD),
         Column("state", Kind.STATE),
