@@ -241,7 +241,7 @@ def test_url_hides_secrets(url: str, shown: str) -> None:
         (("run", "demo", "--env", SECRET.replace("-", "_"), "--", "true"),
          "`--env` number 1: no local variable has that name"),
         (("update", "demo", "--metadata", "a=b", SECRET),
-         "too many arguments; they are not shown, because they may be part of a secret value"),
+         "one of the 2 names is no node; it is not shown, because it may be part of a secret value"),
         (("update", "demo", "--metadata", f"a={mask_value(SECRET)}"),
          "the value of `a` is `<hidden: 14 bytes>`, which replaces a hidden value"),
         (("run", "demo", "--env", f"A={mask_value(SECRET)}", "--", "true"),

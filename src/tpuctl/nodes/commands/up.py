@@ -458,7 +458,7 @@ def _show_plans(
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
-        show_plan(app, planned, spec=spec, node=found)
+        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
