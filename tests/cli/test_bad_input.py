@@ -44,6 +44,12 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "use `-o json`, `-o yaml` or `-o name`",
         ),
         (("up", "a", "--best-effort"), "`tpuctl up` has no option `--best-effort`", "use `--tier best-effort`"),
+        (
+            ("list", "--filter=state=READY"),
+            "`tpuctl list` has no option `--filter`",
+            "use `-l KEY=VALUE`, `--state READY`, `--older-than 2d`, `--mine`",
+        ),
+        (("types", "--filter=x"), "`tpuctl types` has no option `--filter`", "use `-o json` and jq"),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),

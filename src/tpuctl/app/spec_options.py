@@ -317,7 +317,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         ),
         tags=check_tags(parse_items(options.tags) or settings.items("tags")),
         metadata=_metadata(app, settings, options),
-        data_disks=tuple(map(_disk, options.data_disk or settings.items("data_disks"))),
+        data_disks=tuple(parse_disk("--data-disk", text) for text in options.data_disk or settings.items("data_disks")),
         shielded_secure_boot=options.shielded_secure_boot or None,
         description=settings.text("description"),
         setup=settings.text("setup"),
@@ -440,13 +440,15 @@ def _read(app: App, flag: str, path: str | Path) -> str:
     return read_user_text(place, limit=METADATA_VALUE_LIMIT, what=f"`{flag} {path}`")
 
 
-def _disk(text: str) -> DataDisk:
-    values = parse_pairs("--data-disk", (text,)) if "=" in text else {"source": text}
+def parse_disk(flag: str, text: str) -> DataDisk:
+    """Parse `DISK`, `DISK,mode=MODE` or `source=DISK[,mode=MODE]`. Raises `InvalidInputError`."""
+    first, _, rest = text.partition(",")
+    values = parse_pairs(flag, (text if "=" in first else f"source={text}",)) if first or rest else {}
     unknown = set(values) - {"source", "mode"}
     mode = _DISK_MODES.get(values.get("mode", "read-write").lower().replace("_", "-"))
     if unknown or mode is None or not values.get("source"):
         raise InvalidInputError(
-            f"`--data-disk {text}` is not a disk",
+            f"`{flag} {text}` is not a disk",
             hint="write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
         )
     return DataDisk(values["source"], mode)

@@ -440,5 +440,4 @@ def deleted_view(node_ids: Sequence[str]) -> View:
         value=lambda: [{"nodeId": node_id, "state": None} for node_id in node_ids],
         names=lambda: node_ids,
         text=lambda terminal: None if terminal.is_interactive else terminal.names(node_ids),
-        is_marked=False,
     )

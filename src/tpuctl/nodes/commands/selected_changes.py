@@ -141,17 +141,18 @@ def _missing_names(
     return missing
 
 
-def selection_check(app: App, selection: Selection) -> Callable[[Node], None]:
-    """Return what raises `NoLongerSelectedError` for a node that changed since it was selected. Named nodes always pass."""
+def selection_check(app: App, selection: Selection) -> Callable[[Node], Node]:
+    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read."""
 
-    def check(node: Node) -> None:
+    def check(node: Node) -> Node:
         if selection.is_by_name:
-            return
+            return node
         current = app.client.get_node(node.name)
         if current.id != node.id:
             raise NoLongerSelectedError(node.name.node_id, "was recreated")
         if not selection.matches(current, app.now(), selection_owner(app, selection)):
             raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
+        return current
 
     return check
 
