@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit_code
@@ -35,12 +34,14 @@ _AT_ONCE = 8
 
 
 @cli_command("cost", is_short=True)
-@click.option(
+@grouped_option(
     "--by",
     metavar="WHAT",
     help="What a row sums up: label:KEY, owner, zone, type, tier or project. [default: each node]",
 )
-@click.option("--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]")
+@grouped_option(
+    "--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]"
+)
 @takes_options(TableOptions, "table")
 def command(app: App, *, by: str | None, all_projects: str | None, table: TableOptions) -> int:
     """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import DurationType, TableOptions, cli_command, selector_option, takes_options, worker_option
+from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.commands.selection_options import label_option
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `-l`, `--worker` and the routes to workers."""
-    return selector_option(worker_option(route_options(function)))
+    return label_option(worker_option(route_options(function)))
 
 
 def choose_targets_and_job(app: App, words: Sequence[str], selector: Sequence[str], worker: str) -> JobScope:
