@@ -29,8 +29,23 @@ HARMLESS = {
         "get-guest-attributes",
         "help",
     ),
-    *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
-    *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
+    *(
+        "history",
+        "jobs",
+        "list",
+        "log",
+        "logs",
+        "ls",
+        "options",
+        "path",
+        "queue",
+        "sandbox",
+        "serve",
+        "show",
+        "ssh",
+        "stacks",
+    ),
+    *("ssh-config", "ssh-key", "status", "test", "types", "version", "versions", "wait"),
 }
 # The commands with the most harmful options.
 RISKY = {"tpuctl down", "tpuctl gc", "tpuctl queue cancel"}
