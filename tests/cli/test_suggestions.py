@@ -45,7 +45,7 @@ HARMLESS = {
         "ssh",
         "stacks",
     ),
-    *("ssh-config", "ssh-key", "status", "test", "types", "version", "versions", "wait"),
+    *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
 }
 # The commands with the most harmful options.
 RISKY = {"tpuctl down", "tpuctl gc", "tpuctl queue cancel"}
