@@ -45,8 +45,8 @@ def test_up_on_a_terminal_has_a_table_and_marked_lines(tpuctl: Console, sandbox:
     out, err, code = tpuctl(*UP, terminal=True, NO_COLOR="1")
 
     assert out.splitlines() == [
-        "NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER",
-        "demo  us-central2-b  v4-8  READY  HEALTHY  1        1h   on-demand",
+        "NAME  ZONE           TYPE  STATE  HEALTH   CHIPS  AGE  TIER       NOTE",
+        "demo  us-central2-b  v4-8  READY  HEALTHY      4  1h   on-demand",
     ]
     lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", err).splitlines() if "sandbox:" not in line]
     assert (lines, code) == (["     0s • demo READY HEALTHY", "     0s ✓ demo usable, ssh answers, after 0s"], 0)
