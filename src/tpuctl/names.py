@@ -194,11 +194,11 @@ def parse_whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def closest_match(word: str, candidates: Iterable[str]) -> str | None:
+def closest_match(word: str, candidates: Iterable[str], *, similarity: float = 0.6) -> str | None:
     """Return the candidate that is most similar to the word, None if none is similar."""
     import difflib  # noqa: PLC0415  # only for misspelled words
 
-    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.6)), None)
+    return next(iter(difflib.get_close_matches(word, list(candidates), n=1, cutoff=similarity)), None)
 
 
 def natural_key(text: str) -> list[str | int]:

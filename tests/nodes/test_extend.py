@@ -82,7 +82,7 @@ def test_extend_takes_nodes_by_label(tpuctl: Console, sandbox: Sandbox) -> None:
         pytest.param(("demo", "365d"), "`extend demo 365d` is too long", id="end-beyond-a-year"),
         pytest.param(("demo", "--until", "2025-12-31T23:59:59Z"), "`--until 2025-12-31T23:59:59Z`", id="past"),
         pytest.param(("demo", "--until", "1h", "--no-expiry"), "cannot combine `--until` and", id="two-changes"),
-        pytest.param(("demo", "2h", "-l", "a=b"), "nodes are selected in several ways", id="two-selections"),
+        pytest.param(("demo", "2h", "-l", "a!="), "`-l a!=` has no value", id="label-without-value"),
     ],
 )
 def test_extend_refuses_bad_input(tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], message: str) -> None:

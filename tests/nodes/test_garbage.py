@@ -21,6 +21,7 @@ from tpuctl.nodes.garbage import (
     freed_quota,
     idle_candidates,
 )
+from tpuctl.nodes.selection import LabelCondition
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SECOND, HOUR, DAY = timedelta(seconds=1), timedelta(hours=1), timedelta(days=1)
@@ -29,6 +30,7 @@ PLACE = f"projects/p/locations/{ZONE}"
 MINE = {"tpuctl-owner": "ann"}
 A = NodeName("p", ZONE, "a")
 RULES = GarbageRules(owner="ann")
+LABELLED = {"labels": (LabelCondition("team", "x"),)}
 IDLE_FOR_A_DAY = {A: Idleness(DAY, "")}
 
 
@@ -248,10 +250,8 @@ PAST, NOT_YET = expires(timedelta()), expires(SECOND)
             node("b", "PREEMPTED", of="q", tpuctl_owner="bob"),
             named="one of two nodes belongs to others",
         ),
-        row("", node(state="PREEMPTED"), rules={"labels": {"team": "x"}}, named="without the label"),
-        row(
-            "delete a: PREEMPTED", node(state="PREEMPTED", team="x"), rules={"labels": {"team": "x"}}, named="labelled"
-        ),
+        row("", node(state="PREEMPTED"), rules=LABELLED, named="without the label"),
+        row("delete a: PREEMPTED", node(state="PREEMPTED", team="x"), rules=LABELLED, named="labelled"),
         row(
             "leave a: it is in use: up on host",
             node(state="PREEMPTED"),

@@ -196,7 +196,7 @@ def test_json_has_what_is_deleted_and_what_is_left(tpuctl: Console, sandbox: San
         pytest.param(("--waiting-for", "59s"), "`--waiting-for` is at least 1m", id="below a minute"),
         pytest.param(("--older-than", "-3d"), "is not a duration", id="negative age"),
         pytest.param(("-l", ","), "`-l` names no label", id="no label"),
-        pytest.param(("-l", "team"), "`-l team` is not KEY=VALUE", id="a label without value"),
+        pytest.param(("-l", "Team"), "`Team=` is not a valid label", id="an invalid label"),
     ],
 )
 def test_wrong_option_is_refused(tpuctl: Console, sandbox: Sandbox, options: tuple[str, ...], message: str) -> None:

@@ -27,11 +27,12 @@ from tpuctl.app.option_help import (
     write_own_options,
     write_shared_line,
 )
+from tpuctl.app.suggestions import mistyped_words, suggest_word
 from tpuctl.app.value_completion import complete_node, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match, escape_undecodable
+from tpuctl.names import escape_undecodable
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         "-o",
         group=OptionGroup.OUTPUT,
         type=click.Choice(FORMATS),
-        help="Output format. [default: table on a terminal]",
+        help="Output format, see `tpuctl help output`. [default: table]",
     ),
     _shared(
         "--no-header",
@@ -227,12 +228,12 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     The function returns the exit code, or None for 0. With `takes_command` it also gets `remote_command`: the words after
     `--`. The command requires a trusted project file before it runs. Pass `asks_trust=False` only for a command that makes no
     API call and uses no setting of a project file, or that calls `App.require_trust` itself. With `is_short` all its calls to
-    the cloud end within a minute. `shows` has the help texts of shared options that matter most to the command: its help
-    shows them too.
+    the cloud end within a minute. `shows` names the shared options that matter most to the command: its help shows
+    them too, with the text here or, for None, their own.
     """
     patience = CLOUD_CALL_TIMEOUT if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
-    shown: dict[str, str] = attributes.pop("shows", {})
+    shown: dict[str, str | None] = attributes.pop("shows", {})
     takes_command = attributes.pop("takes_command", False)
     asks_trust = attributes.pop("asks_trust", True)
 
@@ -267,14 +268,6 @@ worker_option = grouped_option(
     default="all",
     show_default=True,
     help="Worker indices, such as 0 or 1,3-5; or all.",
-)
-selector_option = grouped_option(
-    "-l",
-    "--selector",
-    group=OptionGroup.SELECTION,
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="Select nodes by label. Repeatable.",
 )
 yes_option = grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Do not ask for confirmation.")
 dry_run_option = grouped_option(
@@ -334,7 +327,7 @@ class TableOptions:
         "--sort",
         group=OptionGroup.OUTPUT,
         metavar="NAME,NAME",
-        help="Columns to sort by, such as age; -age for the oldest first. [default: zone and name]",
+        help="Columns to sort by, such as age, or -age for the oldest first. [default: by zone or time]",
     )
 
     def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
@@ -343,20 +336,22 @@ class TableOptions:
 
 
 def takes_options(
-    kind: type[Any], parameter: str, **attributes: Any
+    kind: type[Any], parameter: str, *, without: Collection[str] = (), **attributes: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options that the fields of a dataclass declare. The command gets them as one value, in `parameter`.
 
-    `attributes` apply to each option that does not declare its own, such as `hidden=True` or `group=OptionGroup.NODE`.
+    Fields in `without` keep their defaults. `attributes` apply to each option that does not declare its own, such as
+    `hidden=True` or `group=OptionGroup.NODE`.
     """
+    chosen = [each for each in fields(kind) if each.name not in without]
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **values: Any) -> Any:  # click's
-            options = kind(**{each.name: values.pop(each.name) for each in fields(kind)})
+            options = kind(**{each.name: values.pop(each.name) for each in chosen})
             return function(*arguments, **values, **{parameter: options})
 
-        for each in reversed(fields(kind)):
+        for each in reversed(chosen):
             names, own = each.metadata["option"]
             call = grouped_option(*names, each.name, default=each.default, **{**attributes, **own})(call)
         return call
@@ -377,19 +372,6 @@ def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
     )
 
 
-def selecting_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `NODE...`, `--all` and `-l`. The command checks that exactly one is given."""
-    function = selector_option(function)
-    function = grouped_option(
-        "--all",
-        "all_nodes",
-        group=OptionGroup.SELECTION,
-        is_flag=True,
-        help="Select all nodes of the project, or of --zone.",
-    )(function)
-    return click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)(function)
-
-
 def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `--no-wait`, also under gcloud's name `--async`."""
     return grouped_option(
@@ -408,6 +390,9 @@ FOREIGN_OPTIONS = {
     "--json": "`-o json`",
     "--filter": "`-o json` and jq",
     "--limit": "`head`",
+    "--sort-by": "`--sort`",
+    "--no-headers": "`--no-header`",
+    "--no-pager": "`PAGER=cat` before the command",
     "--force": "`--yes`",
     "--yes": "not needed: this command never asks",
     "--quiet-confirm": "`--yes`",
@@ -435,6 +420,15 @@ FOREIGN_OPTIONS = {
 }
 
 
+# What selects nodes, as a filter of gcloud does.
+_SELECTING = {
+    "--selector": "`-l KEY=VALUE`",
+    "--state": "`--state READY`",
+    "--older-than": "`--older-than 2d`",
+    "--mine": "`--mine`",
+}
+
+
 @contextmanager
 def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
     """Replace click's error for an unknown option by one that suggests ours. Other usage errors get the context."""
@@ -444,13 +438,19 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
         name = error.option_name.split("=")[0]
         params = command.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
-        near = name if name in FOREIGN_OPTIONS else closest_match(name, known) or closest_match(name, FOREIGN_OPTIONS)
+        near = (
+            name
+            if name in FOREIGN_OPTIONS
+            else suggest_word(name, known) or min(mistyped_words(name, FOREIGN_OPTIONS), default=None)
+        )
         if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
             near = "--yes"
         if near == "--yes" and isinstance(command, click.Group):
             hint = "put `--yes` after the command"
         elif near in FOREIGN_OPTIONS and near not in known:
             ours = FOREIGN_OPTIONS[near]
+            if near == "--filter" and "--selector" in known:
+                ours = ", ".join(text for flag, text in _SELECTING.items() if flag in known)
             hint = f"use {ours}" if ours.startswith("`") else ours
         else:
             hint = f"did you mean `{near}`?" if near else f"see `{ctx.command_path} --help`"
@@ -523,7 +523,7 @@ class CommandGroup(click.Group):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:
         """Return the command that was probably meant, None if no name is similar."""
-        return closest_match(word, self.list_commands(ctx))
+        return suggest_word(word, self.list_commands(ctx))
 
 
 class LazyGroup(CommandGroup):
@@ -562,7 +562,7 @@ class LazyGroup(CommandGroup):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
         """Return the command that was probably meant by a word of another tool, or a mistyped one."""
-        return self._elsewhere.get(word) or closest_match(word, [*self._table, *self._aliases])
+        return self._elsewhere.get(word) or suggest_word(word, [*self._table, *self._aliases])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
@@ -617,7 +617,7 @@ def show_usage_error(error: click.ClickException, terminal: Terminal, *, form: O
             message = _restyled(error.format_message())
             if error.param is not None and isinstance(error.param.type, click.Choice):
                 wrong = re.match(r"'([^']*)'", error.message)
-                if choice := closest_match(wrong[1], map(str, error.param.type.choices)) if wrong else None:
+                if choice := suggest_word(wrong[1], [*map(str, error.param.type.choices)]) if wrong else None:
                     hint = f"did you mean `{choice}`?"
         case click.UsageError() if (
             _UNEXPECTED_ARGUMENT.match(error.message)

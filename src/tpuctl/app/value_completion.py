@@ -57,7 +57,15 @@ def _tiers(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
     return map(str, Tier)
 
 
-complete_type, complete_zone, complete_tier = (partial(_complete_last, values) for values in (_types, _zones, _tiers))
+def _states(ctx: click.Context) -> tuple[str, ...]:  # noqa: ARG001  # as `_zones`
+    from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
+
+    return STATES
+
+
+complete_type, complete_zone, complete_tier, complete_state = (
+    partial(_complete_last, values) for values in (_types, _zones, _tiers, _states)
+)
 
 
 def _journal_names() -> Iterator[NodeName]:

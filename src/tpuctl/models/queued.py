@@ -161,6 +161,15 @@ class QueuedResource:
             found.append(Node(NodeName(project, self.zone, node_id), {**(spec.get("node") or {}), **scheduling}))
         return tuple(found)
 
+    def all_requested_nodes(self, project: str) -> tuple[Node, ...]:
+        """Return every node as requested, as `requested_node` does."""
+        specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
+        return tuple(
+            Node(NodeName(project, self.zone, node_id), first.raw)
+            for spec, first in zip(specs, self.requested_nodes(project), strict=True)
+            for node_id in self._ids_of(spec)
+        )
+
     @property
     def accelerator_type(self) -> str:
         """The accelerator type of its first node; empty if it is unknown."""
@@ -232,11 +241,21 @@ class QueuedResource:
             return [f"{prefix}-{index}" for index in range(int(several.get("nodeCount", 0)))]
         return [spec.get("nodeId") or self.queued_resource_id]
 
-    def is_named(self, text: str) -> bool:
-        """Return whether a text names it: its own id, or the prefix of the ids of its nodes."""
+    @property
+    def own_names(self) -> tuple[str, ...]:
+        """The names of it as a whole: its own id, and the prefixes of the ids of its nodes."""
         specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
         several = [spec.get("multisliceParams") or spec.get("multiNodeParams") or {} for spec in specs]
-        return text == self.queued_resource_id or text in {params.get("nodeIdPrefix") for params in several}
+        prefixes = [params["nodeIdPrefix"] for params in several if params.get("nodeIdPrefix")]
+        return tuple(dict.fromkeys((self.queued_resource_id, *prefixes)))
+
+    def full_names(self, project: str) -> tuple[NodeName, ...]:
+        """Return the full names of its nodes, whether they exist or not."""
+        return tuple(NodeName(project, self.zone, node_id) for node_id in self.node_ids)
+
+    def is_named(self, text: str) -> bool:
+        """Return whether a text names it: its own id, or the prefix of the ids of its nodes."""
+        return text in self.own_names
 
     def owns(self, node_id: str) -> bool:
         """Return whether it owns, or will own, the node with this id."""

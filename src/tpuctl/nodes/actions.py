@@ -7,7 +7,7 @@ Each function checks what the service would refuse, takes the lease, writes to t
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -36,11 +36,12 @@ from tpuctl.nodes.actuator import (
     describe_spec,
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
-from tpuctl.nodes.controller import NodeResult, reconcile_node, reconcile_nodes
+from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import with_expiry
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
+from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
@@ -52,7 +53,6 @@ if TYPE_CHECKING:
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.tracker import ReconcileRequest
 
 
 def bring_up_nodes(
@@ -208,14 +208,45 @@ def change_expiry(
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
 
 
-def reset_node(
-    context: ActionContext, node: Node, mode: ResetMode, policy: Policy, *, force_lease: bool = False
-) -> NodeResult:
-    """Reboot, restart or recreate a node, as `plan.reset_mode` chose, and wait until it is usable again.
+@dataclass(frozen=True, slots=True)
+class NodeReset:
+    """A node to reset, how, and until when it is waited for."""
 
-    Raises `ConflictError` if another client holds the lease of the node, unless `force_lease`.
+    node: Node
+    mode: ResetMode  # as `plan.reset_mode` chose
+    policy: Policy
+
+
+def reset_nodes(
+    context: ActionContext,
+    resets: Sequence[NodeReset],
+    *,
+    recheck: Callable[[Node], object] = lambda _: None,
+    force_lease: bool = False,
+) -> list[NodeResult | TpuctlError]:
+    """Reboot, restart or recreate nodes, and wait until they are usable again. Return the results in order.
+
+    `recheck` is called right before each change, and raises if the node is no longer meant. The failure of one node does not
+    stop the others. A node fails with `ConflictError` if another client holds its lease, unless `force_lease`.
     """
-    match mode:
+    requested: list[ReconcileRequest | TpuctlError] = []
+    for one in resets:
+        try:
+            recheck(one.node)
+            requested.append(_request_reset(context, one, force_lease=force_lease))
+        except TpuctlError as error:
+            requested.append(error)
+    tasks = [task for task in requested if not isinstance(task, TpuctlError)]
+    if any(one.mode is ResetMode.REBOOT and task in tasks for one, task in zip(resets, requested, strict=True)):
+        context.clock.sleep(REBOOT_PAUSE)
+    results = iter(reconcile_nodes(context, tasks))
+    return [task if isinstance(task, TpuctlError) else next(results) for task in requested]
+
+
+def _request_reset(context: ActionContext, reset: NodeReset, *, force_lease: bool) -> ReconcileRequest:
+    """Send the first request of a reset, and return what is left to do."""
+    node, policy = reset.node, reset.policy
+    match reset.mode:
         case ResetMode.RESTART:
             pending = None
             if node.state is not NodeState.STOPPED:
@@ -224,9 +255,10 @@ def reset_node(
                     _report(context, node, "stopping it, to start it again", verb="stop")
                     pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
             policy = replace(policy, may_start=True)
-            return reconcile_node(context, node.name, policy, pending=pending, purpose="reset")
+            return ReconcileRequest(name=node.name, policy=policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
-            return _reboot(context, node, policy, force_lease=force_lease)
+            _reboot(context, node, force_lease=force_lease)
+            return ReconcileRequest(name=node.name, policy=policy, purpose="reset")
         case ResetMode.RECREATE:
             return _recreate(context, node, replace(policy, may_start=True, may_create=True), force_lease=force_lease)
         case ResetMode.AUTO:
@@ -291,7 +323,7 @@ def stop_node(context: ActionContext, node: Node) -> RequestedChange:
     return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
 
 
-def _reboot(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
+def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
     workers = context.workers.survey(node, inspect=False, probe=None, timeout=_RESET_SURVEY_TIMEOUT)
     if any(worker.answer is not SshAnswer.YES for worker in workers):
         name, why_not = node.name.node_id, node.why_not_restartable()
@@ -304,18 +336,16 @@ def _reboot(context: ActionContext, node: Node, policy: Policy, *, force_lease: 
         _write_to_journal(context, node, "reboot")
         _report(context, node, "rebooting every worker", verb="reboot")
         context.workers.reboot(node)
-    context.clock.sleep(REBOOT_PAUSE)
-    return reconcile_node(context, node.name, policy, purpose="reset")
 
 
-def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> NodeResult:
+def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> ReconcileRequest:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
         check_same_node(context, node)
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
         pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
-    return reconcile_node(context, node.name, policy, spec=spec, pending=pending, purpose="reset")
+    return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 
 
 def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:

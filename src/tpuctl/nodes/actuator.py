@@ -94,6 +94,15 @@ class LeaseLostError(ConflictError):
         super().__init__(f"`{name.node_id}` is being repaired by another client")
 
 
+class NoLongerSelectedError(ConflictError):
+    """What a selection matched has changed since, and does not match any more. Nothing was done to it."""
+
+    def __init__(self, node_id: str, what: str) -> None:
+        super().__init__(
+            f"`{node_id}` {what} meanwhile: left alone", hint=f"see it with `tpuctl status {node_id}`, and select again"
+        )
+
+
 @contextmanager
 def announced_change(
     context: ActionContext, name: NodeName, verb: Verb, event: str, **entry: Any

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.selection import LabelCondition
     from tpuctl.prices import PriceList
 
 # A change of the node is under way: its end is waited for.
@@ -72,8 +73,8 @@ class GarbageRules:
     everyones: bool = False
     # The label of the user; None if the identity is unknown, and then everything belongs to others.
     owner: str | None = None
-    # The labels that a group must have.
-    labels: Mapping[str, str] = field(default_factory=dict)
+    # The conditions that the labels of each node of a group must meet.
+    labels: Sequence[LabelCondition] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,9 +122,14 @@ class ResourceGroup:
     @property
     def names(self) -> tuple[NodeName, ...]:
         """The names of its nodes, whether they exist or not: each may have a lease."""
-        requested = self.request.node_ids if self.request else ()
-        names = (NodeName(self.project, self.zone, node_id) for node_id in requested)
-        return tuple(dict.fromkeys((*(node.name for node in self.nodes), *names)))
+        requested = self.request.full_names(self.project) if self.request else ()
+        return tuple(dict.fromkeys((*(node.name for node in self.nodes), *requested)))
+
+    @property
+    def all_names(self) -> tuple[NodeName, ...]:
+        """The names of its nodes, and those of its queued resource as a whole."""
+        own = self.request.own_names if self.request else ()
+        return *self.names, *(NodeName(self.project, self.zone, name) for name in own)
 
     @property
     def described(self) -> tuple[Node, ...]:
@@ -240,7 +246,7 @@ def _belongs_to(node: Node, request: QueuedResource) -> bool:
 
 def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, now: datetime) -> GarbageItem | None:
     """Return the item of one group; None if no rule applies to it, or its labels are not those of the rules."""
-    if not all(_has_labels(node, rules.labels) for node in group.described):
+    if not all(condition.holds(node.labels) for node in group.described for condition in rules.labels):
         return None
     if group.request is not None and group.request.state is QueuedState.DELETING:
         return None
@@ -344,10 +350,6 @@ def idle_candidates(facts: GarbageFacts, rules: GarbageRules, now: datetime) -> 
     idle = {node.name: Idleness(rules.idle, "") for node in facts.nodes}
     items = find_garbage(replace(facts, idleness=idle), rules, now)
     return tuple(item.group for item in items if item.is_deleted and item.reason is GarbageReason.IDLE)
-
-
-def _has_labels(node: Node, wanted: Mapping[str, str]) -> bool:
-    return all(node.labels.get(key) == value for key, value in wanted.items())
 
 
 def _initiator(request: QueuedResource) -> str:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -145,7 +146,7 @@ class GarbageRemover:
         """Look again and send the deletion, unless the item must stay."""
         try:
             with self._leases(item) as check:
-                group = self._fetch(item.group)
+                group = fetch_group(self._context.cloud, item.group)
                 self._judge_again(item, group)
                 with self._lock:
                     self._record(item)
@@ -194,30 +195,6 @@ class GarbageRemover:
                         leases.end(name, _PURPOSE, notify=partial(self._context.report, EventKind.NOTE, name))
                     else:
                         leases.release(name)
-
-    def _fetch(self, group: ResourceGroup) -> ResourceGroup | None:
-        """Return the group as it is now; None if the API answered that it is gone."""
-        cloud = self._context.cloud
-        request: QueuedResource | None = None
-        owner = group.request.name if group.request else group.nodes[0].queued_resource
-        if owner:
-            try:
-                version = group.request.api_version if group.request else "v2"
-                request = cloud.get_queued_resource(owner, version=version)
-            except NotFoundError:
-                request = None
-        names = group.names
-        nodes: Sequence[Node]
-        if len(names) > _MOST_LOOKUPS:
-            listing = cloud.list_nodes(group.project, (group.zone,))
-            if listing.unreachable:
-                raise incomplete_list_error(listing.unreachable)
-            nodes = [node for node in listing.nodes if node.name in names]
-        else:
-            nodes = [node for node in map(cloud.find_node, names) if node is not None]
-        found = GarbageFacts(project=group.project, nodes=nodes, requests=(request,) if request else ())
-        groups = group_resources(found)
-        return groups[0] if groups else None
 
     def _judge_again(self, item: GarbageItem, group: ResourceGroup | None) -> None:
         """Raise `_NotDeletedError` unless the group is as it was, and the same rule applies to it."""
@@ -273,3 +250,27 @@ class GarbageRemover:
                     operation = context.cloud.delete_node(node.name, expected_id=node.id)
             changes.append((node.name, RequestedChange(Verb.DELETE, operation, node.id)))
         return _SentDeletion(tuple(changes), removal)
+
+
+def fetch_group(cloud: TpuClient, group: ResourceGroup) -> ResourceGroup | None:
+    """Return the group as it is now; None if the API answered that it is gone."""
+    request: QueuedResource | None = None
+    owner = group.request.name if group.request else group.nodes[0].queued_resource
+    if owner:
+        try:
+            version = group.request.api_version if group.request else "v2"
+            request = cloud.get_queued_resource(owner, version=version)
+        except NotFoundError:
+            request = None
+    names = group.names
+    nodes: Sequence[Node]
+    if len(names) > _MOST_LOOKUPS:
+        listing = cloud.list_nodes(group.project, (group.zone,))
+        if listing.unreachable:
+            raise incomplete_list_error(listing.unreachable)
+        nodes = [node for node in listing.nodes if node.name in names]
+    else:
+        nodes = [node for node in map(cloud.find_node, names) if node is not None]
+    found = GarbageFacts(project=group.project, nodes=nodes, requests=(request,) if request else ())
+    groups = group_resources(found)
+    return groups[0] if groups else None

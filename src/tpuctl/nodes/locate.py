@@ -112,11 +112,16 @@ def only_node(nodes: Iterable[Node], node_id: str) -> Node | None:
     """Return the only node of a name in a list, or None. Raises `ConflictError` if there are several."""
     found = [node for node in nodes if node.name.node_id == node_id]
     if len(found) > 1:
-        where = ", ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
-        raise ConflictError(
-            f"there are {len(found)} nodes `{node_id}`: {where}", hint="name the zone: `--zone ZONE` or `ZONE/NODE`"
-        )
+        raise several_nodes_error(node_id, [node.name for node in found])
     return found[0] if found else None
+
+
+def several_nodes_error(node_id: str, found: Sequence[NodeName]) -> ConflictError:
+    """Return the error for a name that several nodes have."""
+    where = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
+    return ConflictError(
+        f"there are {len(found)} nodes `{node_id}`: {where}", hint="name the zone: `--zone ZONE` or `ZONE/NODE`"
+    )
 
 
 def queued_resources_or_none(cloud: TpuClient, project: str, zones: Sequence[str]) -> tuple[QueuedResource, ...]:

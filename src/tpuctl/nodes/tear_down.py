@@ -18,7 +18,7 @@ from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actuator import RequestedChange, check_same_node
+from tpuctl.nodes.actuator import NoLongerSelectedError, RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import expiry_note, is_expired
@@ -33,9 +33,10 @@ from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.garbage import ResourceGroup
     from tpuctl.nodes.idleness import IdleLimit
 
 
@@ -219,6 +220,20 @@ def request_target(
     return DeletionTarget(name, node, request, reference.node_id, is_request_named=True)
 
 
+def group_target(context: ActionContext, group: ResourceGroup, requests: Sequence[QueuedResource]) -> DeletionTarget:
+    """Return what deletes a group: its node with the request that owns it, or the request with all its nodes.
+
+    `requests` are those of all zones: one of tpuctl's own for the same node belongs to it, as for a name.
+    """
+    request, reference = group.request, NodeReference(group.id, group.zone, group.project)
+    if request is not None and (len(request.node_ids) != 1 or len(group.nodes) != 1):
+        return _with_race(context, request_target(request, group.nodes, reference, group.project))
+    (node,) = group.nodes
+    others = [one for one in requests if one is not request and one.zone == group.zone and one.owns(node.name.node_id)]
+    target, _ = _with_next_request(DeletionTarget(node.name, node, request, reference.node_id), others)
+    return _with_race(context, target)
+
+
 def _is_of(node: Node, request: QueuedResource) -> bool:
     """Return whether the node names this request as its owner."""
     return (node.queued_resource or "").rpartition("/")[2] == request.queued_resource_id
@@ -232,12 +247,13 @@ def tear_down(
     by: str,
     wait: bool,
     reason: str = "asked for",
+    recheck: Callable[[DeletionTarget], None] = lambda _: None,
 ) -> list[NodeResult | TpuctlError]:
     """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
     The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
-    journal, one of `FINAL_REASONS`. Call
-    `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
+    journal, one of `FINAL_REASONS`. `recheck` is called right before each deletion, and raises if it is no longer meant.
+    Call `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
     started = context.clock.monotonic()
@@ -253,9 +269,12 @@ def tear_down(
         results[target.deleted] = NodeResult(None)
         try:
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
+                recheck(target)
                 pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
         except TpuctlError as error:
             results[target.deleted] = error
+            if isinstance(error, NoLongerSelectedError):
+                continue
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
         if target.race is not None:
             try:

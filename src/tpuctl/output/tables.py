@@ -57,8 +57,15 @@ class TableLayout:
 
     def write(self, terminal: Terminal, rows: Sequence[Row]) -> None:
         """Write the shown columns of rows with all columns."""
+        terminal.table(*self._narrowed(rows))
+
+    def note(self, terminal: Terminal, rows: Sequence[Row]) -> None:
+        """Write the shown columns of rows with all columns on stderr, unless quiet."""
+        terminal.note_table(*self._narrowed(rows))
+
+    def _narrowed(self, rows: Sequence[Row]) -> tuple[list[Column], list[Row]]:
         shown = [tuple(row[index] for index in self.shown) for row in rows]
-        terminal.table([self.columns[index] for index in self.shown], shown)
+        return [self.columns[index] for index in self.shown], shown
 
 
 def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | None, is_wide: bool) -> TableLayout:

@@ -302,6 +302,11 @@ class Terminal:
         if not self.quiet:
             self._print(lines)
 
+    def note_table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
+        """Print a table for the user on stderr, unless quiet: what a question or a note is about."""
+        width = self.streams.width if self.streams.stderr_is_terminal else None
+        self.note(*column_lines(header, rows, width=width, colored=False))
+
     def warn(self, *lines: str) -> None:
         """Print a warning, also if quiet; in GitHub Actions as an annotation."""
         if not self.annotate("warning", "tpuctl", lines):

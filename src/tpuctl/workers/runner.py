@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
+from tpuctl.nodes.node_use import NodeUse, describe_worker_uses
 from tpuctl.ssh.channel import AgentError
+from tpuctl.ssh.tpu_devices import LOCK_FILE
 from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerPhase, WorkerResult, WorkerSession
 
@@ -62,6 +64,7 @@ class RunRequest:
     fanout: int = 64  # handshakes in progress at a time
     batch: int | None = None  # workers that run the command at a time
     allow_unreachable: bool = False  # start the command although some workers cannot be reached
+    by_node: bool = False  # a node whose workers cannot all be reached does not keep the others from starting
     fail_fast: bool = False
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)  # how long a worker may be unreachable before it is given up
@@ -88,6 +91,7 @@ class RunRequest:
             "limit": limit.total_seconds() if limit else 0,
             "offsets": (0, 0),
             "must_exist": False,
+            "lock_file": LOCK_FILE,
         }
 
 
@@ -110,8 +114,13 @@ class RemoteRunner:
         self._clock = SystemClock()
         self._selector = selectors.DefaultSelector()
         self.stopping = StopPolicy(request, self._clock.monotonic())
-        # Whether the command may start: all workers that shall run it are connected, or need not be.
-        self._may_start = all(session.only_follows for session in sessions)
+        # The workers that start the command only together, and may not yet: not all of them have answered.
+        self._held: list[list[WorkerSession]] = []
+        if not all(session.only_follows for session in sessions):
+            together: dict[object, list[WorkerSession]] = {}
+            for session in sessions:
+                together.setdefault(session.target.node.name if request.by_node else None, []).append(session)
+            self._held = list(together.values())
         # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[WorkerSession, str] = {}
 
@@ -222,26 +231,38 @@ class RemoteRunner:
             self._selector.register(channel.stdout, selectors.EVENT_READ, session)
 
     def _start_commands(self) -> None:
-        """Start the command once all workers that shall run it are connected; on none if one of them is absent."""
-        if not self._may_start:
-            if awaited := sum(one.has_no_answer and not one.may_run for one in self._sessions):
-                self._streams.connected(len(self._sessions) - awaited, len(self._sessions))
-                return
-            absent = [one for one in self._sessions if one.result and one.result.outcome in _ABSENT]
+        """Start the command once all workers that start it together are connected; on none of them if one is absent."""
+        for group in list(self._held):
+            if any(one.has_no_answer and not one.may_run for one in group):
+                continue
+            self._held.remove(group)
+            absent = [one for one in group if one.result and one.result.outcome in _ABSENT]
             if absent and not self._request.allow_unreachable:
                 # On a part of a slice the command would wait for the rest for ever.
                 names = ", ".join(session.target.label for session in absent)
-                for session in self._sessions:
+                for session in group:
                     if session.phase is not WorkerPhase.ENDED:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
-                return
-            self._may_start = True
-        ready = [session for session in self._sessions if session.phase is WorkerPhase.READY]
+                continue
+            self._note_uses(group)
+        held = [session for group in self._held for session in group]
+        if awaited := sum(one.has_no_answer and not one.may_run for one in held):
+            self._streams.connected(len(self._sessions) - awaited, len(self._sessions))
+        ready = [one for one in self._sessions if one.phase is WorkerPhase.READY and one not in held]
         if self._request.batch is not None:
             running = sum(session.phase is WorkerPhase.RUNNING for session in self._sessions)
             ready = ready[: max(0, self._request.batch - running)]
         for session in ready:
             session.start()
+
+    def _note_uses(self, group: Sequence[WorkerSession]) -> None:
+        """Say what uses these workers before the command is started there."""
+        nodes = {session.target.node.name: session.target.node for session in group}
+        for name, node in nodes.items():
+            mine = [session for session in group if session.target.node.name == name]
+            uses = ((session.target.worker, use) for session in mine for use in session.uses)
+            if words := NodeUse(describe_worker_uses(uses, node.workers)).words:
+                self._streams.note(None, f"`{name.node_id}` is in use: {words}")
 
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""

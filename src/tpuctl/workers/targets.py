@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.app.app import authorize_key
+from tpuctl.errors import TpuctlError
 from tpuctl.nodes.commands.node_lookup import select_nodes
+from tpuctl.nodes.commands.selection_options import parse_labelled
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh.connection import Target, save_host_keys
 
@@ -14,28 +17,65 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node, WorkerSet
+    from tpuctl.nodes.commands.selection_options import GivenSelection
+
+
+def find_node(app: App, text: str) -> Node:
+    """Return the one node of a name; `USER@NODE` also sets the login."""
+    return app.find(without_login(app, text))
 
 
 def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> list[Node]:
-    """Return the nodes with these names (`USER@NODE`: USER is the login on all nodes), or with these labels."""
-    names = []
-    for text in nodes:
-        login, _, name = text.rpartition("@")
-        if login:
-            app.log_in_as(login)
-        names.append(name)
-    chosen = select_nodes(app, names, all_nodes=None, labels=labels)
-    if chosen is None:
-        return [app.find(name) for name in dict.fromkeys(names)]
-    return [app.find(f"{name.zone}/{name.node_id}") for name in chosen]
+    """Return the nodes with these names or globs, and with these labels; `USER@NODE` sets the login on all nodes.
+
+    Raises `NotFoundError` if none matches, and `ServiceUnavailableError` if a zone did not answer for a glob or a label.
+    """
+    selection = parse_labelled(app, [without_login(app, text) for text in nodes], labels)
+    return list(select_nodes(app, selection).complete())
 
 
-def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_only: bool = False) -> list[Target]:
+def find_selected_nodes(app: App, given: GivenSelection) -> tuple[list[Node], list[TpuctlError]]:
+    """Return the nodes of a selection whose workers can be reached, and why those of the others cannot.
+
+    Raises the error of a node if all nodes are named: then the command works on all of them or on none.
+    """
+    given = replace(given, names=tuple(without_login(app, text) for text in given.names))
+    selection = given.parse(app)
+    nodes = select_nodes(app, selection).complete()
+    if selection.is_by_name:
+        return list(nodes), []
+    reachable: list[Node] = []
+    errors: list[TpuctlError] = []
+    for node in nodes:
+        try:
+            check_login_state(node)
+            for number in range(node.workers):
+                app.workers.check_way(node, number)
+            reachable.append(node)
+        except TpuctlError as error:
+            error.node = node.name.node_id
+            errors.append(error)
+    if not reachable and len(errors) == 1:
+        raise errors[0]
+    return reachable, errors
+
+
+def without_login(app: App, text: str) -> str:
+    """Return a name of a node without the login of `USER@NODE`, which is used on the workers from now on."""
+    login, _, name = text.rpartition("@")
+    if login:
+        app.log_in_as(login)
+    return name
+
+
+def find_targets(
+    app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_only: bool = False, names_nodes: bool = False
+) -> list[Target]:
     """Return a target for each of the workers, in their order, after authorizing our key on each node.
 
-    With `read_only` nothing is changed: no key is made or authorized, no host key stored. Raises instead of letting ssh time
-    out: `ConflictError` for a state without ssh, or a worker without an address for the chosen route; `InvalidInputError` for
-    a worker that a node does not have.
+    The labels have the node if there are several, or if `names_nodes`. With `read_only` nothing is changed: no key is made or
+    authorized, no host key stored. Raises instead of letting ssh time out: `ConflictError` for a state without ssh, or a worker
+    without an address for the chosen route; `InvalidInputError` for a worker that a node does not have.
     """
     chosen = [(node, workers.of(node.name.node_id, node.workers)) for node in nodes]
     for node, _ in chosen:
@@ -52,7 +92,7 @@ def find_targets(app: App, nodes: Sequence[Node], workers: WorkerSet, *, read_on
             authorize_key(app, node)
         ways.learn_host_keys(node)
         for number in numbers:
-            label = str(number) if len(nodes) == 1 else f"{node.name.node_id}-{number}"
+            label = str(number) if len(nodes) == 1 and not names_nodes else f"{node.name.node_id}-{number}"
             found.append(Target(node, number, ways.connection(node, number, makes_key=not read_only), label))
     if not read_only:
         save_host_keys([target.connection for target in found])

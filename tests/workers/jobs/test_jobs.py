@@ -175,7 +175,7 @@ def test_jobs_without_answer_name_the_worker(tpuctl: Console, demo: Slice) -> No
         (("logs",), "no node given", 2),
         (("logs", "demo", "--worker", "2"), "`demo` has no worker 2", 2),
         (("logs", "stopped", "-f"), "`stopped` is STOPPED: ssh cannot reach it", 8),
-        (("attach", "-l", "team=none", "a"), "no node of project sandbox matches", 3),
+        (("attach", "-l", "team=none", "a"), "no node of project sandbox matches: -l team=none", 3),
     ],
 )
 def test_jobs_with_invalid_arguments_are_refused(

@@ -12,16 +12,18 @@ from tpuctl.app.options import (
     events_option,
     force_lease_option,
     no_wait_option,
-    nodes_argument,
     skip_validation_option,
     timeout_option,
     yes_option,
 )
+from tpuctl.nodes.commands.busy_nodes import if_idle_option
+from tpuctl.nodes.commands.selection_options import selection_options
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.app.app import App
+    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,7 @@ class ChangeOptions:
     skip_validation: bool = False
     force_lease: bool = False
     all_nodes: bool = False
+    if_idle: bool = False
     yes: bool = False
 
 
@@ -44,57 +47,66 @@ _all_nodes_option = grouped_option(
 
 
 @cli_command("start")
-@nodes_argument
+@selection_options()
 @timeout_option
 @no_wait_option
 @skip_validation_option
 @force_lease_option
 @events_option
 @dry_run_option
-def start(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those of ChangeOptions
+@yes_option
+def start(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Start stopped nodes and wait until they are READY. A start fails if the zone has no free capacity.
 
     \b
     Examples:
       tpuctl start trainer
       tpuctl start trainer-0 trainer-1 --no-wait
+      tpuctl start --mine --state STOPPED
     """
     from tpuctl.nodes.commands.state_changes import start_nodes  # noqa: PLC0415  # not needed by --help and completion
 
-    return start_nodes(app, nodes, ChangeOptions(**options))
+    return start_nodes(app, selection, ChangeOptions(**options))
 
 
 @cli_command("stop")
-@nodes_argument
+@selection_options()
 @timeout_option
 @no_wait_option
 @skip_validation_option
+@if_idle_option
 @events_option
 @dry_run_option
-def stop(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those of ChangeOptions
+@yes_option
+def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
+
+    On a terminal it asks before it stops a node in use.
 
     \b
     Examples:
       tpuctl stop trainer
       tpuctl stop trainer-0 trainer-1 --no-wait
+      tpuctl stop trainer --if-idle
+      tpuctl stop 'sweep-*' --older-than 12h
     """
     from tpuctl.nodes.commands.state_changes import stop_nodes  # noqa: PLC0415  # as above
 
-    return stop_nodes(app, nodes, ChangeOptions(**options))
+    return stop_nodes(app, selection, ChangeOptions(**options))
 
 
 @cli_command("delete")
-@nodes_argument
+@selection_options()
 @grouped_option("--ignore-not-found", group=OptionGroup.SAFETY, is_flag=True, help="Succeed if a node does not exist.")
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
 def delete(
-    app: App, *, nodes: tuple[str, ...], ignore_not_found: bool, **options: Any
+    app: App, *, selection: GivenSelection, ignore_not_found: bool, **options: Any
 ) -> int:  # those of ChangeOptions
     """Delete nodes with their boot disks and wait until they are gone. If one does not exist, none is deleted (exit code 3).
 
@@ -102,30 +114,34 @@ def delete(
     Examples:
       tpuctl delete trainer
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
+      tpuctl delete -l team=vision --state PREEMPTED
     """
     from tpuctl.nodes.commands.state_changes import delete_nodes  # noqa: PLC0415  # as above
 
-    return delete_nodes(app, nodes, ChangeOptions(**options), by="delete", is_strict=not ignore_not_found)
+    return delete_nodes(app, selection, ChangeOptions(**options), by="delete", is_strict=not ignore_not_found)
 
 
 @cli_command("down")
-@nodes_argument
+@selection_options()
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
-def down(app: App, *, nodes: tuple[str, ...], **options: Any) -> int:  # those of ChangeOptions
+def down(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Delete nodes, the queued resources that own them, and preempted nodes of that name, so that nothing bills.
 
-    Prints "already gone" only after a search of all zones for nodes and queued resources.
+    Prints "already gone" only after a search of all zones for nodes and queued resources. Patterns and conditions find waiting
+    requests too; what they select is shown before the question.
 
     \b
     Examples:
       tpuctl down trainer
       tpuctl down trainer-0 trainer-1 --yes
+      tpuctl down 'sweep-*' --older-than 2d
     """
     from tpuctl.nodes.commands.state_changes import delete_nodes  # noqa: PLC0415  # as above
 
-    return delete_nodes(app, nodes, ChangeOptions(**options), by="down")
+    return delete_nodes(app, selection, ChangeOptions(**options), by="down")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import owner_identity
@@ -15,11 +16,12 @@ from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
+    from tpuctl.names import NodeName
     from tpuctl.output.terminal import Terminal
     from tpuctl.prices import Price
 
@@ -29,22 +31,38 @@ def show_plan(
     steps: tuple[PlanStep, ...],
     *,
     spec: NodeSpec | None,
-    node: Node | None,
-    changes: Mapping[str, Any] | None = None,
+    nodes: Sequence[Node] = (),
+    changes: Mapping[NodeName, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Show what a command would do. Sends no request."""
-    spec = spec or (NodeSpec.from_node(node) if node else None)
-    if spec is not None and any(step.verb is Verb.CREATE for step in steps):
-        spec = stamp_spec(spec, owner=owner_label(owner_identity(app)), now=app.now())
-    present = node.raw if node else {}
-    planned = [_described(app, step, spec, changes or {}, present) for step in steps]
+    """Show what a command would do with `nodes`, those of them that exist. Sends no request.
+
+    Without a `spec` each is created again as it is. `changes` has the fields of an update by node.
+    """
+    present = {node.name: node for node in nodes}
+    specs = {
+        step.name: spec or (NodeSpec.from_node(present[step.name]) if step.name in present else None) for step in steps
+    }
+    if any(step.verb is Verb.CREATE for step in steps):
+        stamp = partial(stamp_spec, owner=owner_label(owner_identity(app)), now=app.now())
+        specs = {name: stamp(one) if one else None for name, one in specs.items()}
+    planned = [
+        _described(
+            app,
+            step,
+            specs[step.name],
+            (changes or {}).get(step.name, {}),
+            present[step.name].raw if step.name in present else {},
+        )
+        for step in steps
+    ]
+    spec = next(iter(specs.values()), spec)
 
     def show(terminal: Terminal) -> None:
         if not planned:
             terminal.write("nothing to do")
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-            if price := _price(app, step, spec):
+            if price := _price(app, step, specs[step.name]):
                 terminal.write(
                     f"   price: {price}" + (f", list of {price.as_of}" if price.per_hour is not None else "")
                 )

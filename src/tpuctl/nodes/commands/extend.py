@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, selector_option
+from tpuctl.app.options import cli_command
 from tpuctl.app.value_completion import complete_node
 from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
+from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
 from tpuctl.nodes.commands.time_options import MomentType, check_time_left, next_moment, note_clock_difference
 from tpuctl.nodes.expiry import extended_expiry
 
@@ -50,7 +51,7 @@ class _Extension:
 
 @cli_command("extend")
 @click.argument("words", metavar="NODE... [TIME]", nargs=-1, shell_complete=complete_node)
-@selector_option
+@label_option
 @grouped_option(
     "--until",
     group=OptionGroup.LIFETIME,
@@ -135,11 +136,11 @@ def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> 
     from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # as above
 
-    selected = select_nodes(app, names, all_nodes=None, labels=selector)
-    if selected is not None:
-        return [app.client.get_node(name) for name in selected]
+    selection = parse_labelled(app, names, selector)
+    if not selection.is_by_name:
+        return list(select_nodes(app, selection).complete())
     found: list[Node] = []
-    for text in dict.fromkeys(names):
+    for text in (name.text for name in selection.names):
         try:
             found.append(app.find(text))
         except NotFoundError as error:

@@ -14,11 +14,11 @@ from tpuctl.app.options import (
     cli_command,
     events_option,
     option,
-    selector_option,
     takes_options,
     timeout_option,
 )
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
+from tpuctl.nodes.commands.selection_options import label_option, shortest_age
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness, ResourceGroup
     from tpuctl.nodes.garbage_removal import RemovalResult
     from tpuctl.output.terminal import Terminal
-
-_SHORTEST = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +68,7 @@ class GarbageOptions:
 
 @cli_command("gc")
 @takes_options(GarbageOptions, "options", group=OptionGroup.SELECTION)
-@selector_option
+@label_option
 @timeout_option
 @events_option
 def command(
@@ -127,31 +125,19 @@ def command(
 def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> GarbageRules:
     """Return the rules that the options name. Raises `InvalidInputError` for a duration below a minute."""
     from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
-    from tpuctl.app.spec_options import parse_pairs  # noqa: PLC0415  # as above
     from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # as above
+    from tpuctl.nodes.selection import parse_label_conditions  # noqa: PLC0415  # as above
 
-    labels = parse_pairs("-l", selector)
-    if selector and not labels:
-        # Without a label everything would match.
-        raise InvalidInputError("`-l` names no label", hint="write `-l KEY=VALUE`")
     return GarbageRules(
         expired=options.expired,
-        older_than=_age("--older-than", options.older_than, "3d"),
-        idle=_age("--idle", options.idle, "1d"),
-        waiting_for=_age("--waiting-for", options.waiting_for, "6h"),
+        older_than=shortest_age("--older-than", options.older_than, "3d"),
+        idle=shortest_age("--idle", options.idle, "1d"),
+        waiting_for=shortest_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
         owner=owner_label(owner_identity(app)),
-        labels=labels,
+        labels=parse_label_conditions(selector),
     )
-
-
-def _age(flag: str, value: timedelta | str | None, example: str) -> timedelta | None:
-    if value is None:
-        return None
-    if not isinstance(value, timedelta) or value < _SHORTEST:
-        raise InvalidInputError(f"`{flag}` is at least 1m", hint=f"write it like `{flag} {example}`")
-    return value
 
 
 def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import incomplete_list_error, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
@@ -28,37 +29,51 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.costs import NodeRate
     from tpuctl.output.tables import Row
     from tpuctl.output.terminal import Terminal
 
 
-@cli_command("list", is_short=True)
+@cli_command(
+    "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
+)
+@selection_options()
 @takes_options(TableOptions, "table")
-def command(app: App, *, table: TableOptions) -> None:
-    """List nodes in all zones of the project.
+def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
+    """List nodes in all zones of the project, or those that match.
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
     Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
-    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour.
+    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour,
+    and the run of tpuctl that holds the lease.
 
     \b
     Examples:
       tpuctl list
       tpuctl list --zone us-central2-b,us-central1-a
+      tpuctl list 'sweep-*' --older-than 2d
       tpuctl list -o wide --sort -price
       tpuctl list --columns name,state,age,labels
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
     layout, form = table.layout(app, NODE_COLUMNS), app.format
+    chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
+    if chosen is not None:
+        from tpuctl.nodes.commands.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
+
+        listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
     waiting = _waiting_requests(app, nodes, requests)
     items: list[Node | _WaitingRequest] = [*nodes, *waiting]
     rows: list[Row] = []
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
         rates = _rates(app, nodes, requests) if layout.needs("price") else ()
-        rows = [*node_rows(nodes, app.now(), rates, is_wide=layout.has_wide), *(one.row for one in waiting)]
+        holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
+        rows = node_rows(nodes, app.now(), rates, holders=holders, is_wide=layout.has_wide)
+        rows = [*rows, *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
     found = [item for item in items if not isinstance(item, _WaitingRequest)]
@@ -74,7 +89,8 @@ def command(app: App, *, table: TableOptions) -> None:
             layout.write(terminal, shown)
             terminal.summary(node_totals(nodes, len(waiting), is_complete=not missing))
         else:
-            terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}")
+            matching = f" match: {chosen}" if chosen else ""
+            terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
         if line := dead_request_line(requests):
             terminal.note(line)
 
@@ -110,6 +126,16 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     if listing is None:
         raise AssertionError("the first outcome is that of the nodes")
     return listing, tuple(requests)
+
+
+def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
+    """Return the runs of tpuctl that hold the leases of nodes; `?` for all nodes if their store does not answer."""
+    try:
+        held = app.leases.holders([node.name for node in nodes])
+    except TpuctlError as error:
+        app.terminal.warn(f"the holders of leases are unknown: {error.message}")
+        return dict.fromkeys((node.name for node in nodes), "?")
+    return {name: lease.record.who for name, lease in held.items()}
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:

@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import documented_zones_of, find_accelerator_type, smallest_type_in_zone
 from tpuctl.app.hints import is_connection_refused
-from tpuctl.app.spec_options import parse_pairs
 from tpuctl.clock import deadline_has_passed
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
+    ExitCode,
     InvalidInputError,
+    NodeNotFoundError,
     NodeNotInProjectError,
     NotConfirmedError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
     SettingError,
+    worst_exit_code,
 )
 from tpuctl.models.node import Tier
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition
+from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
-from tpuctl.nodes.locate import incomplete_list_error, search_node, search_requested_name
+from tpuctl.nodes.journal_entries import has_failed_creation
+from tpuctl.nodes.locate import (
+    incomplete_list_error,
+    queued_resources_or_none,
+    search_node,
+    search_requested_name,
+    several_nodes_error,
+    unreachable_zones_error,
+)
+from tpuctl.nodes.rendering import by_zone_and_name
+from tpuctl.nodes.selection import GroupMatch, check_selection_project
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuctl.accelerators import AcceleratorType
     from tpuctl.app.app import App
+    from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeReference
+    from tpuctl.nodes.selection import Selection
 
 
 def locate_for_create(
@@ -61,21 +79,39 @@ def locate_for_create(
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
-    """Return the zone for a new node. Raises `SettingError`, with zones that offer its type, if none is known."""
-    zone = likely_zone(app, reference)
+    """Return the zone for a new node: of the settings, of past commands, or the only one that offers its type.
+
+    Says which zone it is unless it is that of the settings. Raises `SettingError`, with zones that offer the type, if none is
+    known.
+    """
+    accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
+    zone = likely_zone(app, reference, accelerator)
     if zone is not None:
         return zone
+    zones = documented_zones_of(accelerator) if accelerator else ()
+    if accelerator and len(zones) == 1:
+        app.terminal.note(f"{reference.node_id}: in {zones[0]}, the only zone with {accelerator.name}")
+        return zones[0]
     error = app.missing_zone()
-    accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
-    if spec and accelerator and (zones := documented_zones_of(accelerator)):
-        hint = f"{spec.accelerator_type} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+    if accelerator and zones:
+        hint = f"{accelerator.name} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
         raise SettingError(error.message, hint=hint)
     raise error
 
 
-def likely_zone(app: App, reference: NodeReference) -> str | None:
-    """Return the zone of the settings or of past commands for a node named without one, None if none is known."""
-    return app.place.default_zone or _remembered_zone(app, reference.node_id)
+def likely_zone(app: App, reference: NodeReference, accelerator: AcceleratorType | None = None) -> str | None:
+    """Return the zone of the settings, else that of past commands, which is said; None if none is known.
+
+    A zone of past commands that is known not to offer the type does not count.
+    """
+    if app.place.default_zone is not None:
+        return app.place.default_zone
+    zone = _remembered_zone(app, reference.node_id)
+    offered = documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
+    if zone is None or (offered and zone not in offered):
+        return None
+    app.terminal.note(f"{reference.node_id}: in {zone}, where it was before")
+    return zone
 
 
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
@@ -107,10 +143,12 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
 
 def _remembered_zone(app: App, node_id: str) -> str | None:
-    """Return the zone in which past commands had a node of that name, None unless it was exactly one."""
+    """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
     names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
-    zones = {name.zone for name in app.journal.without_losers(names)}
-    return zones.pop() if len(zones) == 1 else None
+    found = app.journal.without_losers(names)
+    if len({name.zone for name in found}) != 1 or has_failed_creation(app.journal.entries(found[0], rotated=False)):
+        return None
+    return found[0].zone
 
 
 def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
@@ -143,29 +181,150 @@ def _search(app: App, text: str) -> tuple[NodeReference, NodeName | None]:
     return reference, name
 
 
-def select_nodes(
-    app: App, nodes: Sequence[str], *, all_nodes: bool | None, labels: Sequence[str]
-) -> list[NodeName] | None:
-    """Return the nodes that `--all` or `-l` select now; None if nodes are named.
+@dataclass(frozen=True, slots=True)
+class SelectedNodes:
+    """The nodes that a selection matched, by zone and name, and the zones that did not answer."""
 
-    `all_nodes` is None for a command without `--all`. Raises `InvalidInputError` unless there is exactly one kind of selection,
-    `NotFoundError` if no node matches, and `ServiceUnavailableError` if a zone did not answer.
+    nodes: tuple[Node, ...]
+    unreachable: tuple[str, ...] = ()
+
+    def complete(self) -> tuple[Node, ...]:
+        """Return the nodes. Raises `ServiceUnavailableError` if a zone did not answer: nodes of it may be missing."""
+        if self.unreachable:
+            raise incomplete_list_error(self.unreachable)
+        return self.nodes
+
+
+def report_silent_zones(app: App, zones: Sequence[str], code: int) -> int:
+    """Say which zones did not answer, after work on what the others have. Return the worse of both exit codes."""
+    if not zones:
+        return code
+    error = incomplete_list_error(zones)
+    app.show_error(error)
+    return worst_exit_code([error.exit_code, ExitCode(code)])
+
+
+def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -> SelectedNodes:
+    """Return the nodes that a selection matches now.
+
+    Raises `NotFoundError` for a name that does not exist, and if no node matches, unless `may_be_none`. Raises
+    `ServiceUnavailableError` if nothing was found and a zone did not answer.
     """
-    kinds = sum((bool(nodes), bool(all_nodes), bool(labels)))
-    if kinds != 1:
-        what = "no nodes given" if kinds == 0 else "nodes are selected in several ways"
-        all_option = "" if all_nodes is None else "`--all`, or "
-        raise InvalidInputError(what, hint=f"name them, or use {all_option}`-l KEY=VALUE`")
-    if nodes:
-        return None
-    wanted = parse_pairs("-l", tuple(labels))
-    if labels and not wanted:
-        # Without a label all nodes would match.
-        raise InvalidInputError("`-l` names no label", hint="write `-l KEY=VALUE`")
+    if selection.is_by_name:
+        return SelectedNodes(
+            tuple({node.name: node for node in (app.find(name.text) for name in selection.names)}.values())
+        )
+    selection, owner = bind_names(app, selection), selection_owner(app, selection)
     listing = app.client.list_nodes(app.project, app.zones)
-    if listing.unreachable:
+    there = sorted(listing.nodes, key=by_zone_and_name)
+    check_names_exist(app, selection, [node.name for node in there], listing.unreachable)
+    now = app.now()
+    found = tuple(node for node in there if selection.matches(node, now, owner))
+    note_left_out(app, selection, [node.name for node in there], [node.name for node in found])
+    if not found and listing.unreachable:
         raise incomplete_list_error(listing.unreachable)
-    chosen = [node.name for node in listing.nodes if all(node.labels.get(key) == wanted[key] for key in wanted)]
-    if not chosen:
-        raise NotFoundError(f"no node of project {app.project} matches", hint="run `tpuctl list` to see all nodes")
-    return chosen
+    if not found and not may_be_none:
+        raise nothing_selected_error(app, selection)
+    return SelectedNodes(found, listing.unreachable)
+
+
+def narrow_listing(
+    app: App, selection: Selection, listing: NodeListing, requests: Sequence[QueuedResource]
+) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
+    """Return the nodes and queued resources of a list that a selection matches, and notes names that match nothing.
+
+    A queued resource matches by its nodes if it has any.
+    """
+    if selection.is_all and not selection.has_conditions:
+        return listing, tuple(requests)
+    selection, owner = bind_names(app, selection), selection_owner(app, selection)
+    facts = GarbageFacts(project=app.project, nodes=listing.nodes, requests=requests)
+    groups, now = group_resources(facts), app.now()
+    there = [name for group in groups for name in group.all_names]
+    nodes = tuple(node for node in listing.nodes if selection.matches(node, now, owner))
+    found = {node.name for node in nodes}
+    matching = tuple(
+        group.request
+        for group in groups
+        if group.request is not None
+        and (
+            not found.isdisjoint(group.names)
+            if group.nodes
+            else selection.matches_group(group, now, owner) is not GroupMatch.NONE
+        )
+    )
+    note_left_out(
+        app, selection, there, [*found, *(name for request in matching for name in request.full_names(app.project))]
+    )
+    return replace(listing, nodes=nodes), matching
+
+
+def select_nodes_and_requests(
+    app: App, selection: Selection
+) -> tuple[tuple[Node, ...], tuple[QueuedResource, ...], tuple[str, ...]]:
+    """Return the nodes that a selection matches, the matching queued resources without a node, and the silent zones."""
+    listing = app.client.list_nodes(app.project, app.zones)
+    requests = queued_resources_or_none(app.client, app.project, app.zones)
+    narrowed, matching = narrow_listing(app, selection, listing, requests)
+    there = {node.name for node in listing.nodes}
+    waiting = tuple(request for request in matching if there.isdisjoint(request.full_names(app.project)))
+    nodes = tuple(sorted(narrowed.nodes, key=by_zone_and_name))
+    return nodes, waiting, listing.unreachable
+
+
+def nothing_selected_error(app: App, selection: Selection) -> NotFoundError:
+    """Return the error for a selection that matches no node although every zone answered."""
+    return NotFoundError(
+        f"no node of project {app.project} matches: {selection}", hint="run `tpuctl list` to see all nodes"
+    )
+
+
+def bind_names(app: App, selection: Selection) -> Selection:
+    """Return the selection with the zone of the settings for names without one, as for a command that only names nodes.
+
+    Raises `InvalidInputError` for a name of another project.
+    """
+    check_selection_project(selection, app.project)
+    if app.zone_flags or all(name.is_glob or name.zone for name in selection.names):
+        return selection
+    names = (name if name.is_glob or name.zone else replace(name, zone=app.place.zone) for name in selection.names)
+    return replace(selection, names=tuple(names))
+
+
+def selection_owner(app: App, selection: Selection) -> str | None:
+    """Return the label of the user for `--mine`; None if the selection does not need it."""
+    if not selection.is_mine:
+        return None
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # only for --mine
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
+
+    return owner_label(owner_identity(app))
+
+
+def check_names_exist(app: App, selection: Selection, there: Sequence[NodeName], unreachable: Sequence[str]) -> None:
+    """Check the names of a selection that are no globs: each must exist, and once.
+
+    Raises `NotFoundError`, `ConflictError`, and `ServiceUnavailableError` if a zone that might have it did not answer.
+    """
+    for pattern in selection.names:
+        if pattern.is_glob:
+            continue
+        found = [name for name in there if pattern.matches(name)]
+        if len(found) > 1:
+            raise several_nodes_error(pattern.node_id, found)
+        if not found and unreachable:
+            raise unreachable_zones_error(pattern.node_id, unreachable)
+        if not found and pattern.zone:
+            raise NodeNotFoundError(pattern.node_id, pattern.zone)
+        if not found:
+            raise NodeNotInProjectError(pattern.node_id, app.project)
+
+
+def note_left_out(app: App, selection: Selection, there: Sequence[NodeName], found: Sequence[NodeName]) -> None:
+    """Note globs that match nothing, and names that a condition leaves out."""
+    for pattern in selection.unmatched_names(there):
+        if pattern.is_glob and len(selection.names) > 1:
+            app.terminal.note(f"`{pattern.text}` matches nothing")
+    for pattern in selection.unmatched_names(found):
+        if not pattern.is_glob and any(map(pattern.matches, there)):
+            app.terminal.note(f"`{pattern.text}` does not meet the conditions: left alone")

@@ -63,7 +63,9 @@ queue_group = LazyGroup(
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
 
 
-@cli_command("list", is_short=True)
+@cli_command(
+    "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
+)
 @takes_options(TableOptions, "table")
 def queue_list(app: App, *, table: TableOptions) -> None:
     """List the queued resources in all zones of the project. The exit code is 1 if a zone did not answer.
@@ -257,7 +259,7 @@ def queue_cancel(
     for target in targets:
         check_whole_request(target, all_nodes=all_nodes)
     if dry_run:
-        show_plan(app, tuple(step for target in targets for step in plan_deletion(target)), spec=None, node=None)
+        show_plan(app, tuple(step for target in targets for step in plan_deletion(target)), spec=None)
         return ExitCode.OK
     _confirm_nodes(app, targets, yes=yes)
     shown = " ".join(f"{target.name.zone}/{target.asked}" for target in targets)

@@ -12,23 +12,30 @@ from tpuctl.app.options import (
     dry_run_option,
     events_option,
     force_lease_option,
-    node_argument,
     timeout_option,
     yes_option,
 )
 from tpuctl.app.ssh_options import close_shared_connections, route_options, with_reachable_goal
-from tpuctl.errors import NotConfirmedError
-from tpuctl.nodes.actions import reset_node
+from tpuctl.errors import NotConfirmedError, TpuctlError
+from tpuctl.nodes.actions import NodeReset, reset_nodes
+from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
+from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
+from tpuctl.nodes.commands.selection_options import selection_options
+from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
-from tpuctl.nodes.rendering import show_node
+from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import timedelta
 
     from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 _VERBS = {
     ResetMode.RESTART: (Verb.STOP, Verb.START),
@@ -36,14 +43,14 @@ _VERBS = {
     ResetMode.RECREATE: (Verb.DELETE, Verb.CREATE),
 }
 _QUESTIONS = {
-    ResetMode.RESTART: "restart `{}` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?",
-    ResetMode.REBOOT: "reboot every worker of `{}` (terminates what runs on it, keeps its boot disk)?",
-    ResetMode.RECREATE: "delete `{}` and its boot disk, and recreate it?",
+    ResetMode.RESTART: "restart {} (terminates what runs on it, keeps its boot disk; the start needs free capacity)",
+    ResetMode.REBOOT: "reboot every worker of {} (terminates what runs on it, keeps its boot disk)",
+    ResetMode.RECREATE: "delete {} and its boot disk, and recreate it",
 }
 
 
 @cli_command("reset")
-@node_argument
+@selection_options()
 @grouped_option(
     "--mode",
     group=OptionGroup.REPAIR,
@@ -57,51 +64,77 @@ _QUESTIONS = {
 @route_options
 @timeout_option
 @force_lease_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
 def command(
     app: App,
     *,
-    node: str,
+    selection: GivenSelection,
     mode: str,
     goal: str | None,
     timeout: timedelta | str | None,
     events: str | None,
     dry_run: bool,
     force_lease: bool,
+    if_idle: bool,
     yes: bool,
-) -> None:
-    """Restart, reboot or recreate a node, and wait until it is usable again.
+) -> int:
+    """Restart, reboot or recreate nodes, and wait until they are usable again.
 
-    The mode auto stops and starts the node if the API allows that, else it reboots the workers over ssh. Both keep the boot
+    The mode auto stops and starts a node if the API allows that, else it reboots the workers over ssh. Both keep the boot
     disk. Only recreate deletes it. A reboot needs workers that answer ssh.
 
     \b
     Examples:
       tpuctl reset trainer
       tpuctl reset trainer --mode recreate --yes
+      tpuctl reset -l team=vision --mode reboot
     """
+    asked = selection.parse(app)
     with within_deadline(app, deadline(app, timeout)):
-        found = app.find(node)
-    chosen = reset_mode(found, ResetMode(mode))
+        selected = select_nodes(app, asked)
+    chosen: list[tuple[Node, ResetMode]] = []
+    refused: list[TpuctlError] = []
+    for node in selected.nodes:
+        try:
+            chosen.append((node, reset_mode(node, ResetMode(mode))))
+        except TpuctlError as error:
+            if asked.is_by_name:
+                raise
+            refused.append(error)
+    nodes = [node for node, _ in chosen]
     if dry_run:
-        steps = tuple(PlanStep(verb, found.name, "requested") for verb in _VERBS[chosen])
-        show_plan(app, steps, spec=None, node=found)
-        return
-    if not app.terminal.confirm(_QUESTIONS[chosen].format(found.name.node_id), yes=yes):
+        steps = tuple(PlanStep(verb, node.name, "requested") for node, each in chosen for verb in _VERBS[each])
+        show_plan(app, steps, spec=None, nodes=nodes)
+        return report_silent_zones(app, selected.unreachable, show_refusals(app, refused))
+    if not asked.is_by_name:
+        show_selected(app, nodes)
+    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
+    if nodes and not app.terminal.confirm(in_use + _question(chosen), yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = Policy(goal=choose_goal(app, goal), timeout=deadline(app, timeout))
-    policy = with_reachable_goal(app, policy, found.name, goal=goal, node=found)
-    full_name = f"{found.name.zone}/{found.name.node_id}"
+    resets = [
+        NodeReset(node, each, with_reachable_goal(app, policy, node.name, goal=goal, node=node))
+        for node, each in chosen
+    ]
+    names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in nodes)
+    began = "the node may be" if len(nodes) == 1 else "the nodes may be"
     with (
         app.progress(events=events) as progress,
-        app.in_flight(
-            f"the reset of `{full_name}` has begun; the node may be stopped or deleted now",
-            resume=f"tpuctl up {full_name}",
-        ),
+        app.in_flight(f"the reset of `{names}` has begun; {began} stopped or deleted now", resume=f"tpuctl up {names}"),
     ):
-        outcome = reset_node(app.context(progress), found, chosen, policy, force_lease=force_lease)
-    close_shared_connections(app, [found])
-    if outcome.node is not None:
-        show_node(app, outcome.node)
+        recheck = selection_check(app, asked)
+        outcomes = reset_nodes(app.context(progress), resets, recheck=recheck, force_lease=force_lease)
+    close_shared_connections(app, nodes)
+    return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused]))
+
+
+def _question(chosen: Sequence[tuple[Node, ResetMode]]) -> str:
+    """Return what to ask: what happens to which nodes."""
+    parts = []
+    for each, text in _QUESTIONS.items():
+        names = [node.name for node, mode in chosen if mode is each]
+        parts += [text.format(name_nodes(names))] if names else []
+    return f"{'; '.join(parts)}?"

@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.node_lookup import nothing_selected_error, report_silent_zones, select_nodes
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
+from tpuctl.nodes.commands.selected_changes import (
+    DeletionChoice,
+    confirm_groups,
+    name_nodes,
+    select_groups,
+    selection_check,
+    show_selected,
+)
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
+from tpuctl.nodes.locate import incomplete_list_error
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import deleted_view, show_results
 from tpuctl.nodes.tear_down import (
@@ -28,29 +40,32 @@ from tpuctl.nodes.tear_down import (
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeReference
+    from tpuctl.names import NodeName, NodeReference
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.commands.changes import ChangeOptions
+    from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.selection import Selection
 
 
-def start_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions) -> int:
+def start_nodes(app: App, given: GivenSelection, options: ChangeOptions) -> int:
     """Start nodes and wait until they are READY. Return the exit code."""
     start = partial(start_node, force_lease=options.force_lease)
-    return _change_nodes(app, texts, Verb.START, Condition.READY, options, is_needed=needs_start, change=start)
+    return _change_nodes(app, given, Verb.START, Condition.READY, options, is_needed=needs_start, change=start)
 
 
-def stop_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions) -> int:
+def stop_nodes(app: App, given: GivenSelection, options: ChangeOptions) -> int:
     """Stop nodes and wait until they are STOPPED. Return the exit code."""
-    return _change_nodes(app, texts, Verb.STOP, Condition.STOPPED, options, is_needed=needs_stop, change=stop_node)
+    return _change_nodes(app, given, Verb.STOP, Condition.STOPPED, options, is_needed=needs_stop, change=stop_node)
 
 
 def _change_nodes(
     app: App,
-    texts: tuple[str, ...],
+    given: GivenSelection,
     verb: Verb,
     goal: Condition,
     options: ChangeOptions,
@@ -60,57 +75,113 @@ def _change_nodes(
 ) -> int:
     """Request a change of each node that needs it, wait for all of them, show what the API reports.
 
-    `is_needed` raises if a change is not possible: then no node is changed.
+    `is_needed` raises if a change is not possible: then no named node is changed, and of selected ones the others are.
     """
+    selection = given.parse(app)
     timeout, wait = deadline(app, options.timeout), not options.no_wait
     with within_deadline(app, timeout if wait else None):
-        found = [app.find(text) for text in texts]
-    needed = [node for node in found if is_needed(node, skip_validation=options.skip_validation)]
+        selected = select_nodes(app, selection)
+    found: list[Node] = []
+    needed: list[Node] = []
+    refused: dict[NodeName, TpuctlError] = {}
+    for node in selected.nodes:
+        try:
+            if is_needed(node, skip_validation=options.skip_validation):
+                needed.append(node)
+            found.append(node)
+        except TpuctlError as error:
+            if selection.is_by_name:
+                raise
+            refused[node.name] = error
     if options.dry_run:
-        show_plan(app, tuple(PlanStep(verb, node.name, "requested") for node in needed), spec=None, node=None)
-        return ExitCode.OK
-    names = " ".join(texts)
+        show_plan(app, tuple(PlanStep(verb, node.name, "requested") for node in needed), spec=None)
+        return report_silent_zones(app, selected.unreachable, show_refusals(app, refused.values()))
+    _confirm_change(app, needed, verb, options, is_by_name=selection.is_by_name)
+    names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
+    recheck = selection_check(app, selection)
+    outcomes: list[NodeResult | TpuctlError] = []
     with (
         app.progress(events=options.events) as progress,
         app.in_flight(f"{verb} of {names} was requested and continues", resume=f"tpuctl wait {names} --for {goal}"),
     ):
         context = app.context(progress)
-        with limit_cloud_calls(app.clock, timeout if wait else None, grace=DEADLINE_GRACE):
-            requested = [(node, change(context, node) if node in needed else None) for node in found]
+        tasks = []
+        policy = Policy(goal=goal, may_start=True, timeout=timeout)
+        for node in found:
+            pending: RequestedChange | None = None
+            if node in needed:
+                try:
+                    with limit_cloud_calls(app.clock, timeout if wait else None, grace=DEADLINE_GRACE):
+                        recheck(node)
+                        pending = change(context, node)
+                except TpuctlError as error:
+                    if selection.is_by_name:
+                        raise
+                    refused[node.name] = error
+                    continue
+            tasks.append(ReconcileRequest(name=node.name, policy=policy, pending=pending))
         if verb is Verb.STOP:
             close_shared_connections(app, needed)
-        policy = Policy(goal=goal, may_start=True, timeout=timeout)
-        tasks = [ReconcileRequest(name=node.name, policy=policy, pending=pending) for node, pending in requested]
         outcomes = reconcile_nodes(context, tasks, once=not wait)
-    return show_results(app, outcomes)
+    return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused.values()]))
 
 
-def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by: str, is_strict: bool = False) -> int:
-    """Delete the nodes and queued resources of these names; `by` is the command. Return the exit code.
+def _confirm_change(app: App, nodes: list[Node], verb: Verb, options: ChangeOptions, *, is_by_name: bool) -> None:
+    """Ask about nodes that a selection matched, and about named ones that a stop would interrupt.
+
+    Raises `NotConfirmedError` if the user refuses.
+    """
+    if not is_by_name:
+        show_selected(app, nodes)
+    stopped = nodes if verb is Verb.STOP else []
+    in_use = use_in_question(app, stopped, if_idle=options.if_idle, yes=options.yes)
+    question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}?"
+    if nodes and (in_use or not is_by_name) and not app.terminal.confirm(question, yes=options.yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def show_refusals(app: App, errors: Iterable[TpuctlError]) -> int:
+    """Show the errors of selected nodes. Return the exit code."""
+    codes = []
+    for error in errors:
+        app.show_error(error)
+        codes.append(error.exit_code)
+    return worst_exit_code(codes)
+
+
+def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by: str, is_strict: bool = False) -> int:
+    """Delete the nodes and queued resources of a selection; `by` is the command. Return the exit code.
 
     Deletes only after every name was looked up without a failure, and the user agreed. If it `is_strict`, every name must
-    exist.
+    exist, and something must match.
     """
+    selection = given.parse(app)
     timeout, wait = deadline(app, options.timeout), not options.no_wait
     with app.progress(events=options.events) as progress:
         context = app.context(progress)
-        references = {text: app.reference(text, allow_queued=True) for text in texts}
         with within_deadline(app, timeout if wait else None):
-            found = {
-                text: find_deletion_target(context, app.place, reference) for text, reference in references.items()
-            }
-    targets = [target for target in found.values() if target]
-    missing = [references[text] for text, target in found.items() if target is None]
+            found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
+    targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
         raise absent_error(missing[0], app.place)
+    if not targets and not missing:
+        if found.unreachable:
+            raise incomplete_list_error(found.unreachable)
+        if is_strict:
+            raise nothing_selected_error(app, selection)
+        app.terminal.note(f"no node or queued resource of project {app.project} matches: {selection}")
     for target in targets:
-        check_whole_request(target, all_nodes=options.all_nodes)
+        # Of a selection every node of a queued resource matches.
+        check_whole_request(target, all_nodes=options.all_nodes or not selection.is_by_name)
     if options.dry_run:
         steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
-        show_plan(app, tuple(steps), spec=None, node=None)
+        show_plan(app, tuple(steps), spec=None)
         _note_missing(app, missing, by)
-        return ExitCode.OK
-    _confirm(app, targets, yes=options.yes)
+        return report_silent_zones(app, found.unreachable, ExitCode.OK)
+    if selection.is_by_name:
+        _confirm(app, targets, options)
+    else:
+        confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
     with app.progress(events=options.events) as progress:
         context = app.context(progress)
         # Another client may be about to recreate a missing node: end its work, and delete what it has created.
@@ -120,7 +191,7 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
             if end_absent_node(context, app.place, reference, by=by)
         ]
     late = [target for target in created if target]
-    _confirm(app, late, yes=options.yes)
+    _confirm(app, late, options)
     late_ids = {target.name.node_id for target in late}
     targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
     names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
@@ -129,7 +200,9 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
         app.progress(events=options.events) as progress,
     ):
         policy = Policy(goal=Condition.GONE, timeout=timeout)
-        outcomes = tear_down(app.context(progress), targets, policy, by=by, wait=wait)
+        outcomes = tear_down(
+            app.context(progress), targets, policy, by=by, wait=wait, recheck=lambda target: found.recheck(app, target)
+        )
     errors = [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)]
     deleted = [
         target for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
@@ -139,11 +212,20 @@ def delete_nodes(app: App, texts: tuple[str, ...], options: ChangeOptions, *, by
     _note_missing(app, missing, by)
     absent = missing if by == "down" else []
     app.show(deleted_view([*(target.asked for target in deleted), *(reference.node_id for reference in absent)]))
-    if len(errors) == 1 and not deleted:
+    if len(errors) == 1 and not deleted and not found.unreachable:
         raise errors[0]
-    for error in errors:
-        app.show_error(error)
-    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+    return report_silent_zones(app, found.unreachable, show_refusals(app, errors))
+
+
+def _named(app: App, context: ActionContext, selection: Selection) -> DeletionChoice:
+    """Return what the names of a selection refer to, each looked up in all zones."""
+    references = [app.reference(name.text, allow_queued=True) for name in selection.names]
+    found = [(reference, find_deletion_target(context, app.place, reference)) for reference in references]
+    return DeletionChoice(
+        selection,
+        targets=tuple(target for _, target in found if target),
+        missing=tuple(reference for reference, target in found if target is None),
+    )
 
 
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
@@ -152,15 +234,27 @@ def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
         app.terminal.note(gone if by == "down" else absent_error(reference, app.place).message)
 
 
-def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
+def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
+    """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
+    if target.node:
+        yield target.node
+    ids = {node_id for request in target.requests for node_id in request.node_ids} - {target.name.node_id}
+    for node_id in sorted(ids) if target.node else ():
+        if node := app.client.find_node(replace(target.name, node_id=node_id)):
+            yield node
+
+
+def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
+    nodes = list(chain.from_iterable(_existing_nodes(app, target) for target in targets))
+    in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
     disks = sum(target.node is not None for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
     if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
         also += f", and the requests of the same race in {', '.join(racing)}"
-    if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
+    if targets and not app.terminal.confirm(f"{in_use}delete {what}{also}?", yes=options.yes):
         raise NotConfirmedError("nothing was done")
 
 

@@ -15,7 +15,6 @@ from tpuctl.app.options import (
     nodes_argument,
     skip_validation_option,
     timeout_option,
-    yes_option,
 )
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
@@ -123,7 +122,13 @@ class UpOptions:
 @force_lease_option
 @events_option
 @dry_run_option
-@yes_option
+@grouped_option(
+    "--yes",
+    "-y",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Do not ask for confirmation, and repair nodes even if they may be in use.",
+)
 def command(
     app: App,
     *,
@@ -453,7 +458,7 @@ def _show_plans(
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
-        show_plan(app, planned, spec=spec, node=found)
+        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:

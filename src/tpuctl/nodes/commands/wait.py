@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, events_option, selecting_options, timeout_option
+from tpuctl.app.options import cli_command, events_option, timeout_option
 from tpuctl.app.ssh_options import route_options
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, probe_option, retry_until_answered
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Condition, Policy
 
 if TYPE_CHECKING:
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.names import NodeName
+    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 
 @cli_command("wait")
-@selecting_options
+@selection_options()
 @grouped_option(
     "--for",
     "goal",
@@ -35,9 +37,7 @@ if TYPE_CHECKING:
 def command(
     app: App,
     *,
-    nodes: tuple[str, ...],
-    all_nodes: bool,
-    selector: tuple[str, ...],
+    selection: GivenSelection,
     goal: str | None,
     probe: str | None,
     timeout: timedelta | str | None,
@@ -53,7 +53,7 @@ def command(
       tpuctl wait trainer
       tpuctl wait trainer --for healthy --timeout 2h
       tpuctl wait --all --for devices
-      tpuctl wait trainer-0 trainer-1 --for gone
+      tpuctl wait 'sweep-*' --for gone
     """
     from tpuctl.nodes.commands.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
@@ -64,9 +64,12 @@ def command(
     policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
     since = app.clock.monotonic()
 
+    chosen = selection.parse(app)
+
     def find_names() -> list[NodeName]:
-        chosen = select_nodes(app, nodes, all_nodes=all_nodes, labels=selector)
-        found = chosen if chosen is not None else [locate_for_wait(app, text, goal=wanted) for text in nodes]
+        if not chosen.is_by_name:
+            return [node.name for node in select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()]
+        found = [locate_for_wait(app, name.text, goal=wanted) for name in chosen.names]
         return [name for name in dict.fromkeys(found) if name is not None]
 
     names = retry_until_answered(app, find_names, timeout=policy.timeout, since=since)

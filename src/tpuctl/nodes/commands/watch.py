@@ -8,7 +8,7 @@ from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, events_option, force_lease_option, selecting_options
+from tpuctl.app.options import cli_command, events_option, force_lease_option
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options
@@ -28,6 +28,7 @@ from tpuctl.nodes.commands.policy_options import (
     repair_policy,
     retry_until_answered,
 )
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import MomentType, next_moment
 from tpuctl.nodes.commands.zone_options import ZoneOptions, order_offers, zone_choice
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.controller import NodeReconciler
     from tpuctl.nodes.hooks import HookFailure, Hooks
     from tpuctl.nodes.tracker import ReconcileRequest
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
 class WatchOptions:
     """The options of `watch` besides those of the spec and of repair."""
 
-    all_nodes: bool
-    selector: tuple[str, ...]
     goal: str | None
     probe: str | None
     until: timedelta | time | datetime | None
@@ -64,7 +64,7 @@ class WatchOptions:
 
 
 @cli_command("watch")
-@selecting_options
+@selection_options(without=("types", "states", "older_than"))
 @spec_options
 @level_option
 @probe_option
@@ -88,7 +88,7 @@ class WatchOptions:
 def command(
     app: App,
     *,
-    nodes: tuple[str, ...],
+    selection: GivenSelection,
     described: SpecOptions,
     repairs: RepairOptions,
     idling: IdleOptions,
@@ -132,10 +132,12 @@ def command(
         EventKind.GAVE_UP: options.on_give_up,
     }
     hooks = build_hooks(app, commands)
+    chosen = selection.parse(app)
 
     def find_names() -> Sequence[NodeName]:
-        chosen = select_nodes(app, nodes, all_nodes=options.all_nodes, labels=options.selector)
-        return chosen if chosen is not None else [locate_for_watch(app, text) for text in dict.fromkeys(nodes)]
+        if chosen.is_by_name:
+            return [locate_for_watch(app, name.text) for name in chosen.names]
+        return [node.name for node in select_nodes(app, chosen).complete()]
 
     if zone_choice(app) is not None:
         app.choose_zone(None)

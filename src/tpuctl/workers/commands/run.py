@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,23 +15,23 @@ from tpuctl.app.options import (
     cli_command,
     fanout_option,
     option,
-    selector_option,
     takes_options,
     worker_option,
 )
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
 from tpuctl.app.ssh_options import route_options
-from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit
+from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.one_off import OneOffRequest
     from tpuctl.workers.runner import RunRequest
@@ -67,6 +67,12 @@ class RunFlags:
         help="Run on the reachable workers if some cannot be reached. [default: run on none]",
     )
     partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
+    if_idle: bool = option(
+        "--if-idle",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="Fail if a job, a TPU process or an ssh session uses a node, or if a worker does not answer within 5 s.",
+    )
     fail_fast: bool = option(
         "--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker."
     )
@@ -165,9 +171,8 @@ class OneOffFlags(GivenOptions):
 
 
 @cli_command("run", takes_command=True, asks_trust=False)
-@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
+@selection_options()
 @worker_option
-@selector_option
 @takes_options(RunFlags, "flags", group=OptionGroup.PROGRAM)
 @fanout_option("commands")
 @takes_options(EnvironmentFlags, "environment", group=OptionGroup.ENVIRONMENT)
@@ -176,14 +181,13 @@ class OneOffFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_options(SpecOptions, "described", hidden=True)
+@takes_options(SpecOptions, "described", without=("type",), hidden=True)
 @route_options
 def command(
     app: App,
     *,
-    nodes: tuple[str, ...],
+    selection: GivenSelection,
     worker: str,
-    selector: tuple[str, ...],
     remote_command: tuple[str, ...],
     flags: RunFlags,
     fanout: int,
@@ -196,7 +200,8 @@ def command(
 ) -> int:
     """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
-    The command starts on all workers or, if one cannot be reached, on none; and at most once on each. When a connection
+    The command starts on all workers or, if one cannot be reached, on none; and at most once on each. Of nodes that a pattern
+    or condition selects, one that cannot be reached does not keep the others from starting. When a connection
     breaks, the command continues and tpuctl reconnects to its output. Ctrl-C sends INT to it, a second time QUIT, a third time
     KILL. The command is also terminated when its output is no longer read, as with | head.
     One word after -- is a line for the remote shell; several are an argument vector, passed unchanged.
@@ -211,9 +216,12 @@ def command(
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_selected_nodes, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
+    if one_off.up is not None and (types := selection.options.types):
+        # With `--up` it is the type of the node to create.
+        described = replace(described, type=types[-1])
     job = parse_one_off(
         app, one_off, limits=limits, idling=idling, checks=checks, described=described, run=flags, workers=workers
     )
@@ -223,12 +231,27 @@ def command(
     if job is not None:
         from tpuctl.workers.one_off import run_one_off  # noqa: PLC0415  # as above
 
-        if len(nodes) > 1 or selector:
+        names = selection.names
+        if len(names) > 1 or set(selection.options.given) - {"types"}:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
-        return run_one_off(app, nodes[0] if nodes else None, job, request)
-    found = find_targets(app, find_nodes(app, nodes, selector), workers)
-    await_key(app, found)
-    return run_and_show(app, found, request)
+        if flags.if_idle:
+            hint = "`--exclusive` fails if the node already exists"
+            raise InvalidInputError("`--if-idle` is for nodes that exist, not for `--up`", hint=hint)
+        return run_one_off(app, names[0] if names else None, job, request)
+    nodes, errors = find_selected_nodes(app, selection)
+    for error in errors:
+        app.show_error(error)
+    codes = [error.exit_code for error in errors]
+    if nodes:
+        found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
+        await_key(app, found)
+        if flags.if_idle:
+            from tpuctl.nodes.commands.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+
+            require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
+        request = replace(request, by_node=selection.is_pattern)
+        codes.append(ExitCode(run_and_show(app, found, request)))
+    return worst_exit_code(codes)
 
 
 def _parse_request(

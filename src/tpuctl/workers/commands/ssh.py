@@ -33,7 +33,7 @@ from tpuctl.ssh.interactive import (
     run_in_foreground,
     tmux_attach_command,
 )
-from tpuctl.workers.targets import await_key, find_nodes, find_targets
+from tpuctl.workers.targets import await_key, find_node, find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -253,7 +253,7 @@ def command(
     forwards = choose_local_ports([PortForward.parse(text) for text in flags.forwards])
     workers, has_terminal = WorkerSet.parse(flags.worker), app.terminal.streams.stdin_is_terminal
     check_combinations(node, words, flags, may_attach=has_terminal or dry_run)
-    nodes = find_nodes(app, [node])
+    nodes = [find_node(app, node)]
     if len(workers.of(nodes[0].name.node_id, nodes[0].workers)) > 1:
         one = f"choose a worker from 0 to {nodes[0].workers - 1} with `--worker`"
         if not words:

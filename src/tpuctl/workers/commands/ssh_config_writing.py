@@ -10,6 +10,7 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
 from tpuctl.nodes.commands.node_lookup import select_nodes
+from tpuctl.nodes.selection import Selection
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.ssh.ssh_config import (
     UserHosts,
@@ -38,11 +39,9 @@ def new_entries(
 
     Raises the error of a named node. Without names, unreachable nodes are skipped with a note.
     """
-    chosen = None if nodes else select_nodes(app, (), all_nodes=True, labels=())
-    texts = [f"{name.zone}/{name.node_id}" for name in chosen] if chosen is not None else nodes
     prefixes = {entry.name: entry.prefix for entry in old if entry.cloud == cloud_label(app)}
     entries = []
-    for node in find_nodes(app, list(dict.fromkeys(texts))):
+    for node in find_nodes(app, nodes) if nodes else select_nodes(app, Selection(is_all=True)).complete():
         try:
             connections = [target.connection for target in find_targets(app, [node], ALL_WORKERS)]
         except ConflictError as error:

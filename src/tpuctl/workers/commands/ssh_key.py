@@ -14,7 +14,7 @@ from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.output.terminal import View
 from tpuctl.ssh.keys import default_key_path, ensure_key, key_fingerprint
 from tpuctl.ssh.keys import renew_key as replace_key
-from tpuctl.workers.targets import find_nodes
+from tpuctl.workers.targets import find_node
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -41,7 +41,7 @@ def show(app: App, *, node: str | None) -> None:
     if key.is_in_agent:
         shown["inAgent"] = True
     if node is not None:
-        (found,) = find_nodes(app, [node])
+        found = find_node(app, node)
         known = key_authorization(app).where_known(found, key, metadata_login(app))
         shown |= {"node": found.name.node_id, "login": known.login, "knownBy": known.keeper}
         if known.expires is not None:

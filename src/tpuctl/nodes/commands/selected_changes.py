@@ -1,0 +1,199 @@
+"""Changes of what a selection matches: what is deleted, the table and the question before it, the look right before it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import AccessError, CredentialsError, NotConfirmedError
+from tpuctl.names import NodeName, NodeReference, natural_key
+from tpuctl.nodes.actuator import NoLongerSelectedError
+from tpuctl.nodes.commands.busy_nodes import use_in_question
+from tpuctl.nodes.commands.node_lookup import bind_names, note_left_out, selection_owner
+from tpuctl.nodes.costs import CostFacts, node_rates
+from tpuctl.nodes.garbage import GarbageFacts, group_resources
+from tpuctl.nodes.garbage_removal import fetch_group
+from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.queue_rendering import waiting_row
+from tpuctl.nodes.racing import race_id_of
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
+from tpuctl.nodes.selection import GroupMatch, Selection
+from tpuctl.nodes.tear_down import DeletionTarget, group_target
+from tpuctl.output.tables import choose_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.garbage import ResourceGroup
+    from tpuctl.output.tables import Row
+
+_TABLE = choose_columns(NODE_COLUMNS, "name,zone,type,state,age,owner,price,note", sort=None, is_wide=False)
+# So many names stand in the question.
+_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionChoice:
+    """What a command deletes, the names that do not exist, and the zones that did not answer."""
+
+    selection: Selection
+    targets: tuple[DeletionTarget, ...]
+    missing: tuple[NodeReference, ...] = ()
+    unreachable: tuple[str, ...] = ()
+    # By the resource name in the delete request; empty if nodes were named.
+    groups: Mapping[str, ResourceGroup] = field(default_factory=dict)
+    requests: tuple[QueuedResource, ...] = ()
+
+    def recheck(self, app: App, target: DeletionTarget) -> None:
+        """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more."""
+        group = self.groups.get(target.deleted)
+        current = None if group is None else fetch_group(app.client, group)
+        if group is None or current is None:
+            return  # named, or gone
+        if _identity(current) - _identity(group):
+            raise NoLongerSelectedError(group.id, "was recreated, or got nodes,")
+        matched = self.selection.matches_group(current, app.now(), selection_owner(app, self.selection))
+        if matched is not GroupMatch.ALL:
+            raise NoLongerSelectedError(group.id, f"became {current.state}, or got other labels,")
+
+
+def _identity(group: ResourceGroup) -> set[object]:
+    """Return which resources a group has; the states may change."""
+    request = {(group.request.name, group.request.created)} if group.request else set()
+    return {*request, *((node.name, node.id) for node in group.nodes)}
+
+
+def select_groups(app: App, context: ActionContext, selection: Selection) -> DeletionChoice:
+    """Return what a selection deletes: nodes, and queued resources of which every node matches, with or without a node.
+
+    Notes a queued resource that matches only in part. Raises `ConflictError` for a name that several nodes have, and
+    `ServiceUnavailableError` for a name that was not found if a zone did not answer.
+    """
+    selection, owner = bind_names(app, selection), selection_owner(app, selection)
+    client, project, zones = app.client, app.project, app.zones
+    nodes = client.list_nodes(project, zones)
+    requests: tuple[QueuedResource, ...] = ()
+    unreachable = nodes.unreachable
+    try:
+        queued = list_requests(client, project, zones)
+        requests, unreachable = queued.queued_resources, tuple(dict.fromkeys((*unreachable, *queued.unreachable)))
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may delete nodes may lack the permission to list queued resources. A node names its owner itself.
+        if any(node.queued_resource for node in nodes.nodes):
+            raise
+    facts = GarbageFacts(project=project, nodes=nodes.nodes, requests=requests, unreachable=frozenset(unreachable))
+    groups = sorted(group_resources(facts), key=lambda group: (group.zone, natural_key(group.id)))
+    now = app.now()
+    chosen: list[ResourceGroup] = []
+    for group in groups:
+        match selection.matches_group(group, now, owner):
+            case GroupMatch.ALL:
+                chosen.append(group)
+            case GroupMatch.SOME:
+                what = f"queued resource `{group.request.queued_resource_id}`" if group.request else f"`{group.id}`"
+                app.terminal.note(f"{what} in {group.zone} is left alone: not all of its nodes match")
+            case GroupMatch.NONE:
+                pass
+    there = [name for group in groups for name in group.all_names]
+    missing = _missing_names(selection, groups, unreachable)
+    note_left_out(app, selection, there, [name for group in chosen for name in group.all_names])
+    own_requests = [group.request for group in chosen if group.request]
+    targets = [group_target(context, group, own_requests) for group in chosen]
+    kept = {name for group in groups if group not in chosen for name in group.names}
+    for index, target in enumerate(targets):
+        # The other zones of a race belong to it only if they are selected too.
+        is_whole = not (app.zones or unreachable) and target.race is not None and kept.isdisjoint(target.race.names)
+        targets[index] = target if is_whole else replace(target, race=None)
+    return DeletionChoice(
+        selection,
+        targets=tuple(targets),
+        missing=tuple(missing),
+        unreachable=unreachable,
+        groups={target.deleted: group for target, group in zip(targets, chosen, strict=True)},
+        requests=requests,
+    )
+
+
+def _missing_names(
+    selection: Selection, groups: Sequence[ResourceGroup], unreachable: Sequence[str]
+) -> list[NodeReference]:
+    """Return the names of a selection, no globs, of which there is neither a node nor a queued resource."""
+    missing = []
+    for pattern in selection.names:
+        if pattern.is_glob:
+            continue
+        found = [group for group in groups if any(map(pattern.matches, group.all_names))]
+        races = {race_id_of(group.request, pattern.node_id) if group.request else "" for group in found}
+        is_one_race = len(races) == 1 and "" not in races
+        if len({group.zone for group in found}) > 1 and not is_one_race:
+            places = [NodeName(group.project, group.zone, group.id) for group in found]
+            raise several_nodes_error(pattern.node_id, places)
+        if not found and unreachable:
+            raise unreachable_zones_error(pattern.node_id, unreachable)
+        if not found:
+            missing.append(NodeReference(pattern.node_id, pattern.zone, pattern.project))
+    return missing
+
+
+def selection_check(app: App, selection: Selection) -> Callable[[Node], Node]:
+    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read."""
+
+    def check(node: Node) -> Node:
+        if selection.is_by_name:
+            return node
+        current = app.client.get_node(node.name)
+        if current.id != node.id:
+            raise NoLongerSelectedError(node.name.node_id, "was recreated")
+        if not selection.matches(current, app.now(), selection_owner(app, selection)):
+            raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
+        return current
+
+    return check
+
+
+def show_selected(app: App, nodes: Sequence[Node]) -> None:
+    """Show the nodes that a selection matched, before a question about them."""
+    if nodes:
+        _TABLE.note(app.terminal, _rows(app, nodes, ()))
+
+
+def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
+    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses.
+
+    Raises `ConflictError` with `if_idle` if one of the nodes is in use.
+    """
+    groups = list(choice.groups.values())
+    if not groups:
+        return
+    nodes = [node for group in groups for node in group.nodes]
+    waiting = [group.request for group in groups if group.request and not group.nodes]
+    waiting_rows = [waiting_row(request, app.now()) for request in waiting]
+    _TABLE.note(app.terminal, [*_rows(app, nodes, choice.requests), *waiting_rows])
+    # Named as the table names them.
+    ids = [
+        NodeName(app.project, one.zone, one.node_ids[0] if len(one.node_ids) == 1 else one.queued_resource_id)
+        for one in waiting
+    ]
+    parts = [name_nodes([node.name for node in nodes])] if nodes else []
+    parts += [f"waiting {name_nodes(ids, 'queued resource')}"] if ids else []
+    disks = {0: "", 1: ", with its boot disk"}.get(len(nodes), ", with their boot disks")
+    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
+    if not app.terminal.confirm(f"{in_use}delete {' and '.join(parts)}{disks}?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
+    """Return some names for a question: each, or the number of them and the first few."""
+    shown = ", ".join(f"`{name.node_id}`" for name in names[:_NAMED])
+    return shown if len(names) <= _NAMED else f"{len(names)} {what}s ({shown} and {len(names) - _NAMED} more)"
+
+
+def _rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[Row]:
+    rates = node_rates(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))
+    return [*node_rows(nodes, app.now(), rates)]

@@ -1,0 +1,426 @@
+"""Commands on what a selection matches: the table, the question, the last look, and what is never touched."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import MORE, Console, Result, Sandbox, Steady
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.others import errors
+from tpuctl.app.app import Invocation
+from tpuctl.cli.main import main
+from tpuctl.names import NodeName
+from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
+from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.sandbox.request_log import read_log
+
+EAST = "us-east5-a"
+OLD = timedelta(days=3)
+CHANGING = {"DELETE", "POST", "PATCH"}
+MINE = {"tpuctl-owner": "you_example-com"}
+pytestmark = one_face
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+@pytest.fixture
+def sweep(sandbox: Sandbox) -> Sandbox:
+    """Three nodes of a sweep, one of them old and one stopped, a waiting request of it, and a stranger's node."""
+    put(sandbox, "sweep-1", labels={"team": "vision", **MINE}, age=OLD)
+    put(sandbox, "sweep-2", labels={"team": "vision"})
+    put(sandbox, "sweep-10", zone=EAST, acceleratorType="v6e-8", labels=MINE, state="STOPPED")
+    put(sandbox, "other", zone=EAST, acceleratorType="v6e-8", labels={"tpuctl-owner": "bob"}, age=OLD)
+    sandbox.add_queued_resource("sweep-q", zone=ZONE, state="WAITING_FOR_RESOURCES", node_ids=("sweep-20",))
+    return sandbox
+
+
+def left(sandbox: Sandbox) -> set[str]:
+    """Return the nodes and queued resources that exist and are not being deleted."""
+    with sandbox.state.read() as session:
+        nodes = {node.node_id for node in session.nodes() if session.exists(node)}
+        requests = {one.queued_resource_id for one in session.queued_resources("sandbox") if session.exists(one)}
+    return nodes | requests
+
+
+EVERYTHING = {"sweep-1", "sweep-2", "sweep-10", "other", "sweep-q"}
+
+
+def test_down_shows_what_a_pattern_selects_and_asks(tpuctl: Console, sweep: Sandbox) -> None:
+    out, err, code = tpuctl("down", "sweep-*", stdin="n\n")
+
+    lines = err.splitlines()
+    assert [line.split()[:4] for line in lines[:5]] == [
+        ["NAME", "ZONE", "TYPE", "STATE"],
+        ["sweep-1", ZONE, "v4-8", "READY"],
+        ["sweep-2", ZONE, "v4-8", "READY"],
+        ["sweep-10", EAST, "v6e-8", "STOPPED"],
+        ["sweep-20", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
+    ]
+    assert lines[1].split()[4:6] == ["3d", "you_example-com"]
+    question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-20`, with their boot disks?"
+    assert (out, lines[5:], code) == ("", [f"{question} [y/N] error: nothing was done"], 1)
+    assert left(sweep) == EVERYTHING
+
+
+@pytest.mark.parametrize("verb", ["down", "delete", "stop", "start", "reset"])
+def test_selection_without_a_terminal_needs_yes(tpuctl: Console, sweep: Sandbox, verb: str) -> None:
+    out, err, code = tpuctl(verb, "--all")
+
+    assert (out, code, sweep.changes()) == ("", 2, [])
+    assert "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)" in err.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "gone"),
+    [
+        pytest.param(("sweep-*",), {"sweep-1", "sweep-2", "sweep-10", "sweep-q"}, id="pattern"),
+        pytest.param(("sweep-*", "--older-than", "2d"), {"sweep-1"}, id="pattern-and-age"),
+        pytest.param(("sweep-2", "oth*"), {"sweep-2", "other"}, id="name-or-pattern"),
+        pytest.param(("sweep-2", "sweep-1", "--mine"), {"sweep-1"}, id="condition-narrows-names"),
+        pytest.param(("-l", "team=vision"), {"sweep-1", "sweep-2"}, id="label"),
+        pytest.param(("-l", "team!=vision", "--type", "v6e-*"), {"sweep-10", "other"}, id="type-and-label"),
+        pytest.param(("--mine", "--state", "stopped"), {"sweep-10"}, id="mine-and-state"),
+        pytest.param(("--state", "WAITING_FOR_RESOURCES"), {"sweep-q"}, id="waiting"),
+        pytest.param(("--all", "--zone", EAST), {"sweep-10", "other"}, id="all-of-a-zone"),
+        pytest.param(("--all",), EVERYTHING, id="all"),
+        pytest.param(("nix-*",), set(), id="nothing"),
+        pytest.param(("sweep-20",), {"sweep-q"}, id="only-named"),
+        pytest.param(("sweep-20", "nix-*"), {"sweep-q"}, id="named-beside-a-pattern"),
+    ],
+)
+def test_down_deletes_what_is_selected(tpuctl: Console, sweep: Sandbox, words: tuple[str, ...], gone: set[str]) -> None:
+    shown = tpuctl("list", *words, "-o", "name")[0].split()
+    listed = {name.rpartition("/")[2] for name in shown}
+
+    _, err, code = tpuctl("down", *words, "--yes")
+
+    assert (left(sweep), code) == (EVERYTHING - gone, 0), err
+    # What `list` shows is what `down` deletes; requests without a node are not in every form of the list.
+    assert listed - {"sweep-q", "sweep-20"} == gone - {"sweep-q"}
+
+
+def test_selection_of_nothing_is_no_error_for_down_only(tpuctl: Console, sweep: Sandbox) -> None:
+    none = "no node or queued resource of project sandbox matches: `nix-*`\n"
+
+    assert tpuctl("down", "nix-*", "--yes") == ("", none, 0)
+    assert tpuctl("delete", "nix-*", "--yes", "--ignore-not-found") == ("", none, 0)
+    assert tpuctl("wait", "nix-*", "--for", "gone") == ("", "", 0)
+    failure = said("error: no node of project sandbox matches: `nix-*`", "  hint: run `tpuctl list` to see all nodes")
+    for words in (
+        ("delete",),
+        ("stop",),
+        ("start",),
+        ("reset",),
+        ("status",),
+        ("wait",),
+        ("update", "--labels", "a=b"),
+    ):
+        assert tpuctl(words[0], "nix-*", *words[1:]) == ("", failure, 3)
+    assert tpuctl("run", "nix-*", "--", "true") == ("", failure, 3)
+    assert left(sweep) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        pytest.param((), "no nodes given", id="nothing"),
+        pytest.param(("a", "--all"), "`--all` and names exclude one another", id="all-and-names"),
+        pytest.param(("*-1", "--all"), "`--all` and names exclude one another", id="all-and-patterns"),
+        pytest.param(("-l", "Team=x"), "`Team=x` is not a valid label", id="label"),
+        pytest.param(("-l", "team!="), "`-l team!=` has no value", id="unset-variable"),
+        pytest.param(("--state", "GONE"), "`GONE` is not a state of nodes or queued resources", id="state"),
+        pytest.param(("--older-than", "forever"), "`--older-than` is at least 1m", id="no-age"),
+        pytest.param(("--older-than", "0s"), "`--older-than` is at least 1m", id="no-time"),
+        pytest.param(("--type", "v4 8"), "`v4 8` is not a pattern of accelerator types", id="type"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["down", "stop"])
+def test_invalid_selection_is_refused(
+    tpuctl: Console, sweep: Sandbox, verb: str, words: tuple[str, ...], error: str
+) -> None:
+    out, err, code = tpuctl(verb, *words, "--yes")
+
+    assert (out, err.splitlines()[0], code, sweep.changes()) == ("", f"error: {error}", 2, [])
+
+
+def test_pattern_that_the_shell_expanded_is_explained(tpuctl: Console, sweep: Sandbox) -> None:
+    (tpuctl.folder / "sweep-1.yaml").touch()
+
+    _, err, code = tpuctl("down", "sweep-1.yaml", "sweep-notes.txt", "--yes")
+
+    assert (err.splitlines()[1], code) == (
+        "  hint: `sweep-1.yaml` is a local file: quote patterns, `'sweep-*'`, or the shell replaces them by file names",
+        2,
+    )
+
+
+def test_silent_zone_is_said_and_the_rest_is_deleted(tpuctl: Console, sweep: Sandbox) -> None:
+    sweep.fault("unreachable", zone=EAST, count=0)
+
+    out, err, code = tpuctl("down", "sweep-*", "--yes")
+    _, none, silent = tpuctl("down", "nix-*", "--yes")
+
+    assert (set(out.split()), code, silent) == ({"sweep-1", "sweep-2", "sweep-q"}, 1, 1)
+    assert [EAST in errors(text)[0] for text in (err, none)] == [True, True]
+    assert "matches" not in none
+    assert {"sweep-10", "other"} <= left(sweep)
+
+
+def test_silent_zone_keeps_a_name_from_counting_as_gone(tpuctl: Console, sweep: Sandbox) -> None:
+    sweep.fault("unreachable", zone=EAST, count=0)
+
+    out, err, code = tpuctl("down", "sweep-10", "sweep-1*", "--yes")
+
+    assert (out, code, sweep.changes()) == ("", 1, [])
+    assert errors(err) == [f"error: `sweep-10` was not found, but {EAST} did not answer and may have it"]
+
+
+def test_request_is_kept_if_one_of_its_nodes_does_not_match(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("pair", zone=ZONE, state="ACTIVE", node_ids=("a", "b"))
+    put(sandbox, "a", queued_resource="pair", labels=MINE)
+    put(sandbox, "b", queued_resource="pair")
+
+    for words in (("a*",), ("--mine", "--all-nodes"), ("a", "-l", "tpuctl-owner"), ("pair", "--mine", "--all-nodes")):
+        _, err, code = tpuctl("down", *words, "--yes")
+        assert (sandbox.changes(), code) == ([], 0), err
+        assert f"queued resource `pair` in {ZONE} is left alone: not all of its nodes match" in err
+    assert tpuctl("down", "?", "--yes")[2] == 0
+    assert left(sandbox) == set()
+
+
+class Answer(io.StringIO):
+    """Standard input of somebody who says yes after a colleague was faster."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed confuses text and bytes
+        self._meanwhile()
+        return super().readline(size or -1)
+
+
+def answer(tpuctl: Console, meanwhile: Callable[[], object], *words: str) -> Result:
+    """Run a command whose question is answered after something has happened."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    streams = StandardStreams(Answer(meanwhile), stdout, stderr, stdin_is_terminal=True)
+    code = main(Invocation(words, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock, Steady()))
+    return stdout.getvalue(), MORE.sub("", stderr.getvalue()), code
+
+
+def relabel(sandbox: Sandbox, name: str, labels: dict[str, str]) -> None:
+    """Let somebody change the labels of a node."""
+    url = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes/{name}?updateMask=labels"
+    response, content = SandboxHttp(sandbox.state).request(
+        url, method="PATCH", body=json.dumps({"labels": labels}).encode()
+    )
+    assert response.status == 200, content
+
+
+@pytest.mark.parametrize("words", [("down",), ("delete",), ("stop",), ("reset",), ("reset", "--mode", "recreate")])
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        pytest.param(lambda sandbox: put(sandbox, "a", labels={"team": "x"}), "was recreated", id="recreated"),
+        pytest.param(lambda sandbox: relabel(sandbox, "a", {"team": "y"}), "got other labels", id="relabelled"),
+    ],
+)
+def test_last_look_keeps_a_node_that_changed_since_the_question(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], change: Callable[[Sandbox], object], why: str
+) -> None:
+    for name in "ab":
+        put(sandbox, name, labels={"team": "x"})
+    before = sandbox.state
+
+    _, err, code = answer(tpuctl, lambda: change(sandbox), *words, "-l", "team=x")
+
+    assert code == 8
+    assert [why in line and "left alone" in line and "`a`" in line for line in errors(err)] == [True]
+    changed = {one.path.rpartition("/")[2].partition(":")[0] for one in read_log(before.path) if one.method in CHANGING}
+    assert changed - {"a?updateMask=labels", "nodes?nodeId=b"} == {"b"}
+
+
+def test_waiting_request_that_got_its_node_since_the_question_is_kept(tpuctl: Console, sweep: Sandbox) -> None:
+    def start() -> None:
+        sweep.add_queued_resource("sweep-q", zone=ZONE, state="ACTIVE", node_ids=("sweep-20",))
+        put(sweep, "sweep-20", queued_resource="sweep-q")
+
+    _, err, code = answer(tpuctl, start, "down", "sweep-*", "--state", "WAITING_FOR_RESOURCES")
+
+    assert (left(sweep), code) == (EVERYTHING | {"sweep-20"}, 8)
+    assert "was recreated, or got nodes, meanwhile: left alone" in err
+
+
+def test_stop_of_a_selection_leaves_out_what_cannot_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "slice", acceleratorType="v4-16")
+    put(sandbox, "single")
+
+    out, err, code = tpuctl("stop", "s*", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("single\tSTOPPED\n", 8, ["stop"])
+    assert errors(err)[0].startswith("error: `slice` cannot be stopped: it is a slice of 2 workers")
+    assert tpuctl("stop", "slice", "single")[2] == 8
+    assert sandbox.changes() == ["stop"]
+
+
+def test_reset_of_several_nodes_waits_for_all_at_once(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    for name in "abc":
+        put(sandbox, name)
+    began = clock.monotonic()
+
+    out, _, code = tpuctl("reset", "--all", "--yes", "--for", "ready")
+
+    assert (out, code) == ("a\tREADY\nb\tREADY\nc\tREADY\n", 0)
+    assert sorted(sandbox.changes()) == ["start"] * 3 + ["stop"] * 3
+    assert clock.monotonic() - began < timedelta(minutes=5)
+
+
+def test_update_changes_the_labels_of_all_selected_nodes(tpuctl: Console, sweep: Sandbox) -> None:
+    planned, _, _ = tpuctl("update", "sweep-*", "-l", "team=vision", "--labels", "run=7", "--dry-run", "-o", "json")
+    out, err, code = tpuctl("update", "sweep-*", "-l", "team=vision", "--labels", "run=7")
+
+    assert [(step["node"], step["request"]["body"]["labels"]["run"]) for step in json.loads(planned)] == [
+        ("sweep-1", "7"),
+        ("sweep-2", "7"),
+    ]
+    assert (out, err, code) == ("sweep-1\tREADY\nsweep-2\tREADY\n", "", 0)
+    labels = {node["nodeId"]: node.get("labels") for node in json.loads(tpuctl("list", "-o", "json")[0])}
+    assert labels["sweep-1"] == {"team": "vision", "run": "7", **MINE}
+    assert (labels["sweep-2"], labels["sweep-10"]) == ({"team": "vision", "run": "7"}, MINE)
+
+
+def test_status_shows_nodes_and_waiting_requests_of_a_pattern(tpuctl: Console, sweep: Sandbox) -> None:
+    out, _, code = tpuctl("status", "sweep-*", "-o", "json")
+
+    names = [one["nodeId"] for one in json.loads(out)]
+    assert (sorted(names), code) == (["sweep-1", "sweep-10", "sweep-2", "sweep-20"], 0)
+
+
+def test_table_shows_a_hostile_label_escaped(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "a", labels={"tpuctl-owner": "bob\x1b[2J\nb"})
+
+    _, err, _ = tpuctl("down", "--all", stdin="n\n", terminal=True)
+
+    assert "bob\\x1b[2J\\nb" in err
+    assert "\x1b[2J" not in err
+
+
+@pytest.fixture
+def race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> tuple[str, ...]:
+    """Return the zones of an interrupted race for the node `t`, whose requests wait in each of them."""
+    zones = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
+    with sandbox.state.write() as session:
+        administration.add_stockout(session, zone="*", tier="spot")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(zones), "--race", "--timeout", "2h")
+    return zones
+
+
+@pytest.mark.parametrize(
+    ("words", "left_in"),
+    [
+        pytest.param(("t*",), 0, id="pattern"),
+        pytest.param(("t", "nix-*"), 0, id="name-beside-a-pattern"),
+        pytest.param(("t*", "--zone", "us-east5-b"), 2, id="one-zone"),
+        pytest.param(("us-*/t",), 1, id="pattern-of-zones"),
+        pytest.param(("t*", "--older-than", "1d"), 3, id="none-that-old"),
+    ],
+)
+def test_down_of_a_race_ends_the_requests_that_match(
+    tpuctl: Console, sandbox: Sandbox, race: tuple[str, ...], words: tuple[str, ...], left_in: int
+) -> None:
+    _, err, code = tpuctl("down", *words, "--yes")
+
+    requests = tpuctl("queue", "list", "-o", "json")[0]
+    assert (len(json.loads(requests)), code) == (left_in, 0), err
+    if not left_in:
+        assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
+
+
+def test_down_of_a_pattern_ends_the_lease_of_a_watch(tpuctl: Console, sweep: Sandbox, clock: EventfulClock) -> None:
+    """Or the watch would create the node again."""
+    folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "leases"
+    leases = LeaseKeeper(LocalLeaseStore(folder, clock), clock, LeaseOwner("elsewhere", 1, "token"))
+    name = NodeName("sandbox", ZONE, "sweep-1")
+    assert leases.acquire(name, "watch") is None
+
+    _, err, code = tpuctl("down", "sweep-*", "--older-than", "2d", "--yes")
+
+    holder = leases.holder(name)
+    assert (code, holder is not None and holder.record.ended is not None) == (0, True), err
+
+
+FLAGS = {
+    "pattern": ("n-*",),
+    "label": ("-l", "k=1"),
+    "not": ("-l", "k!=2"),
+    "age": ("--older-than", "2d"),
+    "state": ("--state", "READY,PREEMPTED"),
+    "type": ("--type", "v4-*"),
+    "mine": ("--mine",),
+}
+NODES: list[dict[str, Any]] = [
+    {"name": name, "labels": labels, "age": age, "state": state, "acceleratorType": kind}
+    for name, labels, age, state, kind in (
+        ("n-match", {"k": "1", **MINE}, OLD, "READY", "v4-8"),
+        ("x-name", {"k": "1", **MINE}, OLD, "READY", "v4-8"),
+        ("n-label", {"k": "2", **MINE}, OLD, "READY", "v4-8"),
+        ("n-age", {"k": "1", **MINE}, timedelta(hours=1), "READY", "v4-8"),
+        ("n-state", {"k": "1", **MINE}, OLD, "STOPPED", "v4-8"),
+        ("n-type", {"k": "1", **MINE}, OLD, "READY", "v3-8"),
+        ("n-owner", {"k": "1"}, OLD, "PREEMPTED", "v4-8"),
+    )
+]
+# The one node that each flag leaves alone.
+SPARED = {
+    "pattern": "x-name",
+    "label": "n-label",
+    "not": "n-label",
+    "age": "n-age",
+    "state": "n-state",
+    "type": "n-type",
+    "mine": "n-owner",
+}
+
+
+def test_no_combination_of_flags_ends_a_node_that_does_not_match(tpuctl: Console, sandbox: Sandbox) -> None:
+    """Each fifth combination, in a project of its own: what a flag spares is left, and the rest is gone."""
+    combinations = [
+        [flag for flag, is_on in zip(FLAGS, choice, strict=True) if is_on]
+        for choice in product((0, 1), repeat=len(FLAGS))
+    ]
+    for number, flags in enumerate(combinations):
+        project = f"project-{number}"
+        if not flags or number % 5:
+            continue
+        for node in NODES:
+            zone = ZONE if node["acceleratorType"] == "v4-8" else "us-central1-a"
+            sandbox.add_node(project=project, zone=zone, **node)
+        words = [word for flag in flags for word in FLAGS[flag]]
+
+        _, err, code = tpuctl("down", *words, "--project", project, "--yes", "--no-wait")
+
+        with sandbox.state.read() as session:
+            kept = {
+                node.node_id
+                for node in session.nodes()
+                if node.project == project and session.exists(node) and node.state(session.now) != "DELETING"
+            }
+        assert (kept, code) == ({SPARED[flag] for flag in flags}, 0), (flags, err)
