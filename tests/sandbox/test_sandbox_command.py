@@ -330,7 +330,7 @@ def test_reset_of_a_served_sandbox_keeps_the_server_usable(
         "--skip-check",
         "all",
     )
-    assert tpuctl(*create, **there) == "demo\n"
+    assert tpuctl(*create, **there) == "us-central2-b/demo\n"
 
     tpuctl("sandbox", "reset", "--yes")
 
