@@ -29,7 +29,22 @@ HARMLESS = {
         "get-guest-attributes",
         "help",
     ),
-    *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
+    *(
+        "history",
+        "jobs",
+        "list",
+        "log",
+        "logs",
+        "ls",
+        "options",
+        "path",
+        "queue",
+        "sandbox",
+        "serve",
+        "show",
+        "ssh",
+        "stacks",
+    ),
     *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
 }
 # The commands with the most harmful options.

@@ -17,26 +17,34 @@ from tpuctl.output.progress import Progress
 
 @one_face
 @pytest.mark.parametrize(
-    ("environ", "arguments", "has_time"),
+    ("setting", "arguments", "has_time"),
     [
-        ({"TPUCTL_TIMESTAMPS": "auto"}, (), True),
-        ({"TPUCTL_TIMESTAMPS": "on"}, (), True),
-        ({"TPUCTL_TIMESTAMPS": "off"}, (), False),
-        ({"TPUCTL_TIMESTAMPS": "off"}, ("--timestamps", "on"), True),
-        ({"TPUCTL_TIMESTAMPS": "auto"}, ("--timestamps", "off"), False),
+        ("auto", (), True),
+        ("on", (), True),
+        ("off", (), False),
+        ("off", ("--timestamps", "on"), True),
+        ("auto", ("--timestamps", "off"), False),
     ],
     ids=["auto", "on", "off", "flag-on", "flag-off"],
 )
 def test_log_lines_have_the_time_of_day(
-    tpuctl: Console, sandbox: Sandbox, environ: dict[str, str], arguments: tuple[str, ...], has_time: bool
+    tpuctl: Console, sandbox: Sandbox, setting: str, arguments: tuple[str, ...], has_time: bool
 ) -> None:
     put(sandbox)
 
-    out, said, code = tpuctl("wait", "demo", *arguments, **environ)
+    out, said, code = tpuctl("wait", "demo", *arguments, TPUCTL_TIMESTAMPS=setting)
 
     stamp = "00:00:00Z " if has_time else ""
     lines = ["demo: READY HEALTHY", "demo: usable, ssh answers, after 0s"]
     assert (out, said.splitlines(), code) == ("demo\tREADY\n", [stamp + line for line in lines], 0)
+
+
+@one_face
+def test_unknown_setting_fails_before_a_change(tpuctl: Console, sandbox: Sandbox) -> None:
+    _, said, code = tpuctl(*UP, "--no-wait", TPUCTL_TIMESTAMPS="maybe")
+
+    message = "TPUCTL_TIMESTAMPS: `timestamps` is `maybe`: it must be one of auto, on, off"
+    assert (said.splitlines()[0], code, sandbox.changes()) == (f"error: {message}", 2, [])
 
 
 @one_face
@@ -75,7 +83,8 @@ def waited(*events: NodeEvent, minutes: int = 11, is_terminal: bool = False) -> 
     return err(written).splitlines()
 
 
-READY = {"state": "READY", "health": "UNHEALTHY_TENSORFLOW", "in_state": 90}
+def unhealthy(text: str) -> NodeEvent:
+    return event(EventKind.WAIT, text, state="READY", health="UNHEALTHY_TENSORFLOW", in_state=90)
 
 
 @pytest.mark.parametrize(
@@ -84,10 +93,10 @@ READY = {"state": "READY", "health": "UNHEALTHY_TENSORFLOW", "in_state": 90}
         (creating(seconds=725, usual=250), "demo: still CREATING, 12m, usually 4m"),
         (creating(seconds=45), "demo: still CREATING, 45s"),
         (
-            event(EventKind.WAIT, "it is READY but UNHEALTHY_TENSORFLOW", **READY),
+            unhealthy("it is READY but UNHEALTHY_TENSORFLOW"),
             "demo: still READY but UNHEALTHY_TENSORFLOW, 2m",
         ),
-        (event(EventKind.WAIT, "ssh fails", **READY), "demo: still READY (ssh fails), 2m"),
+        (unhealthy("ssh fails"), "demo: still READY (ssh fails), 2m"),
         (event(EventKind.WAIT, "delete requested", state="DELETING", in_state=60), "demo: still DELETING, 1m"),
         (
             event(EventKind.WAIT, "its queued resource is ACCEPTED", request="ACCEPTED", in_state=3600),

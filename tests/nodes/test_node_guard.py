@@ -51,8 +51,9 @@ def test_idle_limit_of_a_guard_stays_until_forever(tpuctl: Console, tmp_path: Pa
     ):
         line = guard(*options)
         assert (deletes in line, idle in line) == (starts, ends), line
-    assert guard("--ttl", "forever", "--idle", "forever") == "t: no limit is left: no guard runs on worker 0"
+    assert guard("--ttl", "forever", "--idle", "forever") == "t: the guard on worker 0 is removed: no limit is left"
     assert list(tmp_path.rglob("guard/settings")) == []
+    assert guard("--idle", "forever") == ""
 
 
 @pytest.mark.sshd

@@ -164,8 +164,8 @@ def test_recreated_node_has_no_end_with_forever(tpuctl: Console, sandbox: Sandbo
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        pytest.param(("--ttl", "2h"), "only `tpuctl gc --expired` and `tpuctl watch demo`, when all have", id="time"),
-        pytest.param(("--idle", "2h"), "only `tpuctl gc --idle 2h`, when all are idle", id="idle"),
+        pytest.param(("--ttl", "2h"), "only `tpuctl gc --expired` and `tpuctl watch demo` end it, when", id="time"),
+        pytest.param(("--idle", "2h"), "only `tpuctl gc --idle 2h` ends it, when all are idle", id="idle"),
     ],
 )
 def test_up_says_that_no_guard_ends_one_of_several_nodes(

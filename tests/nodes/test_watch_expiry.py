@@ -142,6 +142,8 @@ def request(tpuctl: Console, sandbox: Sandbox, state: str, labels: dict[str, str
         pytest.param("WAITING_FOR_RESOURCES", until(5), ["expired"], id="waiting"),
         pytest.param("ACCEPTED", until(5), ["expired"], id="accepted"),
         pytest.param("PROVISIONING", until(5), [], id="a-node-is-on-its-way"),
+        pytest.param("DELETING", until(5), [], id="another-client-deletes-it"),
+        pytest.param("SUSPENDING", until(5), [], id="the-service-is-about-to-suspend-it"),
         pytest.param("WAITING_FOR_RESOURCES", until(90), [], id="has-time"),
         pytest.param("WAITING_FOR_RESOURCES", {**until(5), "tpuctl-keep": ""}, [], id="kept"),
         pytest.param("WAITING_FOR_RESOURCES", {"tpuctl-expires": "soon"}, [], id="invalid-label"),

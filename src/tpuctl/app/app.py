@@ -127,8 +127,9 @@ class App:
     def settings(self) -> Settings:
         """Every setting, with its source. Raises `SettingError` for a file that cannot be parsed."""
         settings = self.settings_with({})
-        # Read now: an unknown output format must fail before a change is made, not after it.
-        settings.text("output")
+        # Read now: an unknown choice must fail before a change is made, not after it.
+        for key in ("output", "timestamps"):
+            settings.text(key)
         return settings
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:

@@ -363,9 +363,8 @@ def watch_nodes(
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
     the same node in another zone, which is watched from then on, and a pause before it. `delete_expired` requests the
     deletion of a node whose time has ended, or with None that of its request, unless it has more time now; without it no
-    node is deleted for that. `end_idle`
-    stops or deletes a node that was idle for the time of its limit, and returns whether it did. Raises `AccessError` as soon
-    as the credentials stop working, and the errors of `_begin_watch`.
+    node is deleted for that. `end_idle` stops or deletes a node that was idle for the time of its limit, and returns whether
+    it did. Raises `AccessError` as soon as the credentials stop working, and the errors of `_begin_watch`.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -556,13 +555,17 @@ def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[
     node.pause(_WATCH_INTERVAL)
 
 
+# The service changes a request in these states: it is deleted afterwards, or with the node that comes of it.
+_PASSING_STATES = frozenset({QueuedState.PROVISIONING, QueuedState.SUSPENDING, QueuedState.DELETING})
+
+
 def _end_expired_request(
     context: ActionContext, node: NodeReconciler, delete: Callable[[NodeName, Node | None], bool]
 ) -> None:
     """Delete the request of a node that did not come within its time, once. When it is gone, the node is over."""
     request, sent, now = node.seen.request, node.request_deleted_at, context.clock.monotonic()
-    if request is not None and request.state is QueuedState.PROVISIONING:
-        node.requeue(Requeue(_WATCH_INTERVAL, "its time has ended: its queued resource is still PROVISIONING"))
+    if request is not None and request.state in _PASSING_STATES:
+        node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: its queued resource is {request.state}"))
         return
     if sent is None or now - sent >= _DELETION_LAG:
         node.lease.keep()
@@ -910,8 +913,7 @@ class NodeReconciler:
             return
         has_ssh = level.includes(Condition.SSH)
         if node.expires is None and limit is None:
-            if task.removes_idle:
-                text = remove_node_guard(self._context, node, has_ssh=has_ssh)
+            if task.removes_idle and (text := remove_node_guard(self._context, node, has_ssh=has_ssh)):
                 self.report(EventKind.NOTE, text)
                 self.tracker.history.write("guard", text=text, ok=False, id=node.id)
             return

@@ -68,15 +68,15 @@ def start_node_guard(
 
 
 def remove_node_guard(context: ActionContext, node: Node, *, has_ssh: bool) -> str:
-    """Remove the guard of a node that has no limit any more, and return the result in one line."""
-    again = f"run `tpuctl up {node.name.node_id} --idle forever` again"
+    """Remove the guard of a node that has no limit any more, and return the result in one line; empty if there was none."""
+    again = f"`tpuctl up {node.name.node_id} --for ssh --idle forever` removes it"
     if not has_ssh:
-        return f"an earlier guard on worker 0 keeps its idle limit, because ssh was not used: {again} with `--for ssh`"
+        return f"a guard on worker 0 would keep its idle limit, because ssh was not used: {again}"
     try:
-        context.workers.remove_guard(node)
+        was_there = context.workers.remove_guard(node)
     except RemoteCommandError as error:
-        return f"an earlier guard on worker 0 may keep its idle limit: {error.message}: {again}"
-    return "no limit is left: no guard runs on worker 0"
+        return f"a guard on worker 0 may keep its idle limit: {error.message}: {again}"
+    return "the guard on worker 0 is removed: no limit is left" if was_there else ""
 
 
 def describe_guard(entries: JournalEntries, node: Node, now: datetime) -> str:
@@ -109,9 +109,11 @@ def _nodes_of_its_request(context: ActionContext, node: Node) -> int | None:
 def _what_ends_several(node: Node, limit: IdleLimit | None) -> str:
     commands = []
     if node.expires is not None:
-        commands.append(f"only `tpuctl gc --expired` and `tpuctl watch {node.name.node_id}`, when all have expired")
+        commands.append(
+            f"only `tpuctl gc --expired` and `tpuctl watch {node.name.node_id}` end it, when all have expired"
+        )
     if limit is not None:
-        commands.append(f"only `tpuctl gc --idle {format_duration(limit.after)}`, when all are idle")
+        commands.append(f"only `tpuctl gc --idle {format_duration(limit.after)}` ends it, when all are idle")
     return "; ".join(commands)
 
 

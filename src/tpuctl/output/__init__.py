@@ -13,5 +13,8 @@ permanent lines, and below them an area with the nodes that are not ready yet. E
 without repetition. With `--events` it also writes one JSON object for each event, to stdout or to a file, which may be a pipe
 without a reader.
 
+In GitHub Actions `github.py` keeps text of others from becoming a workflow command, on both streams; only
+`Terminal` sends commands (groups, annotations). `step_summary.py` writes what a command did to the page of the run.
+
 `transfer_progress.py` shows the bytes sent to workers on the `StatusLine` of `terminal.py`.
 """

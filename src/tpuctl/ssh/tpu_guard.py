@@ -51,8 +51,9 @@ class GuardStatus:
 
 @dataclass(frozen=True, slots=True)
 class GuardReport:
-    """The report of worker 0. `mode`: how the guard was just started, `service` or `process`; None if it was not.
+    """The report of worker 0.
 
+    `mode`: how the guard was just started (`service`, `process`), or that it was `removed`; else None.
     `idle`: how long the node may be idle, and what happens then (`delete`, `stop`); None without a limit.
     """
 
@@ -115,9 +116,9 @@ def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None, ke
     return _ask(target, request, _START_TIMEOUT)
 
 
-def remove_guard(target: Target) -> GuardReport:
-    """End and remove the guard of a worker. Raises as `start_guard`."""
-    return _ask(target, {"remove": True}, _REPORT_TIMEOUT)
+def remove_guard(target: Target) -> bool:
+    """End and remove the guard of a worker. Return whether there was one. Raises as `start_guard`."""
+    return _ask(target, {"remove": True}, _REPORT_TIMEOUT).mode == "removed"
 
 
 def fetch_guard(target: Target) -> GuardReport:
@@ -136,7 +137,7 @@ def parse_guard_report(value: Any, where: str = "the answer") -> GuardReport:
     idle = fields.optional("idle", parse_seconds, high=_LONGEST_IDLE)
     on_idle = fields.optional("onIdle", parse_choice, allowed=("delete", "stop"))
     return GuardReport(
-        mode=fields.optional("mode", parse_choice, allowed=("service", "process")),
+        mode=fields.optional("mode", parse_choice, allowed=("service", "process", "removed")),
         is_installed=fields.get("isInstalled", parse_boolean),
         is_running=fields.get("isRunning", parse_boolean),
         status=fields.optional("status", _parse_status),

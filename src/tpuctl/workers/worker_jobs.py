@@ -23,7 +23,6 @@ from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
     one_line,
-    parse_answer,
     parse_array,
     parse_boolean,
     parse_choice,
@@ -45,7 +44,7 @@ from tpuctl.ssh.channel import (
     open_agent,
 )
 from tpuctl.workers.runner import RunRequest
-from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult, parse_result
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult, parse_about, parse_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -138,7 +137,7 @@ def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
     fields = JsonFields(value, where)
     # The clock may have been set back since the start.
     age = max(timedelta(), fields.get("age", parse_seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
-    command, is_detached = _parse_about(fields.get("about", parse_string, longest=_LONGEST))
+    command, is_detached = parse_about(fields.get("about", parse_string, longest=_LONGEST))
     end = fields.get("end", parse_string, longest=_LONGEST)
     state = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
     result = None if state == "running" else WorkerResult(target=target, outcome=WorkerOutcome.LOST)
@@ -167,17 +166,6 @@ def _parse_pair(value: Any, where: str) -> tuple[int, int]:
     if len(both := parse_array(value, where, most=2)) != 2:
         raise UnexpectedAnswerError(f"{where}: {len(both)} values where 2 are expected")
     return parse_integer(both[0], f"{where}[0]"), parse_integer(both[1], f"{where}[1]")
-
-
-def _parse_about(text: str) -> tuple[str, bool | None]:
-    """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
-    try:
-        about = parse_object(parse_answer(text), "about")
-        command = parse_string(about.get("command"), "command", longest=_LONGEST)
-        # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
-        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
-    except UnexpectedAnswerError:
-        return "", None
 
 
 JOB_QUERY_TIMEOUT = timedelta(seconds=30)

@@ -37,7 +37,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     """
     layout = table.layout(app, TYPE_COLUMNS)
     if accelerator_type is not None:
-        check_accelerator_type(accelerator_type)
+        accelerator_type = check_accelerator_type(accelerator_type)
     catalogue = fetch_offers(app.client.accelerator_types, app.client.locations, app.project, app.zones)
     entries = [
         (zone, name)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.costs import NodeRate
     from tpuctl.output.tables import Row
@@ -43,7 +44,8 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
     Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
-    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour.
+    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour,
+    and the run of tpuctl that holds the lease.
 
     \b
     Examples:
@@ -67,7 +69,9 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     rows: list[Row] = []
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
         rates = _rates(app, nodes, requests) if layout.needs("price") else ()
-        rows = [*node_rows(nodes, app.now(), rates, is_wide=layout.has_wide), *(one.row for one in waiting)]
+        holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
+        rows = node_rows(nodes, app.now(), rates, holders=holders, is_wide=layout.has_wide)
+        rows = [*rows, *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
     found = [item for item in items if not isinstance(item, _WaitingRequest)]
@@ -120,6 +124,16 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     if listing is None:
         raise AssertionError("the first outcome is that of the nodes")
     return listing, tuple(requests)
+
+
+def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
+    """Return the runs of tpuctl that hold the leases of nodes; `?` for all nodes if their store does not answer."""
+    try:
+        held = app.leases.holders([node.name for node in nodes])
+    except TpuctlError as error:
+        app.terminal.warn(f"the holders of leases are unknown: {error.message}")
+        return dict.fromkeys((node.name for node in nodes), "?")
+    return {name: lease.record.who for name, lease in held.items()}
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.errors import AccessError, CredentialsError, NotConfirmedError
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.node_lookup import bind_names, note_left_out, selection_owner
 from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
@@ -162,8 +163,11 @@ def show_selected(app: App, nodes: Sequence[Node]) -> None:
         _TABLE.note(app.terminal, _rows(app, nodes, ()))
 
 
-def confirm_groups(app: App, choice: DeletionChoice, *, yes: bool) -> None:
-    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses."""
+def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
+    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses.
+
+    Raises `ConflictError` with `if_idle` if one of the nodes is in use.
+    """
     groups = list(choice.groups.values())
     if not groups:
         return
@@ -179,7 +183,8 @@ def confirm_groups(app: App, choice: DeletionChoice, *, yes: bool) -> None:
     parts = [name_nodes([node.name for node in nodes])] if nodes else []
     parts += [f"waiting {name_nodes(ids, 'queued resource')}"] if ids else []
     disks = {0: "", 1: ", with its boot disk"}.get(len(nodes), ", with their boot disks")
-    if not app.terminal.confirm(f"delete {' and '.join(parts)}{disks}?", yes=yes):
+    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
+    if not app.terminal.confirm(f"{in_use}delete {' and '.join(parts)}{disks}?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 

@@ -52,9 +52,10 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
     With `keepsIdle` the new guard has the idle limit of an earlier one of the same node.
     """
     folder = os.path.expanduser("~/.tpuctl/guard")
-    if request.get("remove"):
-        end_guard(folder)
     mode = None
+    if request.get("remove"):
+        mode = "removed" if guard_settings(folder) else None
+        end_guard(folder)
     if request.get("program"):
         check_metadata_server()
         settings, before = request["settings"], guard_settings(folder)
