@@ -31,8 +31,8 @@ class Harm(IntEnum):
 
 _HARMFUL_WORDS: Final = {
     Harm.CHANGES: (
-        "advance attach-disk create extend fault renew resume retry run scenario scp seed set start stock sync test trust unset "
-        "up update watch --exclusive --no-check --no-expiry --race --repair"
+        "advance attach-disk create extend fault renew resume retry run scenario scp seed set start stock sync test trust "
+        "unset up update watch --exclusive --no-check --no-expiry --race --repair"
     ),
     Harm.STOPS: "kill maintenance reboot reset restart stop unstick --detach-disk --fail-fast --perform --signal",
     Harm.DESTROYS: (
