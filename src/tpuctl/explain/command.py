@@ -89,7 +89,7 @@ _ALL_TOPICS = ""
     flag_value=_ALL_TOPICS,
     help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
-@click.option(
+@grouped_option(
     "--report",
     metavar="FILE",
     help="File to write: the lines that tpuctl does not know, without secrets, for an issue; - is stdout.",

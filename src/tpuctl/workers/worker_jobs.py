@@ -18,7 +18,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.names import parse_whole_number
 from tpuctl.output.column_widths import Column, Kind
-from tpuctl.output.terminal import Cell, View, table_view
+from tpuctl.output.terminal import Cell, View
 from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from tpuctl.output.tables import TableLayout
+    from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.channel import AgentChannel
     from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.execution import WorkerOutputStreams
@@ -554,16 +556,17 @@ JOB_COLUMNS = (
 )
 
 
-def jobs_view(listing: JobListing, nodes: str) -> View:
+def jobs_view(listing: JobListing, nodes: str, layout: TableLayout) -> View:
     """Return the view of a list of jobs."""
-    rows = [job_row(job) for job in listing.jobs]
-    return table_view(
-        JOB_COLUMNS,
-        rows,
-        value=lambda: [job_json(job) for job in listing.jobs],
-        names=lambda: [job.name for job in listing.jobs],
-        empty=None if listing.silent else f"no jobs on `{nodes}`",
-    )
+    jobs, rows = layout.sort(listing.jobs, [job_row(job) for job in listing.jobs])
+
+    def show(terminal: Terminal) -> None:
+        if rows or listing.silent or not terminal.is_interactive:
+            layout.write(terminal, rows)
+        else:
+            terminal.note(f"no jobs on `{nodes}`")
+
+    return View(value=lambda: [job_json(job) for job in jobs], names=lambda: [job.name for job in jobs], text=show)
 
 
 def job_row(job: Job) -> tuple[Cell, ...]:
@@ -576,10 +579,10 @@ def job_row(job: Job) -> tuple[Cell, ...]:
     if job.duration is not None:
         seconds = job.duration.total_seconds()
         text = f"{seconds:.1f}s" if seconds < 10 else format_duration(job.duration)  # below it tenths matter
-        duration = Cell(text, f"{seconds:.3f}")
+        duration = Cell(text, f"{seconds:.3f}", rank=seconds)
     return (
         Cell(job.name),
-        Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began)),
+        Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began), rank=job.age.total_seconds()),
         Cell(job_state(job.shares), style=style),
         duration,
         Cell({True: "detached", False: "followed", None: ""}[job.is_detached]),

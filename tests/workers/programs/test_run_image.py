@@ -159,3 +159,35 @@ def test_in_container_accepts_names_of_images_only(image: str, *, is_valid: bool
     else:
         with pytest.raises(InvalidInputError):
             in_container(RunRequest(line="true"), image, ["true"])
+
+
+SUDO = """#!/bin/sh
+names=${2#--preserve-env=}
+shift 2
+kept="PATH=$PATH AS_ROOT=1 TPUCTL_DEVICE_ROOT=$TPUCTL_DEVICE_ROOT"
+for name in $(echo "$names" | tr , ' '); do
+    eval "value=\\$$name"
+    kept="$kept $name=$value"
+done
+exec env -i $kept "$@"
+"""
+REFUSING = """#!/bin/sh
+[ -n "$AS_ROOT" ] || { echo 'permission denied while trying to connect to the docker API' >&2; exit 1; }
+"""
+
+
+def test_run_image_uses_sudo_where_the_login_may_not_use_docker(pair: Pair) -> None:
+    pair.install_docker(OTHER="dropped")
+    programs = pair.root / "0.sshd" / "bin"
+    (programs / "docker").rename(programs / "real-docker")
+    for name, text in (("sudo", SUDO), ("docker", f'{REFUSING}exec "${{0%/*}}/real-docker" "$@"\n')):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    out, _, code = run(pair, "--env", "FOO=bar", "--", 'echo "$FOO $TPUCTL_NODE [$OTHER]"')
+    (programs / "sudo").write_text("#!/bin/sh\nexit 1\n")
+    refused = run(pair, "--", "true")
+
+    assert (out, code) == ("bar pair []\n", 0)
+    assert refused[2] == 11
+    assert "permission denied while trying to connect to the docker API" in refused[1]

@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from tpuctl.prices import Price
 
 
-@cli_command("types", is_short=True)
+@cli_command(
+    "types",
+    is_short=True,
+    shows={"zone": "Zone whose types are listed, or several as ZONE,ZONE. [default: all]", "output": None},
+)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
 @takes_options(TableOptions, "table")
 def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> None:
@@ -101,7 +105,7 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
     }
 
 
-@cli_command("versions", is_short=True)
+@cli_command("versions", is_short=True, shows={"zone": "Zone whose versions are listed."})
 def versions(app: App) -> None:
     """List the runtime versions (images) that a zone offers.
 

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
 
 
-@cli_command("list", is_short=True)
+@cli_command(
+    "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
+)
 @selection_options()
 @takes_options(TableOptions, "table")
 def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:

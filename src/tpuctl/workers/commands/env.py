@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, node_argument
 from tpuctl.models.node import NodeState, WorkerSet
 from tpuctl.output.terminal import View
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @cli_command("env", without=("output",), is_short=True)
 @node_argument
-@click.option(
+@grouped_option(
     "--worker",
     type=click.IntRange(min=0),
     metavar="N",
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Worker whose variables to print.",
 )
-@click.option(
+@grouped_option(
     "--output",
     "-o",
     "form",
