@@ -46,9 +46,12 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     metavar="PID",
     help="Terminate only this process, if it holds the TPU.",
 )
-@grouped_option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
+@grouped_option(
+    "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Show what holds the TPU, and change nothing."
+)
 @grouped_option(
     "--if-idle",
+    group=OptionGroup.SAFETY,
     is_flag=True,
     help="Fail if a process holds the TPU, or if a worker does not answer: only remove a lock file that is left.",
 )
