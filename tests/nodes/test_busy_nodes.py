@@ -171,6 +171,22 @@ def test_question_says_who_uses_the_node_for_what_and_since_when(
 
 
 @one_face
+def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox, upcomingMaintenance={"maintenanceStatus": "PENDING", "canReschedule": True})
+    handle = worker.start_job("train", "./train.sh", 90)
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+
+    refused = tpuctl("maintenance", "demo", "--perform", stdin="n\n")
+    not_idle = tpuctl("maintenance", "demo", "--perform", "--if-idle", "--yes")
+    os.close(handle)
+
+    question = f"start the maintenance of `{ZONE}/demo` now (programs on it end)?"
+    assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
+    assert changes(sandbox) == []
+
+
+@one_face
 def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -84,7 +84,7 @@ def test_perform_with_no_wait_returns_during_the_maintenance(tpuctl: Console, sa
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
 
     assert tpuctl("maintenance", "trainer", "--perform", "--yes", "--no-wait")[2] == 0
-    assert json.loads(tpuctl("status", "trainer", "-o", "json")[0])["health"] == "UNHEALTHY_MAINTENANCE"
+    assert json.loads(tpuctl("status", "trainer", "-o", "json")[0])[0]["health"] == "UNHEALTHY_MAINTENANCE"
 
 
 @one_face

@@ -330,13 +330,13 @@ def test_reset_of_a_served_sandbox_keeps_the_server_usable(
         "--skip-check",
         "all",
     )
-    assert tpuctl(*create, **there) == "demo\n"
+    assert tpuctl(*create, **there) == "us-central2-b/demo\n"
 
     tpuctl("sandbox", "reset", "--yes")
 
     assert f"OVERRIDES_TPU={url}/" in tpuctl("sandbox", "env")
     assert tpuctl("list", "-o", "name", **there) == ""
-    assert tpuctl(*create, **there) == tpuctl("list", "--columns", "name", TPUCTL_SANDBOX="1") == "demo\n"
+    assert tpuctl(*create, **there) == tpuctl("list", "-o", "name", TPUCTL_SANDBOX="1") == "us-central2-b/demo\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -280,6 +280,10 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
         yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items())), ""
     if node.raw.get("tags"):
         yield "tags", ", ".join(node.raw["tags"]), ""
+    if disks := node.raw.get("dataDisks"):
+        modes = {"READ_ONLY": " (read-only)"}
+        text = ", ".join(f"{last_segment(disk['sourceDisk'])}{modes.get(disk.get('mode'), '')}" for disk in disks)
+        yield "data disks", text, ""
     if node.raw.get("description"):
         yield "description", node.raw["description"], ""
     if text := node_note(node, now, has_expiry=node.expires is None):

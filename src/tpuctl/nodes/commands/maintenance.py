@@ -8,6 +8,7 @@ from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, no_wait_option, node_argument, timeout_option, yes_option
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NotConfirmedError
+from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -24,8 +25,11 @@ if TYPE_CHECKING:
 @grouped_option("--perform", is_flag=True, help="Start the announced maintenance now, instead of in its window.")
 @timeout_option
 @no_wait_option
+@if_idle_option
 @yes_option
-def command(app: App, *, node: str, perform: bool, timeout: timedelta | str | None, no_wait: bool, yes: bool) -> None:
+def command(
+    app: App, *, node: str, perform: bool, timeout: timedelta | str | None, no_wait: bool, if_idle: bool, yes: bool
+) -> None:
     """Show the maintenance that Google has announced for a node: its window, and whether you may start it earlier.
 
     Programs on the node end when its maintenance starts. With --perform that is now, for example between two runs.
@@ -37,7 +41,8 @@ def command(app: App, *, node: str, perform: bool, timeout: timedelta | str | No
     """
     found = app.find(node)
     if perform:
-        _perform(app, found, timeout=timeout, no_wait=no_wait, yes=yes)
+        _confirm_perform(app, found, if_idle=if_idle, yes=yes)
+        _perform(app, found, timeout=timeout, no_wait=no_wait)
     else:
         app.show(_maintenance_view(app, found))
 
@@ -73,8 +78,18 @@ def _details(node: Node, announced: Maintenance, now: datetime) -> Iterator[tupl
     yield "can be started", "yes, by `--perform`" if reason is None else f"no: {reason}", ""
 
 
-def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: bool, yes: bool) -> None:
-    """Start the announced maintenance after a question. Raises `ConflictError` if the API would refuse it."""
+def _confirm_perform(app: App, node: Node, *, if_idle: bool, yes: bool) -> None:
+    """Ask whether the maintenance may start. Raises `ConflictError` if the API would refuse it, or the node is in use."""
+    full_name = f"{node.name.zone}/{node.name.node_id}"
+    if reason := _why_not(node):
+        raise ConflictError(reason, hint=f"see `tpuctl maintenance {full_name}`")
+    in_use = use_in_question(app, [node], if_idle=if_idle, yes=yes)
+    if not app.terminal.confirm(f"{in_use}start the maintenance of `{full_name}` now (programs on it end)?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: bool) -> None:
+    """Start the announced maintenance, and wait for its end. Raises `ConflictError` if the node was recreated."""
     from tpuctl.errors import TimedOutError  # noqa: PLC0415  # as below
     from tpuctl.models.events import EventKind  # noqa: PLC0415  # as below
     from tpuctl.nodes.actions import await_operation  # noqa: PLC0415  # not needed to show the window
@@ -84,10 +99,6 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
 
     name = node.name
     full_name = f"{name.zone}/{name.node_id}"
-    if reason := _why_not(node):
-        raise ConflictError(reason, hint=f"see `tpuctl maintenance {full_name}`")
-    if not app.terminal.confirm(f"start the maintenance of `{full_name}` now (programs on it end)?", yes=yes):
-        raise NotConfirmedError("nothing was done")
 
     def late(waited: timedelta) -> TimedOutError:
         return TimedOutError(

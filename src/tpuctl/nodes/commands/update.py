@@ -21,6 +21,7 @@ from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.actuator import NoLongerSelectedError
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.selected_changes import selection_check
@@ -164,13 +165,15 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
 def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
     """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
     running = [
-        node.name.node_id
+        node
         for node in nodes
         if node.state is not NodeState.STOPPED
         and any(_is_disk(disk, text) for disk in node.raw.get("dataDisks") or () for text in wanted.detach_disk)
     ]
     if running:
-        question = f"detach {', '.join(wanted.detach_disk)} from {', '.join(running)} (is it unmounted on the workers)?"
+        in_use = use_in_question(app, running, if_idle=False, yes=yes)
+        names = ", ".join(node.name.node_id for node in running)
+        question = f"{in_use}detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)?"
         if not app.terminal.confirm(question, yes=yes):
             raise NotConfirmedError("nothing was done")
 
