@@ -87,11 +87,7 @@ def guess(suspects: Iterable[Suspect], lines: int) -> Sighting | None:
     general: Sighting | None = None
     for suspect in suspects:
         text = suspect.place.text[:_MAX_SEARCHED]
-        if (
-            suspect.score < _LEAST_SCORE
-            or _UNTELLING.search(text)
-            or any(_compiled(known.match).search(text) for known in _harmless_messages())
-        ):
+        if suspect.score < _LEAST_SCORE or _is_untelling(text):
             continue
         for kind in unrecognised_kinds():
             if not _compiled(kind.match).search(text):
