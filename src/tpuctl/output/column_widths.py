@@ -42,9 +42,15 @@ class Kind(Enum):
 
 # The least width of a column that may be shortened.
 _LEAST = {
-    **{Kind.TEXT: 12, Kind.WORD: 7, Kind.VALUE: 8, Kind.HEALTH: 7, Kind.NAME: 10},
+    Kind.TEXT: 12,
+    Kind.WORD: 7,
+    Kind.VALUE: 8,
+    Kind.HEALTH: 7,
+    Kind.NAME: 10,
     # `us-central1-a`, `v5litepod-256`, `TERMINATED`: less important columns are left out before these are cut.
-    **{Kind.ZONE: 13, Kind.TYPE: 13, Kind.STATE: 10},
+    Kind.ZONE: 13,
+    Kind.TYPE: 13,
+    Kind.STATE: 10,
 }
 # These become narrower in turn, of several the widest first, down to a width: a single long name or state must not shorten
 # everything else.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import TableOptions, cli_command, takes_options
@@ -23,7 +24,7 @@ from tpuctl.nodes.rendering import (
 from tpuctl.output.terminal import OutputFormat, View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.cloud.tpu import NodeListing
@@ -106,26 +107,15 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     if not is_table and not is_json:
         return client.list_nodes(project, zones), ()
-    requests: list[QueuedResource] = []
-
-    def list_them(kind: str) -> NodeListing | None:
-        if kind == "nodes":
-            return client.list_nodes(project, zones)
-        try:
-            listing = list_requests(client, project, zones)
-        except TpuctlError as error:
-            # Some users may list nodes only: on a terminal queued resources are only extra information.
-            if is_json:
-                app.terminal.warn(f"the list has no queued resources: {error.message}")
-            return None
-        requests.extend(listing.queued_resources)
-        return None
-
-    nodes, _ = fan_out(list_them, ("nodes", "requests"), limit=2)
-    listing = nodes.get()
-    if listing is None:
-        raise AssertionError("the first outcome is that of the nodes")
-    return listing, tuple(requests)
+    listers: tuple[Callable[..., Any], ...] = (client.list_nodes, partial(list_requests, client))
+    nodes, requests = fan_out(lambda list_them: list_them(project, zones), listers, limit=2)
+    listing: NodeListing = nodes.get()
+    if requests.error is None:
+        return listing, tuple(requests.get().queued_resources)
+    # Some users may list nodes only: on a terminal queued resources are only extra information.
+    if is_json:
+        app.terminal.warn(f"the list has no queued resources: {requests.error.message}")
+    return listing, ()
 
 
 def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
