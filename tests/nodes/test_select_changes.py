@@ -429,6 +429,26 @@ def test_name_in_another_zone_is_not_called_gone(tpuctl: Console, sweep: Sandbox
     assert f"found {EAST}/other" in errors(err)[0]
 
 
+@pytest.mark.parametrize("words", [("nix-*",), ("nix", "sweep-*"), ("sweep-20", "nix-*")], ids=" ".join)
+def test_nothing_is_called_gone_if_requests_cannot_be_listed(
+    tpuctl: Console, sweep: Sandbox, words: tuple[str, ...]
+) -> None:
+    sweep.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    out, _, code = tpuctl("down", *words, "--yes")
+
+    assert (out, left(sweep), code) == ("", EVERYTHING, 4)
+
+
+def test_nodes_are_deleted_if_requests_cannot_be_listed(tpuctl: Console, sweep: Sandbox) -> None:
+    sweep.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    _, err, code = tpuctl("down", "sweep-*", "--yes")
+
+    assert (left(sweep), code) == ({"other", "sweep-q"}, 0)
+    assert err.splitlines()[0].startswith("warning: requests that wait for nodes are left alone: ")
+
+
 def test_absent_name_beside_a_pattern_is_gone_from_several_zones(tpuctl: Console, sweep: Sandbox) -> None:
     _, err, code = tpuctl("down", "nix", "sweep-1*", "--zone", f"{ZONE},{EAST}", "--yes")
 

@@ -77,22 +77,25 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
     """Return what a selection deletes: nodes, and queued resources of which every node matches, with or without a node.
 
     Notes a queued resource that matches only in part. Raises `ConflictError` for a name that several nodes have, or that
-    only another zone has, and `ServiceUnavailableError` for a name that was not found if a zone did not answer.
+    only another zone has, and `ServiceUnavailableError` for a name that was not found if a zone did not answer. Without the
+    permission to list queued resources, warns of it, and raises `AccessError` for what is not found.
     """
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
     client, project, zones = app.client, app.project, app.zones
     nodes = client.list_nodes(project, zones)
     requests: tuple[QueuedResource, ...] = ()
     unreachable = nodes.unreachable
+    refused: AccessError | None = None
     try:
         queued = list_requests(client, project, zones)
         requests, unreachable = queued.queued_resources, tuple(dict.fromkeys((*unreachable, *queued.unreachable)))
     except CredentialsError:
         raise
-    except AccessError:
+    except AccessError as error:
         # A user who may delete nodes may lack the permission to list queued resources. A node names its owner itself.
         if any(node.queued_resource for node in nodes.nodes):
             raise
+        refused = error
     facts = GarbageFacts(project=project, nodes=nodes.nodes, requests=requests, unreachable=frozenset(unreachable))
     groups = sorted(group_resources(facts), key=lambda group: (group.zone, natural_key(group.id)))
     now = app.now()
@@ -108,6 +111,10 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
                 pass
     there = [name for group in groups for name in group.all_names]
     missing = _missing_names(selection, groups, unreachable)
+    if refused is not None:
+        if missing or not chosen:
+            raise refused  # what is not found may be a request that waits
+        app.terminal.warn(f"requests that wait for nodes are left alone: {refused.message}")
     for reference in missing:
         _check_is_in_no_zone(app, context, reference)
     note_left_out(app, selection, there, [name for group in chosen for name in group.all_names])
