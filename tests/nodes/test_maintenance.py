@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import EventfulClock, one_face
 
 ZONE = "us-central2-b"
 WINDOW = {
@@ -17,6 +18,11 @@ WINDOW = {
 }
 PENDING = {"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule": True, **WINDOW}
 MINE, GOOGLES, BEGUN = PENDING, {**PENDING, "canReschedule": False}, {**PENDING, "maintenanceStatus": "ONGOING"}
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
 
 
 @one_face
@@ -95,6 +101,24 @@ def test_perform_after_the_timeout_names_the_command_that_waits(tpuctl: Console,
 
     assert (out, code) == ("", 5)
     assert f"hint: it continues in the cloud; wait for it with `tpuctl wait {ZONE}/trainer --for healthy`" in err
+
+
+@one_face
+def test_interrupted_perform_names_what_continues(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    sandbox.add_node("trainer", upcomingMaintenance=MINE)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.after(timedelta(seconds=30), interrupt)
+
+    _, err, code = tpuctl("maintenance", "trainer", "--perform", "--yes")
+
+    assert (code, sandbox.changes()) == (130, ["performMaintenance"])
+    assert err.splitlines()[-2:] == [
+        f"warning: interrupted: the maintenance of `{ZONE}/trainer` may have begun",
+        f"  resume: tpuctl wait {ZONE}/trainer --for healthy",
+    ]
 
 
 @one_face

@@ -156,3 +156,21 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
 
     assert (tpuctl("stop", "demo")[2], tpuctl("start", "demo")[2]) == (0, 0)
     assert sandbox.changes() == ["stop", "start"]
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        pytest.param({"TPUCTL_PRICES": "cheap"}, id="prices"),
+        pytest.param({"TPUCTL_GRANTS": "[{zone: x}]"}, id="grants"),
+        pytest.param({"TPUCTL_OUTPUT": "xml"}, id="output"),
+    ],
+)
+def test_setting_that_only_the_output_needs_fails_before_the_change(
+    tpuctl: Console, sandbox: Sandbox, environ: dict[str, str]
+) -> None:
+    sandbox.add_node("demo")
+
+    _, err, code = tpuctl("stop", "demo", *(() if "TPUCTL_OUTPUT" in environ else ("-o", "json")), **environ)
+
+    assert (next(iter(environ)) in err, sandbox.changes(), code != 0) == (True, [], True), err

@@ -2,8 +2,7 @@
 
 A harmful word is suggested only for a plain typing error in it: one wrong, missing, extra or exchanged letter, not the first,
 and no shorter word than three letters. A harmless word is also suggested for its beginning. Of these the least harmful one is
-suggested. All suggestions of commands, options and values are
-made here.
+suggested. All suggestions of commands, of options and of their choices are made here.
 """
 
 from __future__ import annotations

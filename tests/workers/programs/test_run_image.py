@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -75,9 +78,9 @@ def test_run_image_without_a_command_runs_that_of_the_image(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signal", "rest"), [pytest.param("TERM", "got TERM\n", id="passed on"), pytest.param("KILL", "", id="by removal")]
+    ("name", "rest"), [pytest.param("TERM", "got TERM\n", id="passed on"), pytest.param("KILL", "", id="by removal")]
 )
-def test_kill_ends_the_container_of_a_job(pair: Pair, signal: str, rest: str) -> None:
+def test_kill_ends_the_container_of_a_job(pair: Pair, name: str, rest: str) -> None:
     pair.install_docker()
     line = 'trap "echo got TERM; exit 3" TERM; echo on; while :; do sleep 0.02; done'
     run(pair, "--detach", "--name", "long", "--", line)
@@ -88,13 +91,33 @@ def test_kill_ends_the_container_of_a_job(pair: Pair, signal: str, rest: str) ->
         time.sleep(0.05)
 
     (listed,) = json.loads(pair.tpuctl("jobs", "pair", "-o", "json")[0])
-    pair.tpuctl("kill", "pair", "long", "--signal", signal, "--wait", "--yes")
+    pair.tpuctl("kill", "pair", "long", "--signal", name, "--wait", "--yes")
 
     assert listed["command"] == f"{IMAGE}: {line}"
     assert pair.tpuctl("logs", "pair", "long")[0] == f"on\n{rest}"
     while pair.containers():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def test_container_is_removed_if_the_client_of_docker_is_killed(pair: Pair) -> None:
+    pair.install_docker()
+    run(pair, "--detach", "--name", "long", "--", "echo on; while :; do sleep 0.02; done")
+    until = time.monotonic() + 60
+    while not (names := pair.containers()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"run" in words and names[0].encode() in words:
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    while pair.containers():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert pair.tpuctl("logs", "pair", "long", "--worker", "0")[0] == "on\n"
 
 
 def test_run_image_logs_in_to_the_registry_with_the_token_of_the_worker(pair: Pair) -> None:

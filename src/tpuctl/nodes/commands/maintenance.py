@@ -106,7 +106,12 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
             hint=f"it continues in the cloud; wait for it with `tpuctl wait {full_name} --for healthy`",
         )
 
-    with app.progress() as progress:
+    with (
+        app.in_flight(
+            f"the maintenance of `{full_name}` may have begun", resume=f"tpuctl wait {full_name} --for healthy"
+        ),
+        app.progress() as progress,
+    ):
         context = app.context(progress)
         check_same_node(context, node)
         context.report(EventKind.ACTION, name, "starting its maintenance", verb="maintenance")

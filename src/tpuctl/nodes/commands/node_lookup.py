@@ -217,7 +217,7 @@ def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
     listing = app.client.list_nodes(app.project, app.zones)
     there = sorted(listing.nodes, key=by_zone_and_name)
-    check_names_exist(app, selection, [node.name for node in there], listing.unreachable)
+    check_names_exist(app, selection, [node.name for node in there], listing.unreachable, may_be_none=may_be_none)
     now = app.now()
     found = tuple(node for node in there if selection.matches(node, now, owner))
     note_left_out(app, selection, [node.name for node in there], [node.name for node in found])
@@ -301,8 +301,10 @@ def selection_owner(app: App, selection: Selection) -> str | None:
     return owner_label(owner_identity(app))
 
 
-def check_names_exist(app: App, selection: Selection, there: Sequence[NodeName], unreachable: Sequence[str]) -> None:
-    """Check the names of a selection that are no globs: each must exist, and once.
+def check_names_exist(
+    app: App, selection: Selection, there: Sequence[NodeName], unreachable: Sequence[str], *, may_be_none: bool
+) -> None:
+    """Check the names of a selection that are no globs: each must exist, unless `may_be_none`, and once.
 
     Raises `NotFoundError`, `ConflictError`, and `ServiceUnavailableError` if a zone that might have it did not answer.
     """
@@ -314,10 +316,11 @@ def check_names_exist(app: App, selection: Selection, there: Sequence[NodeName],
             raise several_nodes_error(pattern.node_id, found)
         if not found and unreachable:
             raise unreachable_zones_error(pattern.node_id, unreachable)
-        if not found and pattern.zone:
+        if found or may_be_none:
+            continue
+        if pattern.zone:
             raise NodeNotFoundError(pattern.node_id, pattern.zone)
-        if not found:
-            raise NodeNotInProjectError(pattern.node_id, app.project)
+        raise NodeNotInProjectError(pattern.node_id, app.project)
 
 
 def note_left_out(app: App, selection: Selection, there: Sequence[NodeName], found: Sequence[NodeName]) -> None:

@@ -19,6 +19,7 @@ from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
     confirm_groups,
     name_nodes,
+    search_place,
     select_groups,
     selection_check,
     show_selected,
@@ -163,7 +164,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
             found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
-        raise absent_error(missing[0], app.place)
+        raise absent_error(missing[0], search_place(app))
     if not targets and not missing:
         if found.unreachable:
             raise incomplete_list_error(found.unreachable)
@@ -184,13 +185,16 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
     with app.progress(events=options.events) as progress:
         context = app.context(progress)
-        # Another client may be about to recreate a missing node: end its work, and delete what it has created.
+        # Another client may be about to recreate a missing node: end its work, and delete what it has created. A node that
+        # does not exist meets no condition.
         created = [
-            find_deletion_target(context, app.place, reference)
+            find_deletion_target(context, search_place(app), reference)
             for reference in missing
-            if end_absent_node(context, app.place, reference, by=by)
+            if not selection.has_conditions and end_absent_node(context, search_place(app), reference, by=by)
         ]
     late = [target for target in created if target]
+    for target in late:
+        check_whole_request(target, all_nodes=options.all_nodes)
     _confirm(app, late, options)
     late_ids = {target.name.node_id for target in late}
     targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
@@ -231,7 +235,7 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
     for reference in missing:
         gone = f"{reference.node_id}: already gone"
-        app.terminal.note(gone if by == "down" else absent_error(reference, app.place).message)
+        app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
 
 
 def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
