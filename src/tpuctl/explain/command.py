@@ -473,8 +473,9 @@ def _first_actionable(explanation: Explanation) -> Conclusion:
         if is_certain and conclusion.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
     first = explanation.conclusions[0]
-    has_command = first.sighting.message.action in _COMMANDS
-    why = f"`{first.id}` is not certain enough" if has_command else f"tpuctl has no command that fixes `{first.id}`"
+    message = first.sighting.message
+    is_uncertain = message.action in _COMMANDS or message.role is MessageRole.SYMPTOM
+    why = f"`{first.id}` is not certain enough" if is_uncertain else f"tpuctl has no command that fixes `{first.id}`"
     raise TpuctlError(
         f"`--act` does nothing: {why}",
         hint="\n".join(filter(None, (first.why, *first.remedy))) or "no action is needed",
