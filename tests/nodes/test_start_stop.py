@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -166,8 +167,8 @@ def test_setting_that_only_the_output_needs_fails_before_the_change(
     tpuctl: Console, sandbox: Sandbox, name: str, value: str
 ) -> None:
     sandbox.add_node("demo")
-    tpuctl.environ[name] = value
+    configured = replace(tpuctl, environ={**tpuctl.environ, name: value})
 
-    _, err, code = tpuctl("stop", "demo", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
+    _, err, code = configured("stop", "demo", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
 
     assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err
