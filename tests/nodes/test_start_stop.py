@@ -167,7 +167,7 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
     ],
 )
 def test_setting_that_only_the_output_needs_fails_before_the_change(
-    tpuctl: Console, sandbox: Sandbox, environ: dict[str, str]
+    tpuctl: Console, sandbox: Sandbox, environ: dict[str, Any]
 ) -> None:
     sandbox.add_node("demo")
 
