@@ -187,6 +187,38 @@ def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, san
 
 
 @one_face
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        pytest.param(
+            ("queue", "cancel", "demo"),
+            "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
+            id="queue-cancel",
+        ),
+        pytest.param(
+            ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all"),
+            "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v3-8`, found `v4-8`)?",
+            id="up-replace",
+        ),
+    ],
+)
+def test_question_of_commands_that_delete_by_the_way_says_who_uses_the_node(
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
+) -> None:
+    if words[0] == "queue":
+        put(sandbox, queued_resource="demo")
+        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    _, err, code = tpuctl(*words, stdin="n\n")
+    os.close(handle)
+
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+    assert (err, code) == (f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    assert changes(sandbox) == []
+
+
+@one_face
 def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:

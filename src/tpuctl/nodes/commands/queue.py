@@ -294,6 +294,9 @@ def _cancel_target(app: App, text: str) -> DeletionTarget:
 
 def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
+    from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.state_changes import existing_nodes  # noqa: PLC0415  # as above
+
     running = [target for target in targets if target.node]
     if not running:
         return
@@ -303,7 +306,9 @@ def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) ->
         for target in running
         if target.request and target.node
     )
-    if not app.terminal.confirm(f"delete {what} and all data on it?", yes=yes):
+    nodes = [node for target in running for node in existing_nodes(app, target)]
+    in_use = use_in_question(app, nodes, if_idle=False, yes=yes)
+    if not app.terminal.confirm(f"{in_use}delete {what} and all data on it?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 
