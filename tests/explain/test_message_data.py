@@ -88,13 +88,12 @@ def test_references_of_messages_exist() -> None:
 
 
 def test_what_destroys_or_kills_needs_a_specific_message() -> None:
-    """The wrapper of an unknown reason does not, nor does a symptom that says nothing to check first."""
+    """The wrapper of an unknown reason is none, nor is a symptom, whose cause may be anything."""
     destructive = {Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS}
     vague = [
         one.id
         for one in known_messages()
-        if one.action in destructive
-        and (one.role in {MessageRole.WRAPPER, MessageRole.PROGRESS} or one.by is MatchedBy.STATUS)
+        if one.action in destructive and (one.role is not MessageRole.CAUSE or one.by is not MatchedBy.TEXT)
     ]
 
     assert vague == []

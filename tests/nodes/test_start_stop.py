@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -159,18 +160,15 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
 
 
 @pytest.mark.parametrize(
-    "environ",
-    [
-        pytest.param({"TPUCTL_PRICES": "cheap"}, id="prices"),
-        pytest.param({"TPUCTL_GRANTS": "[{zone: x}]"}, id="grants"),
-        pytest.param({"TPUCTL_OUTPUT": "xml"}, id="output"),
-    ],
+    ("name", "value"),
+    [("TPUCTL_PRICES", "cheap"), ("TPUCTL_GRANTS", "[{zone: x}]"), ("TPUCTL_OUTPUT", "xml")],
 )
 def test_setting_that_only_the_output_needs_fails_before_the_change(
-    tpuctl: Console, sandbox: Sandbox, environ: dict[str, Any]
+    tpuctl: Console, sandbox: Sandbox, name: str, value: str
 ) -> None:
     sandbox.add_node("demo")
+    configured = replace(tpuctl, environ={**tpuctl.environ, name: value})
 
-    _, err, code = tpuctl("stop", "demo", *(() if "TPUCTL_OUTPUT" in environ else ("-o", "json")), **environ)
+    _, err, code = configured("stop", "demo", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
 
-    assert (next(iter(environ)) in err, sandbox.changes(), code != 0) == (True, [], True), err
+    assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err

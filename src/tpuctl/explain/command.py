@@ -470,11 +470,12 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
 def _first_actionable(explanation: Explanation) -> Conclusion:
     for conclusion in explanation.conclusions:
         is_certain = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
-        if is_certain and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
+        if is_certain and conclusion.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
     first = explanation.conclusions[0]
-    has_command = first.sighting.message.action in _COMMANDS
-    why = f"`{first.id}` is not certain enough" if has_command else f"tpuctl has no command that fixes `{first.id}`"
+    message = first.sighting.message
+    is_uncertain = message.action in _COMMANDS or message.role is MessageRole.SYMPTOM
+    why = f"`{first.id}` is not certain enough" if is_uncertain else f"tpuctl has no command that fixes `{first.id}`"
     raise TpuctlError(
         f"`--act` does nothing: {why}",
         hint="\n".join(filter(None, (first.why, *first.remedy))) or "no action is needed",

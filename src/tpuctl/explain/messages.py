@@ -19,6 +19,7 @@ from tpuctl.yaml_reader import load_data
 # Within a file, and from one file to the next, specific comes before generic.
 MESSAGE_FILES = (
     "storage",
+    "cluster",
     "api",
     "operations",
     "ssh",
