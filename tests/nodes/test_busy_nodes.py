@@ -258,6 +258,29 @@ def test_text_of_a_worker_is_harmless_in_a_question(tpuctl: Console, worker: Wor
     assert len(err) < 400
 
 
+def spoil_with_depth(about: Path) -> None:
+    about.write_text("[" * 60_000)
+
+
+def spoil_with_a_pipe(about: Path) -> None:
+    about.unlink()
+    os.mkfifo(about)
+
+
+@one_face
+@pytest.mark.parametrize("spoil", [spoil_with_depth, spoil_with_a_pipe])
+def test_job_with_a_spoiled_record_is_named_all_the_same(
+    tpuctl: Console, worker: Worker, spoil: Callable[[Path], None]
+) -> None:
+    handle = worker.start_job("train", "./train.sh", 90)
+    spoil(worker.root / ".tpuctl" / "jobs" / "train.0" / "about")
+
+    _, err, _ = tpuctl("down", "demo", stdin="n\n")
+    os.close(handle)
+
+    assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m; {QUESTION}")
+
+
 @one_face
 def test_worker_that_cannot_be_examined_is_not_idle(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None]
