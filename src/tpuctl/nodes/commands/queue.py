@@ -344,7 +344,9 @@ def queue_retry(
       tpuctl queue retry trainer
       tpuctl queue retry trainer --queue-for 12h
     """
+    from tpuctl.models.spec import QueueWindow  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # as above
+    from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import retry_request  # noqa: PLC0415  # as above
 
     limit, reference = deadline(app, timeout), app.reference(name, allow_queued=True)
@@ -362,7 +364,8 @@ def queue_retry(
     remembered = app.journal.last_spec(node_name) if request.is_from_tpuctl else None
     spec = remembered.spec if remembered and remembered.spec.is_queued else request.spec(project)
     valid_for = _valid_for(request, queue_for)
-    limit_text = "without a limit" if valid_for is None else f"for {format_duration(valid_for)}"
+    window = QueueWindow(now=app.now(), valid_until=valid_for).ended_by(end_of_new_node(spec, app.now()))
+    limit_text = "without a limit" if window.valid_until is None else f"for {format_duration(window.valid_until)}"
     with (
         app.progress(events=events) as progress,
         app.in_flight(
