@@ -238,7 +238,7 @@ def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
         app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
 
 
-def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
+def existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
     """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
     if target.node:
         yield target.node
@@ -250,7 +250,7 @@ def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
 
 def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    nodes = list(chain.from_iterable(_existing_nodes(app, target) for target in targets))
+    nodes = list(chain.from_iterable(existing_nodes(app, target) for target in targets))
     in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
