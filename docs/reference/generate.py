@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 import knowledge
+import yaml
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
@@ -326,7 +327,59 @@ def messages() -> str:
     return f"{_NOTE}\n{knowledge.messages()}"
 
 
+_GUIDE = FOLDER.parent / "how-to" / "from-gcloud.md"
+_GUIDE_MARKS = ("<!-- made by docs/reference/generate.py from gcloud.yaml -->\n", "<!-- end of the made part -->\n")
+
+
+def from_gcloud() -> str:
+    """Return the guide for users of gcloud, with the current list of all commands and flags."""
+    known = yaml.safe_load((FOLDER / "gcloud.yaml").read_text("utf-8"))
+    before, rest = _GUIDE.read_text("utf-8").split(_GUIDE_MARKS[0])
+    after = rest.split(_GUIDE_MARKS[1])[1]
+    made = "".join(_gcloud_group(group) for group in known["groups"])
+    everywhere = "".join(f"| `{flag}` | {_our_flag(ours)} |\n" for flag, ours in known["everywhere"].items())
+    ended = ", ".join(f"`{name}`" for name in known["ended"])
+    made += f"""
+### Flags of most commands
+
+| gcloud | tpuctl |
+|---|---|
+{everywhere}
+Not here, because they manage TPU Nodes, the architecture before TPU VMs: {ended} (all directly below `gcloud compute tpus`).
+"""
+    return f"{before}{_GUIDE_MARKS[0]}{made}{_GUIDE_MARKS[1]}{after}"
+
+
+def _gcloud_group(group: dict[str, Any]) -> str:
+    prefix = f"gcloud compute tpus {group['prefix']}".strip()
+    rows = "".join(row for name, entry in group["commands"].items() for row in _gcloud_rows(name, entry))
+    return f"\n### {group['title']}: `{prefix}`\n\n| gcloud | tpuctl |\n|---|---|\n{rows}"
+
+
+def _gcloud_rows(name: str, entry: dict[str, Any]) -> Iterator[str]:
+    """Yield the row of a command, and one for each answer to its flags."""
+    alpha = " (alpha)" if entry.get("only") == "alpha" else ""
+    ours = f"**`tpuctl {entry['ours']}`**" if entry["ours"] else "not here"
+    yield f"| **`{name}`**{alpha} | {ours}{'; ' + entry['note'] if 'note' in entry else ''} |\n"
+    flags: dict[str, list[str]] = {}
+    for track in ("flags", "alpha"):
+        for flag, answer in entry.get(track, {}).items():
+            mark = " (alpha)" if track == "alpha" else ""
+            flags.setdefault(_our_flag(answer), []).append(f"`{flag}`{mark}")
+    for answer, named in flags.items():
+        yield f"| {', '.join(named)} | {answer} |\n"
+
+
+def _our_flag(answer: str | None) -> str:
+    if answer is None:
+        return "not here"
+    if answer.startswith("--"):
+        return f"`{answer}`"
+    return f"the {answer}" if answer.startswith("same") else answer
+
+
 PAGES = {
+    "../how-to/from-gcloud.md": from_gcloud,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,

@@ -185,15 +185,37 @@ def find_accelerator_type(text: str | None) -> AcceleratorType | None:
 
 
 def check_accelerator_type(text: str) -> str:
-    """Return the type name if the service may accept it, listed or not.
+    """Return the API's name of a type that the service may accept, listed or not: `v5litepod-16` for `v5e-16`.
 
-    Raises `InvalidInputError` for a malformed name, and for a misspelled one with the name that was probably meant.
+    Raises `InvalidInputError` for a malformed name, for a misspelled one with the name that was probably meant, and for one
+    that may mean several types.
     """
-    if find_accelerator_type(text) is None and (
-        not _WELL_FORMED.fullmatch(text) or _suggest_type(text) or find_type_of_other_service(text)
-    ):
+    if find_accelerator_type(text) is not None:
+        return text
+    if meant := canonical_type(text):
+        return meant
+    if not _WELL_FORMED.fullmatch(text) or _suggest_type(text) or find_type_of_other_service(text):
         raise _invalid_type_error(text)
     return text
+
+
+def canonical_type(text: str) -> str | None:
+    """Return the API's name for a type in another spelling, of the same size; None unless exactly one type is meant.
+
+    Capital letters, `_`, the prefix `tpu-`, and other names of a generation (`v5e`, `trillium`) are understood: `v5e-16` is
+    `v5litepod-16`. The number keeps its unit, which the generation defines: `V4-8` is `v4-8`, 8 cores on 4 chips.
+    """
+    match = _NUMBERED.fullmatch(text.strip())
+    generation = find_generation(match["generation"]) if match else None
+    name = generation.type_of(int(match["size"])) if match and generation else None
+    return name if find_accelerator_type(name) else None
+
+
+def find_generation(text: str) -> Generation | None:
+    """Return the generation of a name such as `v4`, `v5e`, `v5litepod`, `V5LITE_POD` or `trillium`; None if unknown."""
+    word = re.sub(r"[-_]", "", text.lower()).removeprefix("tpu")
+    word = _OTHER_NAMES.get(word, word)
+    return next((one for one in load_accelerators().generations.values() if word in {one.name, one.prefix}), None)
 
 
 def accelerator_types_of_size(text: str) -> tuple[str, ...]:
@@ -283,6 +305,12 @@ def _invalid_type_error(text: str) -> InvalidInputError:
             f"`{text}` ({where['name']}) is not served by the Cloud TPU API",
             hint=f"it is available through {where['through']}",
         )
+    if choices := _choices(text):
+        generation = find_generation(text.strip())
+        problem = "is a generation without a size" if generation else "may mean two types"
+        more = "name a size, such as " if generation else "choose "
+        also = ", or add `--topology`" if generation else ""
+        return InvalidInputError(f"`{text.strip()}` {problem}", hint=f"{more}{choices}{also}")
     if suggestion := _suggest_type(text.strip().lower().replace("_", "-")):
         return InvalidInputError(f"`{text}` is not an accelerator type", hint=f"did you mean `{suggestion}`?")
     return InvalidInputError(
@@ -291,21 +319,39 @@ def _invalid_type_error(text: str) -> InvalidInputError:
     )
 
 
-# Spellings of generations whose type names do not begin with the name of the generation.
-_SPELLINGS = {
-    "v5e": "v5litepod",
+# Names of generations beside those of the API and ours, without `-` and `_`; the last four are Kubernetes Engine's.
+_OTHER_NAMES = {
     "v5lite": "v5litepod",
-    "v5-lite": "v5litepod",
-    "v5-litepod": "v5litepod",
-    "v5-e": "v5litepod",
+    "trillium": "v6e",
+    "v4podslice": "v4",
+    "v5litepodslice": "v5litepod",
+    "v5pslice": "v5p",
+    "v6eslice": "v6e",
 }
+_NUMBERED = re.compile(r"(?P<generation>[A-Za-z][A-Za-z0-9_-]*?)[-_](?P<size>[1-9][0-9]{0,5})", re.ASCII)
+_UNNUMBERED = re.compile(r"v\d+", re.ASCII)
+
+
+def _choices(text: str) -> str | None:
+    """Return the types that a name without a size or without the letter of its generation may mean, with their chips."""
+    word, _, number = text.strip().lower().partition("-")
+    generation = find_generation(text.strip())
+    if generation:
+        found = [AcceleratorType(generation.type_of(size), generation, size, None) for size in generation.sizes[:4]]
+    elif _UNNUMBERED.fullmatch(word):
+        letters = [one for one in load_accelerators().generations.values() if one.name[:-1] == word]
+        types = [find_accelerator_type(one.type_of(int(number))) for one in letters] if number.isdecimal() else []
+        found = [one for one in types if one]
+    else:
+        return None
+    named = [f"`{one.name}` ({one.chips} chip{'' if one.chips == 1 else 's'})" for one in found]
+    return " or ".join(filter(None, (", ".join(named[:-1]), named[-1]))) if len(named) > 1 else None
 
 
 def _suggest_type(word: str) -> str | None:
     table = load_accelerators()
     match = re.fullmatch(r"(?:tpu-?)?(v\d+[a-z-]*?)-?(\d{1,9})?", word)
-    prefix = _SPELLINGS.get(match[1].strip("-"), match[1].strip("-").replace("-", "")) if match else ""
-    generation = table.by_prefix(prefix)
+    generation = find_generation(match[1]) if match else None
     if match and generation:
         if match[2] is None:
             return generation.type_of(generation.sizes[0])

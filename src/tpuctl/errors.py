@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+# A hint for users without a project or an account.
+SANDBOX_HINT = "try it without an account: `export TPUCTL_SANDBOX=1`"
+
+
 class ExitCode(IntEnum):
     """The exit codes of the process."""
 

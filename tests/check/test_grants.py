@@ -50,7 +50,7 @@ def test_grant_counts_chips_or_nodes(record: dict[str, str], grant: Grant, chips
         ({"zone": "us-central2"}, "`zone`: `us-central2` is a region, not a zone"),
         ({"zone": "!"}, "`zone`: `!` is not a zone"),
         ({"type": "cpu"}, "`type` is `cpu`: a generation (v2, v3, v4, v5e, v5p, v6e) or a type like v2-8"),
-        ({"type": "v5e-8"}, "`type` is `v5e-8`: did you mean `v5litepod-8`?"),
+        ({"type": "v4-9"}, "`type` is `v4-9`: did you mean `v4-8`?"),
         (
             {"tier": "reserved"},
             "`tier` is `reserved`: it must be one of on-demand, spot, preemptible",

@@ -44,6 +44,12 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "use `-o json`, `-o yaml` or `-o name`",
         ),
         (("up", "a", "--best-effort"), "`tpuctl up` has no option `--best-effort`", "use `--tier best-effort`"),
+        (
+            ("list", "--filter=state=READY"),
+            "`tpuctl list` has no option `--filter`",
+            "use `-l KEY=VALUE`, `--state READY`, `--older-than 2d`, `--mine`",
+        ),
+        (("types", "--filter=x"), "`tpuctl types` has no option `--filter`", "use `-o json` and jq"),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),
@@ -87,8 +93,12 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "invalid value for `--max-restarts`: -1 is not in the range x>=0",
             "see `tpuctl up --help`",
         ),
-        ((*UP, "--type", "v5e-16"), "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?"),
-        ((*UP, "--type", "v4"), "`v4` is not an accelerator type", "did you mean `v4-8`?"),
+        (
+            (*UP, "--type", "v5-16"),
+            "`v5-16` may mean two types",
+            "choose `v5litepod-16` (16 chips) or `v5p-16` (8 chips)",
+        ),
+        ((*UP, "--type", "v4"), "`v4` is a generation without a size", "name a size, such as `v4-8` (4 chips), "),
         (
             (*UP, "--type", "nonsense"),
             "`nonsense` is not an accelerator type",
@@ -208,19 +218,20 @@ def test_missing_project_lists_the_searched_sources(bare: Console) -> None:
             "core/project of gcloud's configuration\n"
             "  hint: pass `--project PROJECT`, set `TPUCTL_PROJECT`, run `tpuctl config set project PROJECT` "
             "or run `gcloud config set core/project PROJECT`\n"
+            "  hint: try it without an account: `export TPUCTL_SANDBOX=1`\n"
         ),
         2,
     )
 
 
 def test_missing_zone_lists_zones_that_offer_the_type(tpuctl: Console, sandbox: Sandbox) -> None:
-    assert tpuctl("up", "demo", "--type", "v4-8") == (
+    assert tpuctl("up", "demo", "--type", "v5p-8") == (
         "",
         (
             "error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, "
             f"tpuctl.yaml (none here or above), {tpuctl.environ['HOME']}/.config/tpuctl/config.yaml, "
             "compute/zone of gcloud's configuration\n"
-            "  hint: v4-8 is offered in us-central2-b\n"
+            "  hint: v5p-8 is offered in us-central1-a, us-east5-a, europe-west4-b\n"
             "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, run `tpuctl config set zone ZONE` "
             "or run `gcloud config set compute/zone ZONE`\n"
         ),
@@ -235,6 +246,7 @@ def test_missing_credentials_hint_at_the_login_command(bare: Console) -> None:
     assert (out, code) == ("", 4)
     assert err.startswith("error: no credentials found in GOOGLE_APPLICATION_CREDENTIALS, `")
     assert "run `gcloud auth application-default login`, or set GOOGLE_APPLICATION_CREDENTIALS" in err
+    assert err.endswith("  hint: try it without an account: `export TPUCTL_SANDBOX=1`\n")
 
 
 @pytest.mark.parametrize(
@@ -454,7 +466,12 @@ def test_explain_takes_a_long_word_as_a_message(offline: Console) -> None:
             "types of that size are `v2-8`, `v3-8`, `v4-8`, `v5litepod-8`, `v5p-8`, `v6e-8`; see `tpuctl types`",
             id="unknown-generation",
         ),
-        pytest.param("v5e-16", "`v5e-16` is not an accelerator type", "did you mean `v5litepod-16`?", id="spelling"),
+        pytest.param(
+            "v5e-16",
+            "no node `v5e-16`",
+            "as a type it is `v5litepod-16`: `tpuctl check v5litepod-16`",
+            id="spelling",
+        ),
     ],
 )
 def test_check_of_a_mistyped_type_suggests_the_nearest(tpuctl: Console, name: str, message: str, hint: str) -> None:

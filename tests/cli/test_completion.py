@@ -120,7 +120,7 @@ def test_completion_in_zsh_and_fish_has_descriptions(offline: Console) -> None:
 
     assert zsh == ["plain", "stop", "Stop nodes, keeping their boot disks."]
     assert fish == ["plain,stop\tStop nodes, keeping their boot disks."]
-    assert "  stop        Stop nodes, keeping their boot disks." in offline("--help")[0].splitlines()
+    assert "  stop         Stop nodes, keeping their boot disks." in offline("--help")[0].splitlines()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -18,11 +18,13 @@ from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes.commands.catalogue import TYPE_COLUMNS
+from tpuctl.nodes.commands.cost import node_columns
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
 from tpuctl.nodes.hooks import hook_variables
 from tpuctl.nodes.queue_rendering import QUEUE_COLUMNS
 from tpuctl.nodes.rendering import NODE_COLUMNS
 from tpuctl.output.column_widths import Column
+from tpuctl.workers.worker_jobs import JOB_COLUMNS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 _CODE = re.compile(r"`([^`]+)`")
@@ -55,10 +57,12 @@ def fields(page: str, name: str) -> dict[str, set[str]]:
         pytest.param("list-columns", NODE_COLUMNS, id="list"),
         pytest.param("queue-columns", QUEUE_COLUMNS, id="queue-list"),
         pytest.param("types-columns", TYPE_COLUMNS, id="types"),
+        pytest.param("cost-columns", node_columns(has_projects=False), id="cost"),
+        pytest.param("jobs-columns", JOB_COLUMNS, id="jobs"),
     ],
 )
 def test_columns_tables_have_each_column_in_order(name: str, columns: tuple[Column, ...]) -> None:
-    documented = [(words(row[0])[0], row[1].startswith("wide: ")) for row in table("list.md", name)]
+    documented = [(word, row[1].startswith("wide: ")) for row in table("list.md", name) for word in words(row[0])]
 
     assert documented == [(column.name, column.is_wide) for column in columns]
 

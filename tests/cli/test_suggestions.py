@@ -15,6 +15,7 @@ from tpuctl.cli.tree import command_tree
 HARMLESS = {
     *(
         "attach",
+        "attributes",
         "bundle",
         "check",
         "completion",
@@ -25,9 +26,25 @@ HARMLESS = {
         "env",
         "exec",
         "explain",
+        "get-guest-attributes",
         "help",
     ),
-    *("history", "jobs", "list", "log", "logs", "ls", "options", "path", "queue", "sandbox", "serve", "show", "ssh"),
+    *(
+        "history",
+        "jobs",
+        "list",
+        "log",
+        "logs",
+        "ls",
+        "options",
+        "path",
+        "queue",
+        "sandbox",
+        "serve",
+        "show",
+        "ssh",
+        "stacks",
+    ),
     *("ssh-config", "ssh-key", "status", "types", "version", "versions", "wait"),
 }
 # The commands with the most harmful options.

@@ -95,8 +95,8 @@ def test_load_grants_as_mappings_or_texts(file: Path) -> None:
         ),
         ("grants:\n- zone: us-central2-b\n  tpye: v4\n", " line 3: `grants`: unknown key `tpye`; did you mean `type`?"),
         (
-            f"grants:\n- {{{GRANT}}}\n- {{{GRANT.replace('v4', 'v5e-8')}}}\n",
-            " line 3: `grants`: `type` is `v5e-8`: did you mean `v5litepod-8`?",
+            f"grants:\n- {{{GRANT}}}\n- {{{GRANT.replace('v4', 'v4-9')}}}\n",
+            " line 3: `grants`: `type` is `v4-9`: did you mean `v4-8`?",
         ),
         (
             f"grants:\n- {{{GRANT}, until: soon}}\n",

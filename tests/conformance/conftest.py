@@ -32,7 +32,9 @@ ZONE = "us-central2-b"
 # gcloud first reads an operation after one second; by then it has ended.
 _SPEED = 600.0
 # What tpuctl adds to the API's fields.
-_ADDED = frozenset({"nodeId", "zone", "project", "workers"})
+_ADDED = frozenset(
+    {"kind", "nodeId", "zone", "project", "workers", "chips", "tier", "owner", "created", "ageSeconds", "billing"}
+)
 
 Node = dict[str, Any]
 

@@ -71,6 +71,11 @@ def test_gcloud_update_changes_labels_description_and_disks(service: Service) ->
     words = gcloud("tpus tpu-vm update node --update-labels=run=7 --remove-labels=old --description=hers")
     attached = gcloud(f"tpus tpu-vm update node --attach-disk=source={disk},mode=read-only")
 
+    closed = gcloud("tpus tpu-vm update node --internal-ips")
+    has_addresses = gcloud.get(f"v2/{node['name']}")["networkConfig"]["enableExternalIps"]
+    opened = gcloud("tpus tpu-vm update node --no-internal-ips")
+
+    assert (closed.code, has_addresses, opened.code) == (0, False, 0)
     assert (words.out, words.messages, words.code) == ("", ["Request issued for: [node]", "Updated tpu [node]."], 0)
     assert (attached.out, attached.messages, attached.code) == (words.out, words.messages, 0)
     assert gcloud.get(f"v2/{node['name']}") == {

@@ -44,7 +44,7 @@ class UnseenLog:
         """Tell whether an expert would accept a verdict."""
         if verdict.id.startswith(_KIND_PREFIX):
             return verdict.id.removeprefix(_KIND_PREFIX) in self.label.get("kinds", ())
-        return str(verdict.sighting.message.action) in self.label.get("actions", ())
+        return str(verdict.action) in self.label.get("actions", ())
 
     @property
     def is_answered(self) -> bool:
@@ -97,7 +97,7 @@ def accuracy(logs: Sequence[UnseenLog]) -> Accuracy:
         log.is_right(one)
         for log in logs
         for one in (*log.verdicts(Confidence.HIGH), *log.verdicts(Confidence.MEDIUM))
-        if one.sighting.message.action in DESTRUCTIVE
+        if one.action in DESTRUCTIVE
     ]
     alarming = [log for log in harmless if log.verdicts(Confidence.HIGH) or log.verdicts(Confidence.MEDIUM)]
     return Accuracy(

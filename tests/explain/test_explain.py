@@ -22,12 +22,12 @@ IN_USE = (
     "RuntimeError: Unable to initialize backend 'tpu': ABORTED: The TPU is already in use by process with pid 2718466. "
     "Not attempting to load libtpu.so in this process.\n"
 )
-# What the notes say of each of their logs: id, action, and what the remedy has to tell.
+# What the notes say of each of their logs: id, action, and what the remedy has to tell. A restart needs certainty: then `none`.
 NOTES = {
     "bad_alloc": ("host-bad-alloc", "host-memory", ("fewer jobs", "more memory")),
     "libcurl": ("gcs-libcurl-28", "fix-bucket", ("again",)),
-    "enqueue": ("tf-enqueue", "restart-node", ("wait", "WAIT_FOR_COORDINATOR")),
-    "retrying": ("tf-master", "restart-node", ("tpuctl reset", "recreate it")),
+    "enqueue": ("tf-enqueue", "none", ("wait", "WAIT_FOR_COORDINATOR")),
+    "retrying": ("tf-master", "none", ("tpuctl reset", "recreate it")),
     "vmem": ("vmem-oom", "fix-training-code", ("512 or 256",)),
 }
 

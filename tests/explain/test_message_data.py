@@ -93,8 +93,7 @@ def test_what_destroys_or_kills_needs_a_specific_message() -> None:
     vague = [
         one.id
         for one in known_messages()
-        if one.action in destructive
-        and (one.role is not MessageRole.CAUSE or one.by is not MatchedBy.TEXT)
+        if one.action in destructive and (one.role is not MessageRole.CAUSE or one.by is not MatchedBy.TEXT)
     ]
 
     assert vague == []

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.explain.reported import place
+from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.log_lines import Suspect
 from tpuctl.explain.messages import Action
 from tpuctl.explain.scanner import LogReader, error_score
@@ -142,3 +143,47 @@ def test_line_that_ends_with_a_colon_has_its_reason() -> None:
     assert reader.so_far().suspects[0].place.text == (
         "NotFoundError: From /job:worker/task:0: Resource frob does not exist."
     )
+
+
+@pytest.mark.parametrize(
+    ("log", "ids"),
+    [
+        pytest.param("frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n", [], id="ended-well"),
+        pytest.param(
+            "step 1\nTraining finished.\nfrob.RpcError: UNAVAILABLE: gone\n", ["connection"], id="error-after"
+        ),
+        pytest.param("frob.RpcError: UNAVAILABLE: gone\nthe job never finished\n", ["connection"], id="negation"),
+        pytest.param(
+            "frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n" + "step 1\n" * 9,
+            ["connection"],
+            id="not-at-the-end",
+        ),
+        pytest.param(
+            "[0] frob.RpcError: UNAVAILABLE: gone\n[1] step\n[0] step\n[1] Training finished.\n",
+            ["connection"],
+            id="another-worker",
+        ),
+    ],
+)
+def test_program_that_ended_well_has_no_guess(log: str, ids: list[str]) -> None:
+    reader = LogReader()
+    reader.feed(log.encode())
+
+    assert [one.id for one in conclude(reader.so_far()).conclusions] == [f"unrecognised-{kind}" for kind in ids]
+
+
+def test_connection_tried_again_goes_before_what_was_not_found() -> None:
+    """pip tries the index again and again, and in the end finds no version."""
+    tried = "WARNING: Retrying after connection broken: Failed to resolve name: Name resolution failed"
+
+    found = guess([_suspect("ERROR: frob not found", 9), _suspect(tried, 3)], lines=9)
+
+    assert found is not None
+    assert (found.message.id, found.first.line) == ("unrecognised-connection", 3)
+
+
+def test_mistake_in_a_program_is_an_exception_whatever_it_says() -> None:
+    found = guess([_suspect("AttributeError: module 'random' has no attribute 'seed' (not found)")], lines=1)
+
+    assert found is not None
+    assert found.message.id == "unrecognised-exception"

@@ -35,7 +35,7 @@ STAGES: dict[str, tuple[list[Step], str]] = {
 }
 # Frames that may come at each stage; all others are an attack.
 ALLOWED = {
-    "hello": "READY CONFLICT REFUSED",
+    "hello": "IN_USE READY CONFLICT REFUSED",
     "offered": "",
     "starting": "STARTED CONFLICT REFUSED",
     "followed": "OUT ERR OUT_GONE ERR_GONE TAKEN EXIT LOST REFUSED",
@@ -118,6 +118,16 @@ OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
     "exit 256": (after(frame(b"x", b"exit 256 1")), "an exit code: expected 0 to 255, got 256"),
     "signal 0": (after(frame(b"x", b"signal 0 1")), "a signal: expected 1 to 64, got 0"),
     "signal 65": (after(frame(b"x", b"signal 65 1")), "a signal: expected 1 to 64, got 65"),
+    **{
+        f"in use: {name}": ([send(MARK, *(frame(b"u", one) for one in payloads))], shown)
+        for name, payloads, shown in (
+            ("nothing", [b""], "no use of a worker: ``"),
+            ("by another kind", [b"ghost\0001\0a\0b"], "no use of a worker: `ghost\\x001\\x00a\\x00b`"),
+            ("without a command", [b"job\0001\0a"], "no use of a worker: `job\\x001\\x00a`"),
+            ("since ever", [b"job\09999999999\0a\0b"], "an age: expected 0 to 3153600000, got 9999999999"),
+            ("too often", [b"process\0001\0a\0b"] * 17, "more than 16 frames `IN_USE`"),
+        )
+    },
     "lost with more": (after(frame(b"l", b"?")), "a frame `LOST` with `?` in it"),
     "empty output": (after(frame(b"o")), "an empty frame `OUT`"),
     "long output": (after(frame(b"o", length=65537)), "a frame of 65537 bytes where at most 65536 are expected"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tpuctl.accelerators import (
+    Generation,
     accelerator_type_from_topology,
+    canonical_type,
     check_accelerator_type,
     documented_zones_of,
     find_accelerator_type,
+    find_generation,
     load_accelerators,
     parse_accelerator_type,
 )
@@ -74,20 +78,31 @@ def test_unlisted_type_is_computed_by_rule(name: str, said: str, is_listed: bool
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("v5e-16", "did you mean `v5litepod-16`?"),
-        ("v5lite-16", "did you mean `v5litepod-16`?"),
-        ("v5-litepod-16", "did you mean `v5litepod-16`?"),
-        ("V4-8", "did you mean `v4-8`?"),
-        ("v4_8", "did you mean `v4-8`?"),
         ("v48", "did you mean `v4-8`?"),
-        ("tpu-v6e-8", "did you mean `v6e-8`?"),
         ("v4-7", "did you mean `v4-8`?"),  # two cores per chip
-        ("v6e", "did you mean `v6e-1`?"),
+        ("V4-7", "did you mean `v4-8`?"),
+        ("v4-0", "did you mean `v4-8`?"),
+        (
+            "v6e",
+            (
+                "name a size, such as `v6e-1` (1 chip), `v6e-4` (4 chips), `v6e-8` (8 chips) or `v6e-16` (16 chips), "
+                "or add `--topology`"
+            ),
+        ),
+        (
+            "V5e",
+            (
+                "name a size, such as `v5litepod-1` (1 chip), `v5litepod-4` (4 chips), `v5litepod-8` (8 chips) "
+                "or `v5litepod-16` (16 chips), or add `--topology`"
+            ),
+        ),
+        # One name counts chips, the other cores.
+        ("v5-16", "choose `v5litepod-16` (16 chips) or `v5p-16` (8 chips)"),
+        ("v6-8", "did you mean `v6e-8`?"),
         ("v5litpod-8", "did you mean `v5litepod-8`?"),
         ("tpu7x-8", "it is available through Compute Engine or Google Kubernetes Engine"),
         ("ironwood", "it is available through Compute Engine or Google Kubernetes Engine"),
         ("gpu!", "types look like `v4-8`, `v5litepod-16` or `v6e-8`; see `tpuctl types`"),
-        ("v4-8\n", "did you mean `v4-8`?"),
     ],
 )
 def test_misspelled_type_suggests_the_intended_one(text: str, hint: str) -> None:
@@ -96,6 +111,79 @@ def test_misspelled_type_suggests_the_intended_one(text: str, hint: str) -> None
 
     assert refused.value.hint == hint
     assert find_accelerator_type(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("v4-8", "v4-8"),
+        ("v5e-16", "v5litepod-16"),
+        ("v5lite-16", "v5litepod-16"),
+        ("v5-litepod-16", "v5litepod-16"),
+        ("V5LITE_POD-16", "v5litepod-16"),
+        ("v5_lite_16", "v5litepod-16"),
+        ("tpu-v5-lite-podslice-16", "v5litepod-16"),
+        ("V4-8", "v4-8"),
+        ("v4_8", "v4-8"),
+        (" v4-8\n", "v4-8"),
+        ("V5P-128", "v5p-128"),
+        ("tpu-v6e-8", "v6e-8"),
+        ("tpuv6e-8", "v6e-8"),
+        ("Trillium-8", "v6e-8"),
+        ("v5e-17", "v5litepod-17"),  # not listed: the zone decides, as for `v5litepod-17`
+        ("v48", None),
+        ("v6e8", None),
+        ("v5-8", None),
+        ("v4-7", None),
+        ("v5e-016", None),
+        ("v5e-\uff11\uff16", None),
+        ("v5e", None),
+        ("ironwood-8", None),
+        ("", None),
+    ],
+)
+def test_spelling_means_one_type_or_none(text: str, name: str | None) -> None:
+    assert canonical_type(text) == name
+
+
+@given(
+    st.sampled_from(list(load_accelerators().generations.values())),
+    st.data(),
+    st.sampled_from([str, str.upper, str.title, lambda text: f"tpu-{text}", lambda text: text.replace("-", "_")]),
+)
+def test_accepted_spelling_has_the_chips_of_the_canonical_name(
+    generation: Generation, data: st.DataObject, write: Callable[[str], str]
+) -> None:
+    size = data.draw(st.sampled_from(generation.sizes))
+    other = next((name for name, prefix in (("trillium", "v6e"),) if prefix == generation.prefix), generation.name)
+    word = data.draw(st.sampled_from([generation.prefix, generation.name, other, generation.config_type]))
+
+    meant = parse_accelerator_type(check_accelerator_type(write(f"{word}-{size}")))
+
+    expected = parse_accelerator_type(generation.type_of(size))
+    assert (meant.name, meant.chips, meant.workers) == (expected.name, expected.chips, expected.workers)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("v5e", "v5e"),
+        ("V5LITE_POD", "v5e"),
+        ("v5lite", "v5e"),
+        ("tpu-v5-lite-podslice", "v5e"),
+        ("tpu-v4-podslice", "v4"),
+        ("tpu-v5p-slice", "v5p"),
+        ("tpu-v6e-slice", "v6e"),
+        ("trillium", "v6e"),
+        ("v5", None),
+        ("ironwood", None),
+        ("", None),
+    ],
+)
+def test_generation_is_found_by_its_names(text: str, name: str | None) -> None:
+    found = find_generation(text)
+
+    assert (found.name if found else None) == name
 
 
 @pytest.mark.parametrize("text", ["quantum-16", "v7-8", "v8e-256"])

@@ -118,6 +118,9 @@ class Actor:
         self._write(None, expected)
         self.pause()
 
+    def names(self, project: str) -> list[NodeName]:
+        return [NAME] if project == NAME.project else []
+
     def _write(self, record: LeaseRecord | None, expected: str | None) -> str:
         match self.model.draw():
             case fate if fate >= 250:

@@ -94,6 +94,20 @@ def test_cost_by_label_sums_the_nodes_of_each_value(tpuctl: Console, billed: San
 
 
 @one_face
+def test_cost_is_sorted_alike_in_each_format(tpuctl: Console, billed: Sandbox) -> None:
+    sort = ("--sort", "-price,name")
+
+    assert tpuctl("cost", *sort, "--columns", "name,price")[0].splitlines() == [
+        "calm\t$21.60", "short\tabout $9.72", "stopped\t?", "unpriced\t?"
+    ]  # fmt: skip
+    nodes = json.loads(tpuctl("cost", *sort, "-o", "json")[0])["nodes"]
+    assert [node["nodeId"] for node in nodes] == ["calm", "short", "stopped", "unpriced"]
+    assert tpuctl("cost", "--by", "type", "--sort", "-nodes", "-o", "tsv")[0].splitlines()[:2] == [
+        "type\tnodes\tprice\tso-far\tby-then", "v6e-8\t3\tat least $31.32\tabout $158.76\tabout $696.60"
+    ]  # fmt: skip
+
+
+@one_face
 def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, billed: Sandbox) -> None:
     billed.add_node("far", project="other", **EAST)
     billed.fault("http-error", method="*.nodes.list", project="broken", status=403, count=0)

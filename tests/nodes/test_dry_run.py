@@ -108,6 +108,14 @@ B = "--zone us-central2-b --project sandbox"
              "'--update-metadata=token=<hidden: 3 bytes>,other=<hidden: 3 bytes>' "
              "--add-tags=new --remove-tags=old '--description=d e'")],
         ),
+        (
+            ("update", "demo", "--attach-disk", "d", "--internal-ips"),
+            ["1. update demo in us-central2-b: dataDisks, networkConfig",
+             "PATCH …/us-central2-b/nodes/demo?updateMask=dataDisks,networkConfig.enableExternalIps"],
+            [f"tpu-vm update demo {B} --internal-ips",
+             (f"tpu-vm update demo {B} "
+              "--attach-disk=source=projects/sandbox/zones/us-central2-b/disks/d,mode=read-write")],
+        ),
         (("update", "demo", "--labels", "a=1"), ["nothing to do"], []),
     ],
 )  # fmt: skip
@@ -222,6 +230,8 @@ def test_dry_run_has_the_exit_code_of_the_run(
     [
         ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "n", "--remove-tags", "old",
          "--metadata", "new=1", "--remove-metadata", "token", "--description", "d e"),
+        ("update", "demo", "--attach-disk", "d"),
+        ("update", "demo", "--internal-ips"),
         ("down", "owned"),
         ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "flex-start", "--run-for", "24h",
          "--start-after", "1h", "--queue-for", "6h", "--labels", "a=b"),
@@ -230,7 +240,7 @@ def test_dry_run_has_the_exit_code_of_the_run(
          "--skip-check", "all"),
         ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "best-effort"),
     ],
-    ids=["update", "down", "flex-start", "reserved", "calendar", "best-effort"],
+    ids=["update", "attach", "addresses", "down", "flex-start", "reserved", "calendar", "best-effort"],
 )  # fmt: skip
 def test_gcloud_parser_accepts_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
     (command,) = plan(tpuctl, *arguments)[1]

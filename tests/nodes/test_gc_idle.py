@@ -26,6 +26,7 @@ from tpuctl.ssh.answers import UnexpectedAnswerError
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+JOB = {"kind": "job", "name": "train", "command": "./train.sh", "user": "ann", "age": 60}
 MINE = {"tpuctl-owner": owner_label(OS_LOGIN_ACCOUNT)}
 
 
@@ -191,11 +192,16 @@ def test_node_is_idle_since_the_last_use_of_any_worker(
     "answer",
     [
         pytest.param(None, id="nothing"),
-        pytest.param({"inUse": [], "unknown": [], "last": "x"}, id="no age"),
-        pytest.param({"inUse": [], "unknown": [], "last": "x", "age": -1}, id="negative"),
-        pytest.param({"inUse": [], "unknown": [], "last": "x", "age": 10**30}, id="beyond the calendar"),
-        pytest.param({"inUse": [7], "unknown": [], "last": "x", "age": 1}, id="a number for a text"),
-        pytest.param({"inUse": ["x"] * 99, "unknown": [], "last": "x", "age": 1}, id="too many"),
+        pytest.param({"inUse": [], "unknown": [], "uses": [], "last": "x"}, id="no age"),
+        pytest.param({"inUse": [], "unknown": [], "uses": [], "last": "x", "age": -1}, id="negative"),
+        pytest.param({"inUse": [], "unknown": [], "uses": [], "last": "x", "age": 10**30}, id="beyond the calendar"),
+        pytest.param({"inUse": [7], "unknown": [], "uses": [], "last": "x", "age": 1}, id="a number for a text"),
+        pytest.param({"inUse": ["x"] * 99, "unknown": [], "uses": [], "last": "x", "age": 1}, id="too many"),
+        pytest.param({"inUse": [], "unknown": [], "last": "x", "age": 1}, id="no uses"),
+        pytest.param(
+            {"inUse": [], "unknown": [], "uses": [{**JOB, "kind": "x"}], "last": "", "age": 1}, id="another kind of use"
+        ),
+        pytest.param({"inUse": [], "unknown": [], "uses": [JOB] * 65, "last": "", "age": 1}, id="too many uses"),
     ],
 )
 def test_wrong_answer_is_an_error(answer: Any) -> None:

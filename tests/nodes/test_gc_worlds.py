@@ -49,10 +49,10 @@ OTHER_ZONE = "us-central1-b"
 TYPES = {ZONE: "v4-8", OTHER_ZONE: "v2-8"}
 # What a worker answers about its use.
 ANSWERS = {
-    "idle": '{"inUse":[],"unknown":[],"age":777600,"last":"it booted"}',
-    "was used": '{"inUse":[],"unknown":[],"age":3600,"last":"a job ended"}',
-    "in use": '{"inUse":["a job runs"],"unknown":[],"age":777600,"last":"it booted"}',
-    "unknown": '{"inUse":[],"unknown":["there is no /proc"],"age":777600,"last":"it booted"}',
+    "idle": '{"inUse":[],"unknown":[],"uses":[],"age":777600,"last":"it booted"}',
+    "was used": '{"inUse":[],"unknown":[],"uses":[],"age":3600,"last":"a job ended"}',
+    "in use": '{"inUse":["a job runs"],"unknown":[],"uses":[],"age":777600,"last":"it booted"}',
+    "unknown": '{"inUse":[],"unknown":["there is no /proc"],"uses":[],"age":777600,"last":"it booted"}',
 }
 PAST, FUTURE = "1767000000", "4102444800"
 CORES = 8

@@ -310,7 +310,7 @@ def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path
     run(event(EventKind.RECOVERED, NodeName("sandbox", "us-central2-b", "trainer")))
 
     assert run.wait() == ()
-    found = json.loads((tmp_path / "found").read_text())
+    (found,) = json.loads((tmp_path / "found").read_text())
     assert (found["name"], found["state"]) == ("projects/sandbox/locations/us-central2-b/nodes/trainer", "PREEMPTED")
 
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -99,6 +100,20 @@ def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualCl
 
     ada.release(NAME)
     assert (ada.renew(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (False, None, None)
+
+
+def test_holders_are_those_of_the_asked_nodes_that_others_hold(make: Maker, clock: ManualClock) -> None:
+    ada, bob = make(ADA), make(BOB)
+    names = [replace(NAME, node_id=f"demo-{number}") for number in range(4)]
+    assert bob.holders(names) == {}
+    for name in names[:3]:
+        assert ada.acquire(name, "watch") is None
+    ada.end(names[1], "down", notify=print)
+    assert bob.acquire(names[3], "up") is None
+
+    assert {name: lease.record.who for name, lease in bob.holders(names[1:]).items()} == {
+        names[2]: "watch on ada pid 1"
+    }
 
 
 def test_renewed_lease_stays_with_its_holder(make: Maker, clock: ManualClock) -> None:

@@ -85,6 +85,34 @@ def test_list_in_a_pipe_has_tabs_and_absolute_times(tpuctl: Console, fleet: Sand
     assert tpuctl("list", "-o", "tsv", "--no-header", terminal=True)[0] == lines
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param((), "sweep-2 sweep-10 calm other", id="zone-and-natural-order"),
+        pytest.param(("--sort", "name"), "calm other sweep-2 sweep-10", id="name"),
+        pytest.param(("--sort", "age,-name"), "sweep-10 sweep-2 other calm", id="age-then-name"),
+        pytest.param(("--sort", "-price"), "calm other sweep-2 sweep-10", id="price-unknown-last"),
+        pytest.param(("--sort", "-chips,name"), "sweep-2 sweep-10 calm other", id="chips"),
+    ],
+)
+@one_face
+def test_list_is_sorted_alike_in_each_format(
+    tpuctl: Console, sandbox: Sandbox, arguments: tuple[str, ...], expected: str
+) -> None:
+    for name, hours, fields in (
+        ("sweep-10", 1, {"acceleratorType": "v4-32"}),
+        ("sweep-2", 1, {"acceleratorType": "v4-32"}),
+        ("other", 2, {"acceleratorType": "v6e-4", "zone": "us-east5-b"}),
+        ("calm", 3, {"acceleratorType": "v6e-8", "zone": "us-east5-b"}),
+    ):
+        sandbox.add_node(name, age=timedelta(hours=hours), **fields)
+    lines = tpuctl("list", *arguments, "--columns", "name")[0].split()
+    names = [name.partition("/")[2] for name in tpuctl("list", *arguments, "-o", "name")[0].split()]
+    values = [entry["nodeId"] for entry in json.loads(tpuctl("list", *arguments, "-o", "json")[0])]
+
+    assert (lines, names, values) == (expected.split(),) * 3
+
+
 def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
 
@@ -188,6 +216,73 @@ def test_list_of_lines_for_scripts_reads_nodes_only(tpuctl: Console, sandbox: Sa
     tpuctl("list", *words, terminal=bool(words))
 
     assert [call.path.rpartition("/")[2].partition("?")[0] for call in read_log(sandbox.state.path)] == ["nodes"]
+
+
+@one_face
+def test_list_has_waiting_requests_with_the_fields_of_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
+    node = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": {"tpuctl-owner": "ada"}}
+    tpu = {"nodeSpec": [{"parent": "projects/sandbox/locations/us-east5-b", "nodeId": "later", "node": node}]}
+    put(sandbox, "calm", zone="us-east5-b", acceleratorType="v6e-8")
+    sandbox.add_queued_resource("sweep", zone="us-east5-b", state="WAITING_FOR_RESOURCES", node_ids=("later",), tpu=tpu)
+
+    found, waiting = json.loads(tpuctl("list", "-o", "json")[0])
+
+    assert (found["kind"], waiting["kind"]) == ("node", "queuedResource")
+    shared = {"kind", "name", "nodeId", "zone", "project", "state", "acceleratorType", "runtimeVersion", "workers"}
+    shared |= {"chips", "tier", "owner", "createTime", "created", "ageSeconds", "billing", "sandbox"}
+    assert shared <= {*found} & {*waiting}
+    assert {*found["billing"]} == {*waiting["billing"]}
+    assert (waiting["nodeId"], waiting["chips"], waiting["owner"]) == ("later", 8, "ada")
+    assert waiting["billing"] == {
+        "isBilled": False,
+        "billed": "nothing",
+        "perHour": {"dollars": 0.0, "precision": "exact"},
+        "tier": "on-demand",
+        "since": None,
+        "note": "not billed",
+    }
+
+
+@one_face
+def test_list_in_json_says_that_requests_are_missing(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("calm")
+    sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    out, err, code = tpuctl("list", "-o", "json")
+
+    assert ([entry["nodeId"] for entry in json.loads(out)], code) == (["calm"], 0)
+    assert err.startswith("warning: the list has no queued resources: ")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param({}, (True, "chips", 21.6, True), id="ready"),
+        pytest.param({"state": "STOPPED"}, (True, "disk", None, False), id="stopped-disk-unknown"),
+        pytest.param({"state": "PREEMPTED"}, (False, "nothing", 0.0, False), id="preempted"),
+        pytest.param({"state": "HIDDEN"}, (None, "unknown", None, False), id="unknown-is-not-free"),
+        pytest.param({"acceleratorType": "v4-8", "zone": ZONE}, (True, "chips", None, True), id="unknown-price"),
+    ],
+)
+@one_face
+def test_billing_in_json_says_what_is_known(
+    tpuctl: Console, sandbox: Sandbox, fields: dict[str, str], expected: tuple[object, ...]
+) -> None:
+    put(sandbox, **{"zone": "us-east5-b", "acceleratorType": "v6e-8", **fields})
+
+    for command in (("list",), ("status", "demo")):
+        (found,) = json.loads(tpuctl(*command, "-o", "json")[0])
+        billing = found["billing"]
+        got = (billing["isBilled"], billing["billed"], billing["perHour"]["dollars"], billing["since"] is not None)
+        assert got == expected
+
+
+@one_face
+def test_list_with_an_unknown_column_makes_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
+    out, err, code = tpuctl("list", "--sort", "size")
+
+    assert (out, err.splitlines()[0], code) == ("", "error: `--sort`: there is no column `size`", 2)
+    assert read_log(sandbox.state.path) == []
 
 
 def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:

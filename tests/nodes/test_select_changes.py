@@ -354,12 +354,118 @@ def test_down_of_a_race_ends_the_requests_that_match(
         assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
 
 
-def test_down_of_a_pattern_ends_the_lease_of_a_watch(tpuctl: Console, sweep: Sandbox, clock: EventfulClock) -> None:
-    """Or the watch would create the node again."""
+def test_down_of_a_race_leaves_it_if_a_request_got_its_node_since_the_question(
+    tpuctl: Console, sandbox: Sandbox, race: tuple[str, ...]
+) -> None:
+    """The first request that is deleted must not take those of the other zones with it."""
+    before, waiting = left(sandbox), ("--state", "WAITING_FOR_RESOURCES,ACCEPTED,CREATING")
+
+    def start() -> None:
+        sandbox.add_queued_resource("t", zone=race[2], state="ACTIVE", node_ids=("t",))
+        put(sandbox, "t", zone=race[2], acceleratorType="v6e-8", queued_resource="t")
+
+    _, err, code = answer(tpuctl, start, "down", "t*", *waiting)
+
+    assert (left(sandbox), "delete" in sandbox.changes(), code) == (before | {"t"}, False, 8), err
+    assert "`t` was recreated, or got nodes, meanwhile: left alone" in err
+
+
+def test_down_of_a_race_leaves_it_if_the_last_look_fails(
+    tpuctl: Console, sandbox: Sandbox, race: tuple[str, ...]
+) -> None:
+    def fail() -> None:
+        sandbox.fault("http-error", method="*.queuedResources.get", status=503, count=0)
+
+    _, err, code = answer(tpuctl, fail, "down", "t*", "--timeout", "2m")
+
+    assert ("delete" in sandbox.changes(), code) == (False, 1), err
+
+
+def watch_elsewhere(tpuctl: Console, clock: EventfulClock, name: str) -> tuple[LeaseKeeper, NodeName]:
+    """Let another machine hold the lease of a node, which may not exist."""
     folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "leases"
     leases = LeaseKeeper(LocalLeaseStore(folder, clock), clock, LeaseOwner("elsewhere", 1, "token"))
-    name = NodeName("sandbox", ZONE, "sweep-1")
-    assert leases.acquire(name, "watch") is None
+    held = NodeName("sandbox", ZONE, name)
+    assert leases.acquire(held, "watch") is None
+    return leases, held
+
+
+@pytest.mark.parametrize(
+    ("words", "has_ended"),
+    [
+        pytest.param(("nix", "sweep-q*"), True, id="named"),
+        pytest.param(("nix", "--older-than", "2d"), False, id="no-age"),
+        pytest.param(("nix", "--mine"), False, id="no-owner"),
+    ],
+)
+def test_down_ends_the_lease_of_an_absent_node_only_without_conditions(
+    tpuctl: Console, sweep: Sandbox, clock: EventfulClock, words: tuple[str, ...], *, has_ended: bool
+) -> None:
+    """What its holder is about to create would meet no condition."""
+    leases, name = watch_elsewhere(tpuctl, clock, "nix")
+
+    out, err, code = tpuctl("down", *words, "--zone", ZONE, "--yes")
+
+    holder = leases.holder(name)
+    assert ((holder is not None and holder.record.ended is not None), "nix" in out.split(), code) == (
+        has_ended,
+        True,
+        0,
+    ), err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param((f"{ZONE}/other", "nix-*"), id="zone-of-the-name"),
+        pytest.param(("other", "sweep-*", "--zone", ZONE), id="zone-flag"),
+        pytest.param(("other", "--older-than", "1m", "--zone", f"{ZONE},us-central1-a"), id="zone-flags"),
+    ],
+)
+def test_name_in_another_zone_is_not_called_gone(tpuctl: Console, sweep: Sandbox, words: tuple[str, ...]) -> None:
+    _, err, code = tpuctl("down", *words, "--yes")
+
+    assert (left(sweep), code) == (EVERYTHING, 8)
+    assert f"found {EAST}/other" in errors(err)[0]
+
+
+@pytest.mark.parametrize("words", [("nix-*",), ("nix", "sweep-*"), ("sweep-20", "nix-*")], ids=" ".join)
+def test_nothing_is_called_gone_if_requests_cannot_be_listed(
+    tpuctl: Console, sweep: Sandbox, words: tuple[str, ...]
+) -> None:
+    sweep.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    out, _, code = tpuctl("down", *words, "--yes")
+
+    assert (out, left(sweep), code) == ("", EVERYTHING, 4)
+
+
+def test_nodes_are_deleted_if_requests_cannot_be_listed(tpuctl: Console, sweep: Sandbox) -> None:
+    sweep.fault("http-error", method="*.queuedResources.list", status=403, count=0)
+
+    _, err, code = tpuctl("down", "sweep-*", "--yes")
+
+    assert (left(sweep), code) == ({"other", "sweep-q"}, 0)
+    assert err.splitlines()[0].startswith("warning: requests that wait for nodes are left alone: ")
+
+
+def test_absent_name_beside_a_pattern_is_gone_from_several_zones(tpuctl: Console, sweep: Sandbox) -> None:
+    _, err, code = tpuctl("down", "nix", "sweep-1*", "--zone", f"{ZONE},{EAST}", "--yes")
+
+    assert ("nix: already gone" in err.splitlines(), left(sweep), code) == (
+        True,
+        EVERYTHING - {"sweep-1", "sweep-10"},
+        0,
+    ), err
+
+
+def test_wait_for_gone_accepts_an_absent_name_beside_a_pattern(tpuctl: Console, sweep: Sandbox) -> None:
+    assert tpuctl("wait", "nix", "nix-*", "--for", "gone")[2] == 0
+
+
+def test_down_of_a_pattern_ends_the_lease_of_a_watch(tpuctl: Console, sweep: Sandbox, clock: EventfulClock) -> None:
+    """Or the watch would create the node again."""
+    leases, name = watch_elsewhere(tpuctl, clock, "sweep-1")
 
     _, err, code = tpuctl("down", "sweep-*", "--older-than", "2d", "--yes")
 

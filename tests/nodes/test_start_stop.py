@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -156,3 +157,18 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
 
     assert (tpuctl("stop", "demo")[2], tpuctl("start", "demo")[2]) == (0, 0)
     assert sandbox.changes() == ["stop", "start"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("TPUCTL_PRICES", "cheap"), ("TPUCTL_GRANTS", "[{zone: x}]"), ("TPUCTL_OUTPUT", "xml")],
+)
+def test_setting_that_only_the_output_needs_fails_before_the_change(
+    tpuctl: Console, sandbox: Sandbox, name: str, value: str
+) -> None:
+    sandbox.add_node("demo")
+    configured = replace(tpuctl, environ={**tpuctl.environ, name: value})
+
+    _, err, code = configured("stop", "demo", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
+
+    assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err

@@ -49,7 +49,7 @@ def test_type_lists_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str
 @pytest.mark.parametrize(
     ("arguments", "error", "code"),
     [
-        (("v5e-16",), "error: `v5e-16` is not an accelerator type\n  hint: did you mean `v5litepod-16`?\n", 2),
+        (("v4-7",), "error: `v4-7` is not an accelerator type\n  hint: did you mean `v4-8`?\n", 2),
         (
             ("v4-8", "--zone", "us-east5-a"),
             "error: `v4-8` is not offered in us-east5-a\n  hint: `tpuctl types` lists what is offered\n",

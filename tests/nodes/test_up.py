@@ -45,8 +45,8 @@ def test_up_on_a_terminal_has_a_table_and_marked_lines(tpuctl: Console, sandbox:
     out, err, code = tpuctl(*UP, terminal=True, NO_COLOR="1")
 
     assert out.splitlines() == [
-        "NAME  ZONE           TYPE  STATE  HEALTH   WORKERS  AGE  TIER",
-        "demo  us-central2-b  v4-8  READY  HEALTHY  1        1h   on-demand",
+        "NAME  ZONE           TYPE  STATE  HEALTH   CHIPS  AGE  TIER       NOTE",
+        "demo  us-central2-b  v4-8  READY  HEALTHY      4  1h   on-demand",
     ]
     lines = [line for line in re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\r", "", err).splitlines() if "sandbox:" not in line]
     assert (lines, code) == (["     0s • demo READY HEALTHY", "     0s ✓ demo usable, ssh answers, after 0s"], 0)
@@ -127,9 +127,11 @@ def test_spec_from_the_journal_is_confirmed_with_age_and_tier(tpuctl: Console, s
     sandbox.advance(hours=3)
     question = "create `demo` in us-central2-b with the spec it had (v4-8 with tpu-ubuntu2204-base, spot, from 3h ago)?"
 
+    zone = "demo: in us-central2-b, where it was before"
     assert tpuctl("up", "demo") == (
         "",
         said(
+            zone,
             f"error: cannot ask for confirmation ({question}): stdin is not a terminal",
             "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
         ),
@@ -137,7 +139,7 @@ def test_spec_from_the_journal_is_confirmed_with_age_and_tier(tpuctl: Console, s
     )
     assert tpuctl("up", "demo", stdin="\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name another type: `--type TYPE`\n",
+        f"{zone}\n{question} [y/N] error: nothing was done\n  hint: name another type: `--type TYPE`\n",
         1,
     )
     assert sandbox.changes() == ["create", "delete"]

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
+from tpuctl.app.app import Invocation
+from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.errors import ConflictError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.errors import ConflictError, InvalidInputError, ServiceUnavailableError, TimedOutError, TpuctlError
+from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import update_node
+from tpuctl.nodes.commands.update import attached_disks
+from tpuctl.output.terminal import StandardStreams
 
 
 @pytest.fixture
@@ -103,6 +110,165 @@ def test_update_without_a_change_sends_no_request(tpuctl: Console, node: Sandbox
 def test_invalid_update_changes_nothing(tpuctl: Console, node: Sandbox, arguments: tuple[str, ...], error: str) -> None:
     assert tpuctl("update", "trainer", *arguments) == ("", error.format(folder=tpuctl.folder), 2)
     assert node.changes() == []
+
+
+DISKS = "projects/sandbox/zones/us-central2-b/disks"
+OLD = {"sourceDisk": f"{DISKS}/old", "mode": "READ_WRITE"}
+SHARED = {"sourceDisk": "projects/data/zones/us-central2-b/disks/shared", "mode": "READ_ONLY"}
+KEYS = "ada:ssh-ed25519 AAAA"
+
+
+@pytest.fixture
+def equipped(sandbox: Sandbox) -> Sandbox:
+    """A node with two disks, external addresses, ssh keys and an end."""
+    sandbox.add_node(
+        "trainer",
+        labels={"team": "vision", "tpuctl-expires": "4000000000", "tpuctl-owner": "ada"},
+        tags=["web"],
+        metadata={"key": "old", "ssh-keys": KEYS},
+        dataDisks=[OLD, SHARED],
+        networkConfig={"enableExternalIps": True},
+    )
+    return sandbox
+
+
+def stored(sandbox: Sandbox) -> dict[str, Any]:
+    """Return the node as the service has it."""
+    with sandbox.state.read() as session:
+        (node,) = session.nodes("sandbox")
+        return node.document
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("line", "field", "value"),
+    [
+        ("--clear-labels --labels a=b", "labels", {"tpuctl-expires": "4000000000", "tpuctl-owner": "ada", "a": "b"}),
+        ("--clear-labels --remove-labels tpuctl-expires", "labels", {"tpuctl-owner": "ada"}),
+        ("--clear-tags", "tags", None),
+        ("--clear-tags --add-tags ssh", "tags", ["ssh"]),
+        ("--clear-metadata --metadata a=b", "metadata", {"ssh-keys": KEYS, "a": "b"}),
+        ("--detach-disk old", "dataDisks", [SHARED]),
+        (f"--detach-disk {DISKS}/old --detach-disk shared", "dataDisks", None),
+        (
+            "--attach-disk new,mode=read-only",
+            "dataDisks",
+            [OLD, SHARED, {"sourceDisk": f"{DISKS}/new", "mode": "READ_ONLY"}],
+        ),
+        (
+            "--attach-disk source=projects/p/regions/r/disks/d --detach-disk shared",
+            "dataDisks",
+            [OLD, {"sourceDisk": "projects/p/regions/r/disks/d", "mode": "READ_WRITE"}],
+        ),
+        ("--detach-disk old --attach-disk old,mode=read-only", "dataDisks", [SHARED, {**OLD, "mode": "READ_ONLY"}]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_update_clears_fields_and_changes_disks(
+    tpuctl: Console, equipped: Sandbox, line: str, field: str, value: object
+) -> None:
+    before = stored(equipped)
+
+    assert tpuctl("update", "trainer", *line.split(), "--yes") == ("trainer\tREADY\n", "", 0)
+    assert stored(equipped) == {name: entry for name, entry in {**before, field: value}.items() if entry is not None}
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("line", "message", "code"),
+    [
+        (
+            "--detach-disk absent",
+            "error: disk `absent` is not attached to `trainer`\n  hint: attached are: `old`, `shared`",
+            8,
+        ),
+        (f"--detach-disk {DISKS}/shared", f"error: disk `{DISKS}/shared` is not attached to `trainer`\n", 8),
+        ("--attach-disk old,mode=read-only", "error: disk `old` is attached to `trainer` as READ_WRITE\n", 8),
+        ("--attach-disk new,mode=fast", "error: `--attach-disk new,mode=fast` is not a disk\n", 2),
+        ("--attach-disk new,size=3", "error: `--attach-disk new,size=3` is not a disk\n", 2),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.startswith("--") else "",
+)
+def test_update_of_a_wrong_disk_changes_nothing(
+    tpuctl: Console, equipped: Sandbox, line: str, message: str, code: int
+) -> None:
+    out, err, ended = tpuctl("update", "trainer", *line.split())
+
+    assert (out, err.startswith(message), ended) == ("", True, code), err
+    assert equipped.changes() == []
+
+
+@one_face
+def test_detaching_from_a_running_node_asks(tpuctl: Console, equipped: Sandbox) -> None:
+    line = ("update", "trainer", "--detach-disk", "old")
+
+    piped, refused = tpuctl(*line), tpuctl(*line, terminal=True, stdin="n\n")
+
+    assert (piped[2], refused[2], equipped.changes()) == (2, 1, [])
+    assert "detach old from trainer (is it unmounted on the workers)? [y/N]" in refused[1]
+    assert tpuctl(*line, terminal=True, stdin="y\n")[2] == 0
+    equipped.add_node("off", state="STOPPED", dataDisks=[OLD])
+    assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "", 0)
+
+
+class _SlowUser(io.StringIO):
+    """A user who confirms after another client has done something."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
+        self._meanwhile()
+        return super().readline(-1 if size is None else size)
+
+
+def detach_old(tpuctl: Console, meanwhile: Callable[[], object]) -> tuple[str, int]:
+    """Detach a disk and add a label, with another client's work before the answer. Return stderr and the exit code."""
+    stderr = io.StringIO()
+    streams = StandardStreams(_SlowUser(meanwhile), io.StringIO(), stderr, stdin_is_terminal=True)
+    line = ("update", "trainer", "--detach-disk", "old", "--labels", "a=b")
+    code = main(Invocation(line, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
+    return stderr.getvalue(), code
+
+
+@one_face
+def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equipped: Sandbox) -> None:
+    """An older end of the node would let `tpuctl gc` delete it."""
+    _, code = detach_old(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "tpuctl-expires=4100000000"))
+
+    labels = {"team": "vision", "tpuctl-expires": "4100000000", "tpuctl-owner": "ada", "a": "b"}
+    assert (code, stored(equipped)["labels"], stored(equipped)["dataDisks"]) == (0, labels, [SHARED])
+
+
+@one_face
+def test_node_that_was_recreated_during_the_question_is_left_alone(tpuctl: Console, equipped: Sandbox) -> None:
+    err, code = detach_old(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]))
+
+    assert (code, "error: `trainer` was recreated meanwhile: left alone\n" in err, equipped.changes()) == (8, True, [])
+
+
+def test_name_of_two_attached_disks_is_refused() -> None:
+    disks = [{"sourceDisk": f"projects/{project}/zones/z/disks/data"} for project in ("a", "b")]
+    node = Node.from_api({"name": "projects/p/locations/z/nodes/trainer", "dataDisks": disks})
+
+    with pytest.raises(InvalidInputError, match="`trainer` has 2 disks named `data`"):
+        attached_disks(node, [], ["data"])
+    assert (
+        attached_disks(node, [], ["https://www.googleapis.com/compute/v1/projects/a/zones/z/disks/data"]) == disks[1:]
+    )
+
+
+@one_face
+def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) -> None:
+    note = "`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh\n"
+
+    assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", note, 0)
+    assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", "", 0)
+    assert "externalIp" not in tpuctl("status", "trainer", "-o", "json")[0]
+    assert tpuctl("update", "trainer", "--no-internal-ips") == ("trainer\tREADY\n", "", 0)
+    assert "externalIp" in tpuctl("status", "trainer", "-o", "json")[0]
+    assert equipped.changes() == ["patch", "patch"]
 
 
 def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -20,7 +20,7 @@ case "$program" in
 esac
 exit 0
 """
-IDLE = '{"inUse":[],"unknown":[],"age":9000,"last":"it booted"}'
+IDLE = '{"inUse":[],"unknown":[],"uses":[],"age":9000,"last":"it booted"}'
 OWNED = {"tpuctl-owner": "ada"}
 
 

@@ -27,27 +27,27 @@ ROWS = [
         pytest.param(
             106,
             (
-                "NAME                      ZONE      TYPE          STATE      HEALTH   CHIPS  AGE     TIER     NOTE",
-                "a-training-run-…-name-17  us-…l1-a  v5litepod-16  READY      HEALTHY     16  10h07m  on-dem…",
-                "dead                      us-…t5-b  v6e-8         PREEMPTED               8  3d      spot     preempted: …",
+                "NAME                 ZONE           TYPE          STATE      HEALTH   CHIPS  AGE     TIER     NOTE",
+                "a-training-r…ame-17  us-central1-a  v5litepod-16  READY      HEALTHY     16  10h07m  on-dem…",
+                "dead                 us-east5-b     v6e-8         PREEMPTED               8  3d      spot     preempted: …",
             ),
             id="note-and-long-name-first",
         ),
         pytest.param(
             80,
             (
-                "NAME        ZONE      TYPE        STATE     HEALTH   CHIPS  AGE     NOTE",
-                "a-trai…-17  us-…l1-a  v5lite…-16  READY     HEALTHY     16  10h07m",
-                "dead        us-…t5-b  v6e-8       PREEMPT…               8  3d      preempted: …",
+                "NAME              ZONE           TYPE          STATE      HEALTH   CHIPS  AGE",
+                "a-training…me-17  us-central1-a  v5litepod-16  READY      HEALTHY     16  10h07m",
+                "dead              us-east5-b     v6e-8         PREEMPTED               8  3d",
             ),
-            id="80-without-the-tier",
+            id="80-without-tier-and-note",
         ),
         pytest.param(
             40,
             (
-                "NAME                TYPE        STATE",
-                "a-training-…ame-17  v5lite…-16  READY",
-                "dead                v6e-8       PREEMPT…",
+                "NAME             TYPE          STATE",
+                "a-trainin…me-17  v5litepod-16  READY",
+                "dead             v6e-8         PREEMPTED",
             ),
             id="40-name-type-state",
         ),

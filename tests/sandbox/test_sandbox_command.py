@@ -66,6 +66,17 @@ def test_status_shows_nodes_queued_resources_and_faults(embedded: Console, sandb
     }
 
 
+@pytest.mark.parametrize("line", ["list", "down demo --yes", "delete demo --yes", "env demo", "version"])
+def test_json_says_that_it_is_from_the_sandbox(embedded: Console, sandbox: Sandbox, line: str) -> None:
+    sandbox.add_node("demo")
+
+    out, _, code = embedded(*line.split(), "-o", "json")
+
+    found = json.loads(out)
+    assert [one["sandbox"] for one in (found if isinstance(found, list) else [found])] == [True]
+    assert code == 0
+
+
 def test_advance_applies_to_every_command(embedded: Console, sandbox: Sandbox) -> None:
     embedded("create", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
     assert embedded("status", "demo")[0].splitlines()[3] == "state\tCREATING"
@@ -319,13 +330,13 @@ def test_reset_of_a_served_sandbox_keeps_the_server_usable(
         "--skip-check",
         "all",
     )
-    assert tpuctl(*create, **there) == "demo\n"
+    assert tpuctl(*create, **there) == "us-central2-b/demo\n"
 
     tpuctl("sandbox", "reset", "--yes")
 
     assert f"OVERRIDES_TPU={url}/" in tpuctl("sandbox", "env")
     assert tpuctl("list", "-o", "name", **there) == ""
-    assert tpuctl(*create, **there) == tpuctl("list", "--columns", "name", TPUCTL_SANDBOX="1") == "demo\n"
+    assert tpuctl(*create, **there) == tpuctl("list", "-o", "name", TPUCTL_SANDBOX="1") == "us-central2-b/demo\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

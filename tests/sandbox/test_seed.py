@@ -101,6 +101,7 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
         ("nodes:\n- name: a\n  age: soon", "s.yaml line 3: `age`: `soon` is not a duration; " + WRITTEN, None),
         ("nodes:\n- name: a\n  id: 7", "s.yaml line 3: `id` cannot be given: " + OF_ITSELF, None),
         ("nodes: trainer", "s.yaml line 1: `nodes` must be a list", None),
+        ("steps: []", "s.yaml line 1: this is a scenario", "plan it with `tpuctl sandbox scenario s.yaml`"),
         ("nodes: []\nnodes: []", "s.yaml line 2: duplicate key `nodes`", None),
         ("settings:\n  health_lagg: []", "s.yaml line 2: unknown key `health_lagg`", "did you mean `health_lag`?"),
         ("nodes: [", "s.yaml line 2 column 1: not valid YAML: did not find expected node content", None),

@@ -26,6 +26,7 @@ from tpuctl.ssh.control_master import (
     close_masters,
     control_master_options,
     control_socket_folder,
+    has_master,
     is_multiplexing_message,
 )
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
@@ -185,7 +186,10 @@ def kept(tmp_path: Path, short: Path) -> Iterator[Kept]:
 
 @pytest.mark.sshd
 def test_second_command_reuses_connection_until_it_is_closed(kept: Kept) -> None:
+    assert not has_master(kept.connection, kept.folder)
     assert kept.ssh("echo one; echo words >&2; exit 3")[::2] == ("one\n", 3)
+    assert has_master(kept.connection, kept.folder)
+    assert not has_master(replace(kept.connection, login="bob"), kept.folder)
     assert kept.ssh("echo two; echo words >&2; exit 255") == ("two\n", "words\n", 255)
     assert kept.handshakes == 1
     close_masters(kept.other_node, kept.folder)
@@ -196,6 +200,7 @@ def test_second_command_reuses_connection_until_it_is_closed(kept: Kept) -> None
     close_masters(kept.node, kept.folder)
 
     assert kept.sockets() == []
+    assert not has_master(kept.connection, kept.folder)
     assert kept.ssh("echo five") == ("five\n", "", 0)
     assert kept.handshakes == 3
 

@@ -59,6 +59,7 @@ def test_env_of_slice_worker_has_its_number_and_all_addresses(tpuctl: Console, s
             "TPU_WORKER_HOSTNAMES": addresses,
             "TPU_ACCELERATOR_TYPE": "v4-64",
             "TPU_TOPOLOGY": "2x4x4",
+            "sandbox": True,
         },
         JAX,
         0,

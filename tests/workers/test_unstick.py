@@ -123,17 +123,19 @@ def test_unstick_without_confirmation_changes_nothing(
     put(sandbox, acceleratorType="v4-8")
     tpuctl("unstick", "demo")
     machines[0].lock_file.touch()
-    question = "terminate the process on a worker of `demo`, and remove the lock file?"
+    in_use = f"`demo` is in use: process `sleep 60` of {USER} on the TPU, for AGE"
+    question = f"{in_use}; terminate the process on a worker of `demo`, and remove the lock file?"
 
     with running("sleep", "60", path=machines[0].root / "dev" / "accel0") as process:
         shown = tpuctl("unstick", "demo", "--dry-run")
         refused = tpuctl("unstick", "demo")
+        not_idle = tpuctl("unstick", "demo", "--if-idle", "--yes")
         declined = tpuctl("unstick", "demo", terminal=True, stdin="no\n", NO_COLOR="1")
         told = json.loads(tpuctl("unstick", "demo", "-o", "json")[0])
         assert process.poll() is None
 
     assert shown[1:] == ("", 0)
-    assert (ageless(refused[0]), *refused[1:]) == (
+    assert (ageless(refused[0]), re.sub(r"for \d+s", "for AGE", refused[1]), refused[2]) == (
         ageless(shown[0]),
         said(
             f"error: cannot ask for confirmation ({question}): stdin is not a terminal",
@@ -142,7 +144,8 @@ def test_unstick_without_confirmation_changes_nothing(
         2,
     )
     assert declined[0].splitlines()[0].split() == ["WORKER", "PID", "USER", "AGE", "HOLDS", "COMMAND"]
-    assert (f"{question} [y/N]" in declined[1], declined[2]) == (True, 1)
+    assert (f"{question} [y/N]" in re.sub(r"for \d+s", "for AGE", declined[1]), declined[2]) == (True, 1)
+    assert (re.sub(r"for \d+s", "for AGE", not_idle[1]).splitlines()[0], not_idle[2]) == (f"error: {in_use}", 8)
     lock, (holder,) = told["workers"][0].pop("lockFile"), told["workers"][0].pop("holders")
     assert (lock.pop("age") < 60, holder.pop("age") < 60, holder.pop("state")) == (True, True, "S")
     assert lock == {"path": str(machines[0].lock_file), "user": USER}

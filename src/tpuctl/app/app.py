@@ -127,9 +127,10 @@ class App:
     def settings(self) -> Settings:
         """Every setting, with its source. Raises `SettingError` for a file that cannot be parsed."""
         settings = self.settings_with({})
-        # Read now: an unknown choice must fail before a change is made, not after it.
-        for key in ("output", "timestamps"):
+        # Read now: what only the output needs must fail before a change is made, not after it.
+        for key in ("output", "timestamps", "prices"):
             settings.text(key)
+        settings.grants()
         return settings
 
     def settings_with(self, flags: dict[str, Any]) -> Settings:

@@ -72,10 +72,10 @@ class GroupedOption(click.Option):
         super().__init__(*args, **attributes)
         self.group, self.is_shared = group, is_shared
 
-    def promoted(self, text: str) -> GroupedOption:
-        """Return a shared option as one that the help of a command shows, with this text."""
+    def promoted(self, text: str | None) -> GroupedOption:
+        """Return a shared option as one that the help of a command shows, with this text, or its own for None."""
         own = copy(self)
-        own.help, own.is_shared = text, False
+        own.help, own.is_shared = text or self.help, False
         return own
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:

@@ -164,7 +164,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         "-o",
         group=OptionGroup.OUTPUT,
         type=click.Choice(FORMATS),
-        help="Output format. [default: table on a terminal]",
+        help="Output format, see `tpuctl help output`. [default: table]",
     ),
     _shared(
         "--no-header",
@@ -228,12 +228,12 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     The function returns the exit code, or None for 0. With `takes_command` it also gets `remote_command`: the words after
     `--`. The command requires a trusted project file before it runs. Pass `asks_trust=False` only for a command that makes no
     API call and uses no setting of a project file, or that calls `App.require_trust` itself. With `is_short` all its calls to
-    the cloud end within a minute. `shows` has the help texts of shared options that matter most to the command: its help
-    shows them too.
+    the cloud end within a minute. `shows` names the shared options that matter most to the command: its help shows
+    them too, with the text here or, for None, their own.
     """
     patience = CLOUD_CALL_TIMEOUT if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
-    shown: dict[str, str] = attributes.pop("shows", {})
+    shown: dict[str, str | None] = attributes.pop("shows", {})
     takes_command = attributes.pop("takes_command", False)
     asks_trust = attributes.pop("asks_trust", True)
 
@@ -327,7 +327,7 @@ class TableOptions:
         "--sort",
         group=OptionGroup.OUTPUT,
         metavar="NAME,NAME",
-        help="Columns to sort by, such as age; -age for the oldest first. [default: zone and name]",
+        help="Columns to sort by, such as age, or -age for the oldest first. [default: by zone or time]",
     )
 
     def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
@@ -390,6 +390,9 @@ FOREIGN_OPTIONS = {
     "--json": "`-o json`",
     "--filter": "`-o json` and jq",
     "--limit": "`head`",
+    "--sort-by": "`--sort`",
+    "--no-headers": "`--no-header`",
+    "--no-pager": "`PAGER=cat` before the command",
     "--force": "`--yes`",
     "--yes": "not needed: this command never asks",
     "--quiet-confirm": "`--yes`",
@@ -417,6 +420,15 @@ FOREIGN_OPTIONS = {
 }
 
 
+# What selects nodes, as a filter of gcloud does.
+_SELECTING = {
+    "--selector": "`-l KEY=VALUE`",
+    "--state": "`--state READY`",
+    "--older-than": "`--older-than 2d`",
+    "--mine": "`--mine`",
+}
+
+
 @contextmanager
 def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[None]:
     """Replace click's error for an unknown option by one that suggests ours. Other usage errors get the context."""
@@ -437,6 +449,8 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
             hint = "put `--yes` after the command"
         elif near in FOREIGN_OPTIONS and near not in known:
             ours = FOREIGN_OPTIONS[near]
+            if near == "--filter" and "--selector" in known:
+                ours = ", ".join(text for flag, text in _SELECTING.items() if flag in known)
             hint = f"use {ours}" if ours.startswith("`") else ours
         else:
             hint = f"did you mean `{near}`?" if near else f"see `{ctx.command_path} --help`"

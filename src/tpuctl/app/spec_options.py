@@ -16,8 +16,10 @@ import click
 from tpuctl.accelerators import (
     accelerator_type_from_topology,
     accelerator_types_of_size,
+    canonical_type,
     check_accelerator_type,
     find_accelerator_type,
+    find_generation,
 )
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
@@ -281,6 +283,8 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     accelerator_type, topology, default_version = _accelerator(
         wanted, options.topology, skip_validation=skip_validation
     )
+    if accelerator_type != wanted:
+        _note_understood_type(app, wanted, accelerator_type, options.topology)
     version = settings.text("version") or default_version
     if version is None:
         similar = ", ".join(f"`{name}`" for name in accelerator_types_of_size(wanted))
@@ -313,7 +317,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         ),
         tags=check_tags(parse_items(options.tags) or settings.items("tags")),
         metadata=_metadata(app, settings, options),
-        data_disks=tuple(map(_disk, options.data_disk or settings.items("data_disks"))),
+        data_disks=tuple(parse_disk("--data-disk", text) for text in options.data_disk or settings.items("data_disks")),
         shielded_secure_boot=options.shielded_secure_boot or None,
         description=settings.text("description"),
         setup=settings.text("setup"),
@@ -391,12 +395,20 @@ def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
     return {key: _read(app, "--metadata-from-file", path) for key, path in named.items()}
 
 
+def _note_understood_type(app: App, wanted: str, name: str, topology: str | None) -> None:
+    """Say which type a spelling, or a generation and a topology, is."""
+    known = find_accelerator_type(name)
+    chips = f" ({known.chips} chip{'' if known.chips == 1 else 's'})" if known else ""
+    app.terminal.note(f"{wanted}{f' {topology}' if topology else ''} is {name}{chips}")
+
+
 def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) -> tuple[str, str | None, str | None]:
-    """Return the name of the type, the topology if one was given, and the default runtime version if one is known."""
+    """Return the API's name of the type, the topology if one was given, and the default runtime version if one is known."""
     if topology:
-        generation = wanted.rsplit("-", 1)[0] if find_accelerator_type(wanted) else wanted
-        shaped = accelerator_type_from_topology(generation, topology)
-        if wanted not in {generation, shaped.name}:
+        named = find_accelerator_type(canonical_type(wanted))
+        generation = named.generation if named else find_generation(wanted)
+        shaped = accelerator_type_from_topology(generation.name if generation else wanted, topology)
+        if named is not None and named.name != shaped.name:
             raise InvalidInputError(
                 f"type `{wanted}` does not have the topology `{topology}`",
                 hint=f"`{topology}` is `{shaped.name}`; remove one of the options",
@@ -428,13 +440,15 @@ def _read(app: App, flag: str, path: str | Path) -> str:
     return read_user_text(place, limit=METADATA_VALUE_LIMIT, what=f"`{flag} {path}`")
 
 
-def _disk(text: str) -> DataDisk:
-    values = parse_pairs("--data-disk", (text,)) if "=" in text else {"source": text}
+def parse_disk(flag: str, text: str) -> DataDisk:
+    """Parse `DISK`, `DISK,mode=MODE` or `source=DISK[,mode=MODE]`. Raises `InvalidInputError`."""
+    first, _, rest = text.partition(",")
+    values = parse_pairs(flag, (text if "=" in first else f"source={text}",)) if first or rest else {}
     unknown = set(values) - {"source", "mode"}
     mode = _DISK_MODES.get(values.get("mode", "read-write").lower().replace("_", "-"))
     if unknown or mode is None or not values.get("source"):
         raise InvalidInputError(
-            f"`--data-disk {text}` is not a disk",
+            f"`{flag} {text}` is not a disk",
             hint="write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
         )
     return DataDisk(values["source"], mode)

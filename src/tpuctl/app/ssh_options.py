@@ -10,6 +10,7 @@ import pwd
 import shutil
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,6 +153,18 @@ def shared_connection_options(app: App) -> Callable[[Connection], tuple[str, ...
         return lambda _: ()
     folder = control_socket_folder(app.invocation.environ, app.state_folder) if keep else None
     return lambda connection: control_master_options(connection, folder, keep)
+
+
+def present_connection_options(app: App) -> Callable[[Connection], tuple[str, ...] | None]:
+    """Return a function with the ssh options that use the shared connection to a worker; None if there is none.
+
+    For a look at a worker: its own shared connection is no other session there, and it opens none that stays.
+    """
+    from tpuctl.ssh.control_master import control_socket_folder, has_master  # noqa: PLC0415  # as above
+
+    share = shared_connection_options(app)
+    folder = cache(lambda: control_socket_folder(app.invocation.environ, app.state_folder))
+    return lambda connection: options if (options := share(connection)) and has_master(connection, folder()) else None
 
 
 def close_shared_connections(app: App, nodes: Iterable[Node]) -> None:

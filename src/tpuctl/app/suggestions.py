@@ -2,8 +2,7 @@
 
 A harmful word is suggested only for a plain typing error in it: one wrong, missing, extra or exchanged letter, not the first,
 and no shorter word than three letters. A harmless word is also suggested for its beginning. Of these the least harmful one is
-suggested. All suggestions of commands, options and values are
-made here.
+suggested. All suggestions of commands, of options and of their choices are made here.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Harm(IntEnum):
 
 _HARMFUL_WORDS: Final = {
     Harm.CHANGES: (
-        "advance attach-disk create extend fault renew resume retry run scenario scp seed set start stock sync trust unset up "
-        "update watch --exclusive --no-check --no-expiry --race --repair"
+        "advance attach-disk create extend fault renew resume retry run scenario scp seed set start stock sync test trust "
+        "unset up update watch --exclusive --no-check --no-expiry --race --repair"
     ),
-    Harm.STOPS: "kill reboot reset restart stop unstick --detach-disk --fail-fast --signal",
+    Harm.STOPS: "kill maintenance reboot reset restart stop unstick --detach-disk --fail-fast --perform --signal",
     Harm.DESTROYS: (
         "cancel delete down gc recreate rm --all --all-nodes --allow-unreachable --anyway --delete --everyones --force "
         "--force-lease --no-sandbox --partial --prune --quiet-confirm --recreate-deleted --remove --replace --rm "

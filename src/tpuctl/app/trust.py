@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.app import trusted_folder
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command, yes_option
 from tpuctl.config import sources
 from tpuctl.config.settings import SETTINGS, UntrustedFileError
@@ -48,8 +49,8 @@ _EXECUTED_METADATA = frozenset(
 
 @cli_command("trust", without=CLOUD_OPTIONS, asks_trust=False)
 @click.argument("file", required=False, type=click.Path(path_type=Path))
-@click.option("--list", "lists", is_flag=True, help="List trusted files.")
-@click.option("--revoke", is_flag=True, help="Revoke the trust in FILE.")
+@grouped_option("--list", "lists", is_flag=True, help="List trusted files.")
+@grouped_option("--revoke", is_flag=True, help="Revoke the trust in FILE.")
 @yes_option
 def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool) -> None:
     """Show which keys of a project's tpuctl.yaml require trust and what they do, and trust the file if you agree.

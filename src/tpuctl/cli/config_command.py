@@ -14,6 +14,7 @@ import click
 from tpuctl.accelerators import check_accelerator_type
 from tpuctl.app.app import asked_for_json
 from tpuctl.app.hints import may_exist, near_zone
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
@@ -57,7 +58,7 @@ def command() -> None:
 
 @cli_command("show", asks_trust=False, short_help="Show every setting and where its value comes from.")
 @click.argument("key", required=False, shell_complete=_complete_key)
-@click.option("--all", "show_all", is_flag=True, help="Include settings without a value.")
+@grouped_option("--all", "show_all", is_flag=True, help="Include settings without a value.")
 def show(app: App, *, key: str | None, show_all: bool) -> None:
     """Show every setting that has a value, its source, and the identity that makes API calls.
 
@@ -106,7 +107,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
 )
 @click.argument("key", shell_complete=_complete_key)
 @click.argument("value")
-@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
+@grouped_option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
 def set_(app: App, *, key: str, value: str, here: bool) -> None:
     """Set a value in your user file, or with --here in the tpuctl.yaml of this project. Keeps the rest of the file.
 
@@ -134,7 +135,7 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     without=_WITHOUT,
 )
 @click.argument("key", shell_complete=_complete_key)
-@click.option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
+@grouped_option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
 def unset(app: App, *, key: str, here: bool) -> None:
     """Remove a value from your user file, or with --here from the tpuctl.yaml of this project.
 

@@ -57,7 +57,7 @@ sandbox_group = LazyGroup(
 
 
 @cli_command("serve", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
-@click.option(
+@grouped_option(
     "--port", type=click.IntRange(0, 65535), metavar="PORT", default=0, help="Port to listen on. [default: a free one]"
 )
 def sandbox_serve(app: App, *, port: int) -> None:
@@ -119,7 +119,7 @@ _UNUSED_DEFAULT = ("output", *(name for name in CLOUD_OPTIONS if name not in {"p
 
 
 @cli_command("env", without=_UNUSED_DEFAULT)
-@click.option(
+@grouped_option(
     "--port",
     type=click.IntRange(1, 65535),
     metavar="PORT",
@@ -475,15 +475,17 @@ _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
 @cli_command("stock", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("action", type=click.Choice(["set", "clear"]), metavar="[set|clear]", required=False)
 @grouped_option("--zone", group=OptionGroup.SELECTION, metavar="ZONE", help="Zone name or glob. [default: all]")
-@click.option(
+@grouped_option(
     "--type", "accelerator_type", metavar="TYPE", help="Accelerator type or glob, such as 'v6e-*'. [default: all]"
 )
-@click.option(
+@grouped_option(
     "--tier",
     metavar="TIER",
     help="Tier: on-demand, spot, reserved, best-effort or flex-start. [default: all, from one stock]",
 )
-@click.option("--nodes", type=click.IntRange(min=0), metavar="N", help="Number of nodes that fit, used ones included.")
+@grouped_option(
+    "--nodes", type=click.IntRange(min=0), metavar="N", help="Number of nodes that fit, used ones included."
+)
 @grouped_option(
     "--after",
     group=OptionGroup.TIMING,
@@ -598,10 +600,10 @@ _LOG_HEADER = ("TIME", "METHOD", "STATUS", "CLIENT", "PATH")
 
 
 @cli_command("log", asks_trust=False, without=CLOUD_OPTIONS)
-@click.option(
+@grouped_option(
     "--since", type=DurationType(), metavar="TIME", help="Age of the oldest request, in sandbox time. [default: all]"
 )
-@click.option("--follow", "-f", is_flag=True, help="Continue with new requests until Ctrl-C.")
+@grouped_option("--follow", "-f", is_flag=True, help="Continue with new requests until Ctrl-C.")
 def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> None:
     """Show the last requests to the sandbox (about 20 000), with client and response status.
 

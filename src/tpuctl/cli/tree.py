@@ -30,7 +30,8 @@ _SECTIONS = {
         "queue": ("tpuctl.nodes.commands.queue:queue_group", "Show, await and cancel requests that wait for capacity."),
         "extend": ("tpuctl.nodes.commands.extend", "Move or remove the end of the time of nodes."),
         "gc": ("tpuctl.nodes.commands.gc", "Find and delete dead, expired and forgotten nodes and requests."),
-        "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata or description."),
+        "update": ("tpuctl.nodes.commands.update", "Change a node's labels, tags, metadata, disks or addresses."),
+        "maintenance": ("tpuctl.nodes.commands.maintenance", "Show the announced maintenance of a node, or start it."),
     },
     "Workers": {
         "ssh": ("tpuctl.workers.commands.ssh", "Open a shell on a worker, or run a command on it."),
@@ -46,6 +47,10 @@ _SECTIONS = {
             "Configure ssh, rsync and editors to reach workers.",
         ),
         "ssh-key": ("tpuctl.workers.commands.ssh_key", "Show or renew the ssh key that workers accept."),
+        "attributes": (
+            "tpuctl.nodes.commands.guest_attributes",
+            "Show the guest attributes of workers, such as host keys.",
+        ),
     },
     "Jobs on workers": {
         "jobs": ("tpuctl.workers.commands.jobs", "List the jobs of a node and their exit codes."),
@@ -70,7 +75,7 @@ _SECTIONS = {
         "help": ("tpuctl.cli.help_command:help_command", "Explain a topic or a command."),
     },
 }
-_ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh"}
+_ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh", "get-guest-attributes": "attributes"}
 # Commands of other tools, and ours.
 _FOREIGN_COMMANDS = {
     "pause": "stop",

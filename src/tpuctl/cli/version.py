@@ -32,6 +32,5 @@ def command(app: App) -> None:
             value=versions,
             text=lambda terminal: terminal.write(f"tpuctl {__version__}"),
             names=lambda: [__version__],
-            is_marked=False,
         )
     )

@@ -25,7 +25,7 @@ from google.auth import exceptions
 
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE, SCOPES
-from tpuctl.errors import AccessError, CredentialsError
+from tpuctl.errors import SANDBOX_HINT, AccessError, CredentialsError
 from tpuctl.explain.messages import MessageOrigin, classify
 from tpuctl.files import read_regular_file
 
@@ -138,7 +138,7 @@ def _find_credentials(
     except AccessError as error:
         places = f"GOOGLE_APPLICATION_CREDENTIALS, `{adc}`, the metadata server and gcloud"
         hint = f"{_LOGIN}, or set GOOGLE_APPLICATION_CREDENTIALS"
-        hint = f"{error.hint}\n{hint}" if error.hint else hint
+        hint = "\n".join(filter(None, (error.hint, hint, SANDBOX_HINT)))
         message = f"no credentials found in {places}: {error.message}"
         raise CredentialsError(message, hint=hint, error_id=error.error_id) from error
 

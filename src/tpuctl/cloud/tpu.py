@@ -215,9 +215,12 @@ class TpuClient(ApiClient):
         except NotFoundError:
             return None
 
-    def guest_attributes(self, name: NodeName, worker: int | None = None) -> tuple[Mapping[str, str], ...]:
+    def guest_attributes(
+        self, name: NodeName, worker: int | None = None, *, path: str = ""
+    ) -> tuple[Mapping[str, str], ...]:
         """Return the guest attributes of one worker, or of all in their order, as `namespace/key` → value.
 
+        `path` limits them: `NAMESPACE/` or `NAMESPACE/KEY`.
         Empty if no worker published any, or the node is absent: the service answers `{}`, 404 or 400 then.
         """
 
@@ -230,7 +233,8 @@ class TpuClient(ApiClient):
                 for items in workers
             )
 
-        body = {} if worker is None else {"workerIds": [str(worker)]}
+        body: dict[str, Any] = {} if worker is None else {"workerIds": [str(worker)]}
+        body |= {"queryPath": path} if path else {}
         try:
             return self._attempt(self._request("nodes.getGuestAttributes", name=name, body=body), read)
         except (ApiRefusedError, TransportError) as failure:
@@ -350,6 +354,21 @@ class TpuClient(ApiClient):
         """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
         request = self.preview_update(name, changes)
         return self._change_node("update", request, name, lambda node: _has_values(node.raw, changes))
+
+    def perform_maintenance(self, node: Node) -> Operation:
+        """Start the announced maintenance of a node now, through its queued resource if it has one [API v2alpha1 only]."""
+        if node.queued_resource:
+            method, name = "queuedResources.performMaintenanceQueuedResource", node.queued_resource
+            body: dict[str, Any] = {"nodeNames": [node.name.node_id]}
+        else:
+            method, name, body = "nodes.performMaintenance", str(node.name), {}
+        request = self._request(method, version="v2alpha1", name=name, body=body)
+
+        def has_begun(found: Node) -> bool:
+            announced = found.upcoming_maintenance
+            return announced is None or announced.status != "PENDING"
+
+        return self._change_node("maintenance request", request, node.name, has_begun)
 
     def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
         """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""

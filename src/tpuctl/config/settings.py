@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.durations import format_duration, parse_duration
-from tpuctl.errors import SettingError
+from tpuctl.errors import SANDBOX_HINT, SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
 
@@ -587,7 +587,8 @@ class Settings:
             name = f"gcloud configuration `{self.configuration}`" if self.configuration else "gcloud's configuration"
             sources.append(f"{spec.gcloud} of {name}")
         text = f"no {key.replace('_', ' ')} is set; looked at {', '.join(sources)}"
-        return SettingError(text, hint=ways_to_set(spec))
+        also = f"\n{SANDBOX_HINT}" if key == "project" else ""
+        return SettingError(text, hint=ways_to_set(spec) + also)
 
     def _read(self, key: str) -> Any:
         setting, spec = self[key], SETTINGS[key]

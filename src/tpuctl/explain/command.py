@@ -89,7 +89,7 @@ _ALL_TOPICS = ""
     flag_value=_ALL_TOPICS,
     help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
-@click.option(
+@grouped_option(
     "--report",
     metavar="FILE",
     help="File to write: the lines that tpuctl does not know, without secrets, for an issue; - is stdout.",
@@ -470,7 +470,7 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
 def _first_actionable(explanation: Explanation) -> Conclusion:
     for conclusion in explanation.conclusions:
         is_certain = conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None
-        if is_certain and conclusion.sighting.message.action in _COMMANDS and conclusion.recovered is None:
+        if is_certain and conclusion.action in _COMMANDS and conclusion.recovered is None:
             return conclusion
     first = explanation.conclusions[0]
     message = first.sighting.message

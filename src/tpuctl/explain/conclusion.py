@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
-from tpuctl.explain.messages import CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
+from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.unrecognised import describe, guess, kind_by_id
 
 if TYPE_CHECKING:
@@ -32,6 +32,9 @@ _MAX_GAP_LINES = 50_000
 # A cause may be logged after its symptoms: other workers log sooner, and a program logs last what ended it.
 _MAX_DELAY = timedelta(minutes=2)
 
+# What others see of a failure, and what is still tried, is over if the program ended well; a cause has been worth to know.
+_OVER_AT_THE_END = frozenset({MessageRole.SYMPTOM, MessageRole.PROGRESS})
+
 _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
     CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
@@ -45,6 +48,7 @@ _UNEXPLAINED_REASONS = {
 _QUOTED_REASON = "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
 _GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
+_DESTRUCTIVE = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS})
 _NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
 
@@ -73,6 +77,12 @@ class Conclusion:
     def id(self) -> str:
         """The id of the message."""
         return self.sighting.message.id
+
+    @property
+    def action(self) -> Action:
+        """The kind of remedy. What restarts, recreates or kills needs certainty: otherwise there is none."""
+        action = self.sighting.message.action
+        return Action.NONE if action in _DESTRUCTIVE and self.confidence is not Confidence.HIGH else action
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +201,13 @@ def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}
 
 
 def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, str]) -> Explanation:
-    if scan.is_binary or any(not _is_open_wrapper(one) for one in explanation.conclusions):
+    if scan.is_binary or scan.success or any(not _is_open_wrapper(one) for one in explanation.conclusions):
         return explanation
     # The line of a wrapper may hold the reason, too.
     known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
     recognised = {(place.source, place.line) for one in known_lines for place in (one.first, one.last)}
-    guessed = guess((one for one in scan.suspects if (one.place.source, one.place.line) not in recognised), scan.lines)
+    unknown = [one for one in scan.suspects if (one.place.source, one.place.line) not in recognised]
+    guessed = guess(unknown, scan.lines)
     if guessed is None:
         return explanation
     conclusion = replace(_conclusion(guessed, Confidence.LOW, known, _GUESSED_REASON), meaning=describe(guessed))
@@ -228,6 +239,8 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
         elif recovered and one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
+        elif scan.success and one.message.role in _OVER_AT_THE_END and is_before(one.last, scan.success):
+            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), scan.success))
         else:
             conclusions.append(_conclude_failure(one, timeline, recovered, known))
     is_explained = any(one.confidence is not Confidence.LOW for one in conclusions)
@@ -354,6 +367,8 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
         tuple(suspects[:_SUSPICIOUS_SHOWN]),
         sum(scan.lines for scan in logs.values()),
         sum(scan.size for scan in logs.values()),
+        # Of several logs one may tell of the failure that another did not survive.
+        success=None,
         is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
     )
 

@@ -59,7 +59,7 @@ def explanation_rows(explanation: Explanation) -> Iterator[tuple[Cell, ...]]:
     for one in explanation.conclusions:
         first, message = one.sighting.first, one.sighting.message
         words = (
-            *(one.id, message.action, message.where, one.confidence, one.symptom_of or "", first.line or ""),
+            *(one.id, one.action, message.where, one.confidence, one.symptom_of or "", first.line or ""),
             *(one.sighting.count, first_failed_worker(one) or "", one.meaning, "; ".join(one.remedy)),
         )
         yield tuple(Cell(str(word)) for word in words)
@@ -206,7 +206,7 @@ def _verdict_to_json(conclusion: Conclusion) -> dict[str, Any]:
             ]
     return {
         "id": conclusion.id,
-        "action": str(message.action),
+        "action": str(conclusion.action),
         "where": str(message.where),
         "confidence": str(conclusion.confidence),
         "symptom_of": conclusion.symptom_of,

@@ -617,6 +617,7 @@ class ScanResult:
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text
+    success: LogPlace | None = None  # near the end, where the log says that the program ended well
 
 
 # Characters. A longer text is searched in parts of this size that overlap.

@@ -481,7 +481,12 @@ _SCORES = (
         ),
         7,
     ),
-    (re.compile(r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |\bSIGKILL\b|\bKilled$"), 6),
+    (
+        re.compile(
+            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |\bError code \d|\bSIGKILL\b|\bKilled$"
+        ),
+        6,
+    ),
     (re.compile(r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b"), 5),
     (re.compile(r"(?i)\bexit(?:ed)?(?: with)?(?: code| status)?:? ?(?:[1-9]\d{0,3})\b"), 5),
     (
@@ -590,6 +595,18 @@ def error_score(line: str) -> int:
     return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
 
 
+# The lines at the end of a log that tell how the program ended, and words by which they do.
+_LAST_LINES = 8
+_SURE_SCORE = 6
+_SUCCESS = re.compile(
+    r"(?i)\b(?:training|job|run|task|test|upload|download|experiment|evaluation|benchmark|export|build|program|script|"
+    r"workload|all \w{1,20})(?: \w{1,20}){0,2} (?:is |has |was )?(?:finished|completed?|succeeded|successful|done|passed)\b|"
+    r"\b(?:finished|completed|succeeded|done|exited) (?:successfully|with (?:exit )?(?:code|status):? (?:0\b|completed))|"
+    r"\bexit (?:code|status):? 0\b|\bSUCCEEDED\b|\bsuccessfully (?:finished|completed|saved|uploaded|trained)|"
+    r"^(?:OK|PASS(?:ED)?|done|finished|success)[.!]?$"
+)
+_NO_SUCCESS = re.compile(r"(?i)\b(?:not|never|before|until|without|fail\w{0,3}|0 of|unsuccessful)\b")
+
 # Bytes of a log that wait for the next block: of one worker, and of all together.
 _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
@@ -614,11 +631,14 @@ class LogScanner:
     # Of each worker: up to where the waiting lines were searched: line, column.
     _searched_until: dict[str | None, tuple[int, int]] = field(default_factory=dict)
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
+    _last_lines: LogLines = field(default_factory=LogLines)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._quotes.read(lines, self._first + len(self._pending))
+        if len(lines):
+            self._last_lines = (self._last_lines.since(-_LAST_LINES) + lines.since(-_LAST_LINES)).since(-_LAST_LINES)
         block = self._pending + lines if len(self._pending) else lines
         streams = split_by_worker(block)
         literals = self._literals_in(streams, block)
@@ -639,6 +659,23 @@ class LogScanner:
         self._pending, self._first = block.since(boundary - self._start), self._first + boundary - self._start
         self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
         self._quotes.forget(self._first)
+
+    def success(self) -> LogPlace | None:
+        """Return where one of the last lines says that the program ended well, None if none does or an error follows.
+
+        None also if several workers write: one may end well although another failed.
+        """
+        streams = split_by_worker(self._last_lines)
+        if len(streams) > 1:
+            return None
+        places = [stream.row(index).place(0, worker=stream.worker) for stream in streams for index in stream.indices]
+        for place in reversed(places):
+            text = place.text[:_MAX_SCORED_LENGTH]
+            if error_score(text) >= _SURE_SCORE:
+                break
+            if _SUCCESS.search(text) and not _NO_SUCCESS.search(text):
+                return place
+        return None
 
     def _literals_in(self, streams: Sequence[LogStream], block: LogLines) -> frozenset[bytes]:
         """Return the literals of messages in a block. Keep lines that look like an error."""
@@ -729,7 +766,12 @@ class LogReader:
         sightings = [counter.sighting() for counter in scanner.counters.values()]
         sightings.sort(key=lambda sighting: sighting.first.line)
         return ScanResult(
-            tuple(sightings), scanner.suspects.suspects, splitter.lines, splitter.size, splitter.is_binary
+            tuple(sightings),
+            scanner.suspects.suspects,
+            splitter.lines,
+            splitter.size,
+            splitter.is_binary,
+            scanner.success(),
         )
 
 

@@ -15,7 +15,7 @@ from tpuctl.explain.messages import Action, MatchedBy, Message, MessageOrigin, M
 from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from tpuctl.explain.log_lines import Suspect
 
@@ -42,10 +42,17 @@ _OF_THIS_LOG = re.compile(
     r"\bprojects/\S{1,200}|'[^']{0,200}'|\"[^\"]{0,200}\"|`[^`]{0,200}`|\b0x[0-9a-fA-F]{1,16}\b|\b[0-9a-f]{8,64}\b|"
     r"\b[\w-]{0,60}\d[\w.:-]{0,60}\b"
 )
+_EXCEPTION, _CONNECTION, _NOT_FOUND = "unrecognised-exception", "unrecognised-connection", "unrecognised-not-found"
+# Errors that Python raises for a mistake in a program, whatever words follow.
+_PROGRAMMING_ERROR = re.compile(
+    r"(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)Error\b(?::|$)"
+)
+_TRIED_AGAIN = re.compile(r"(?i)\bretry|\battempt \d|\btry(?:ing)? again|\breconnect")
 # Lines that are no failure of this program.
 _UNTELLING = re.compile(
     # Of a lower level.
     r"^[IW]\d{4} |^\[?(?:INFO|DEBUG|NOTICE|WARN(?:ING)?)\b|\b(?:WARNING|INFO|DEBUG)[: ]"
+    r"|\b\w{0,40}Warning: |^(?:rm|mkdir|cp|mv|kill|pkill|killall): "
     # Source code and tables.
     r"|^(?:#|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
     r"|^[^ ]{1,80}(?:,[^ ,]{0,80}){4}"
@@ -82,31 +89,43 @@ def kind_by_id(id_: str) -> Message | None:
     return next((kind for kind in unrecognised_kinds() if kind.id == id_), None)
 
 
-def guess(suspects: Iterable[Suspect], lines: int) -> Sighting | None:
-    """Return what the most telling line is about, None if no line is telling. `lines`: number of lines of the log."""
-    general: Sighting | None = None
+def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
+    """Return what the most telling line is about, None if no line is telling. `lines`: number of lines of the log.
+
+    A line that only says that the program ended gives way to one that says why; what was not found, to a connection that was
+    tried again and again.
+    """
+    found: Sighting | None = None
     for suspect in suspects:
         text = suspect.place.text[:_MAX_SEARCHED]
-        if (
-            suspect.score < _LEAST_SCORE
-            or _UNTELLING.search(text)
-            or any(_compiled(known.match).search(text) for known in _harmless_messages())
-        ):
+        if suspect.score < _LEAST_SCORE or _is_untelling(text):
             continue
-        for kind in unrecognised_kinds():
-            if not _compiled(kind.match).search(text):
-                continue
-            is_general = kind is unrecognised_kinds()[-1]
-            if is_general and suspect.score < _SURE_SCORE:
-                break
-            sighting = Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
-            if not is_general:
-                return sighting
-            # An exception that the program survived is no reason to speak.
-            if lines - suspect.place.line <= _LAST_WORDS:
-                general = sighting
+        kind = _kind_of(text)
+        if kind is None:
+            continue
+        is_end = kind.id == _EXCEPTION
+        # An exception that the program survived is no reason to speak.
+        if is_end and (suspect.score < _SURE_SCORE or lines - suspect.place.line > _LAST_WORDS):
+            continue
+        sighting = Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
+        if not is_end or _PROGRAMMING_ERROR.match(text):
+            found = sighting
             break
-    return general
+        found = found or sighting
+    if found is not None and found.message.id in {_EXCEPTION, _NOT_FOUND}:
+        for suspect in suspects:
+            text = suspect.place.text[:_MAX_SEARCHED]
+            kind = _kind_of(text) if _TRIED_AGAIN.search(text) else None
+            if kind is not None and kind.id == _CONNECTION:
+                return Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
+    return found
+
+
+def _kind_of(text: str) -> Message | None:
+    kinds = unrecognised_kinds()
+    if _PROGRAMMING_ERROR.match(text):
+        return kinds[-1]
+    return next((kind for kind in kinds if _compiled(kind.match).search(text)), None)
 
 
 def _is_untelling(text: str) -> bool:

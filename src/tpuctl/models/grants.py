@@ -10,7 +10,13 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import find_accelerator_type, load_accelerators, parse_accelerator_type
+from tpuctl.accelerators import (
+    check_accelerator_type,
+    find_accelerator_type,
+    find_generation,
+    load_accelerators,
+    parse_accelerator_type,
+)
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
 from tpuctl.names import check_zone, closest_match
@@ -101,17 +107,11 @@ def capacity_pool(tier: Tier | None) -> Tier:
     return Tier.SPOT if tier is Tier.PREEMPTIBLE else tier or Tier.ON_DEMAND
 
 
-def find_generation(text: str) -> Generation | None:
-    """Return the generation of a name such as `v4`, `v5e` or `v5litepod`; None if unknown."""
-    table = load_accelerators()
-    return table.generations.get(text.lower()) or table.by_prefix(text.lower())
-
-
 def _parse_type(text: str) -> str:
     if generation := find_generation(text):
         return generation.name
     try:
-        return parse_accelerator_type(text).name
+        return parse_accelerator_type(check_accelerator_type(text)).name
     except InvalidInputError as error:
         known = ", ".join(load_accelerators().generations)
         hint = (

@@ -116,7 +116,8 @@ class Maintenance:
     status: str
     start: datetime | None
     end: datetime | None
-    can_reschedule: bool
+    can_reschedule: bool  # the user may start it earlier
+    latest_start: datetime | None = None
 
 
 @dataclass(frozen=True)
@@ -274,6 +275,7 @@ class Node:
             parse_timestamp(data.get("windowStartTime")),
             parse_timestamp(data.get("windowEndTime")),
             bool(data.get("canReschedule")),
+            parse_timestamp(data.get("latestWindowStartTime")),
         )
 
     def why_not_stoppable(self) -> str | None:

@@ -221,7 +221,7 @@ def reset_nodes(
     context: ActionContext,
     resets: Sequence[NodeReset],
     *,
-    recheck: Callable[[Node], None] = lambda _: None,
+    recheck: Callable[[Node], object] = lambda _: None,
     force_lease: bool = False,
 ) -> list[NodeResult | TpuctlError]:
     """Reboot, restart or recreate nodes, and wait until they are usable again. Return the results in order.

@@ -120,6 +120,13 @@ class ResourceGroup:
         return self.nodes[0].name.node_id
 
     @property
+    def is_being_deleted(self) -> bool:
+        """Whether its queued resource, or each of its nodes, is DELETING."""
+        if self.request is not None and self.request.state is QueuedState.DELETING:
+            return True
+        return bool(self.nodes) and all(node.state is NodeState.DELETING for node in self.nodes)
+
+    @property
     def names(self) -> tuple[NodeName, ...]:
         """The names of its nodes, whether they exist or not: each may have a lease."""
         requested = self.request.full_names(self.project) if self.request else ()
@@ -248,9 +255,7 @@ def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, 
     """Return the item of one group; None if no rule applies to it, or its labels are not those of the rules."""
     if not all(condition.holds(node.labels) for node in group.described for condition in rules.labels):
         return None
-    if group.request is not None and group.request.state is QueuedState.DELETING:
-        return None
-    if group.nodes and all(node.state is NodeState.DELETING for node in group.nodes):
+    if group.is_being_deleted:
         return None
     per_hour = _hourly_cost(group, facts)
     age = None if group.created is None else max(now - group.created, timedelta())

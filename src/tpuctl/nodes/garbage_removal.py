@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState, QueuedState
+from tpuctl.models.node import NodeState
 from tpuctl.models.operation import Operation
 from tpuctl.names import NodeName
 from tpuctl.nodes.actuator import RequestedChange
@@ -200,8 +200,7 @@ class GarbageRemover:
         """Raise `_NotDeletedError` unless the group is as it was, and the same rule applies to it."""
         if group is None:
             raise _NotDeletedError(RemovalOutcome.GONE, "another client deleted it")
-        is_ending = group.request is not None and group.request.state is QueuedState.DELETING
-        if is_ending or (group.nodes and all(node.state is NodeState.DELETING for node in group.nodes)):
+        if group.is_being_deleted:
             raise _NotDeletedError(RemovalOutcome.GONE, "another client is deleting it")
         if group.identity != item.group.identity:
             raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {group.state} now")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 GARBAGE_COLUMNS = (
     Column("name", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("type", Kind.TYPE),
     Column("tier", Kind.WORD),
     Column("state", Kind.STATE),

@@ -27,7 +27,7 @@ from tpuctl.nodes.journal_entries import (
     decode_entries,
     encode_entry,
     entries_of_type,
-    had_no_capacity,
+    has_failed_creation,
     has_lost_race,
     merge_journals,
     shorten_journal,
@@ -131,7 +131,7 @@ class Journal:
         return self._store.names()
 
     def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
-        """Return the names of one node in several zones without the zones that lost a race for it, or had no capacity.
+        """Return the names of a node in several zones without the zones that lost a race, or where its creation failed.
 
         All of them if it is in none of these zones.
         """
@@ -140,7 +140,7 @@ class Journal:
         kept = []
         for name in names:
             entries = self.entries(name, rotated=False)
-            if not has_lost_race(entries, name.zone) and not had_no_capacity(entries):
+            if not has_lost_race(entries, name.zone) and not has_failed_creation(entries):
                 kept.append(name)
         return kept or list(names)
 

@@ -181,23 +181,21 @@ def has_lost_race(entries: JournalEntries, zone: str) -> bool:
     return has_lost
 
 
-def had_no_capacity(entries: JournalEntries) -> bool:
-    """Return whether the last creation found no capacity or quota, and left no node."""
-    found_none = is_there = is_deleted = False
+def has_failed_creation(entries: JournalEntries) -> bool:
+    """Return whether the last attempt to create the node failed, for lack of capacity say, and left no node."""
+    has_failed = is_there = is_deleted = False
     for entry in entries:
         match entry.get("event"):
             case "create":
-                found_none = is_there = is_deleted = False
+                has_failed = is_there = is_deleted = False
             case "delete":
                 is_deleted = True
             case "state":
                 is_there = entry.get("state") is not None
             case "gave-up":
                 # A request that waits at the deadline is not deleted, and may still get a node.
-                found_none = entry.get("error") in {"no_capacity", "quota"} or (
-                    is_deleted and entry.get("error") == "timed_out"
-                )
-    return found_none and not is_there
+                has_failed = is_deleted or entry.get("error") != "timed_out"
+    return has_failed and not is_there
 
 
 def may_have_node(entries: JournalEntries, zone: str) -> bool:

@@ -44,14 +44,16 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
+from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
+from tpuctl.names import NodeName
 from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.storage import StorageClient
-    from tpuctl.names import BucketPath, NodeName
+    from tpuctl.names import BucketPath
     from tpuctl.nodes.actuator import ActionContext
 
 _ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
@@ -209,6 +211,7 @@ def may_take(standing: LeaseStanding, purpose: str, *, force_lease: bool) -> boo
     return is_open or is_revived or (force_lease and standing is not LeaseStanding.ACTING)
 
 
+_READS_AT_ONCE = 16
 # Attempts to write a record against simultaneous writers.
 _ATTEMPTS = 5
 # In real time: the run may have been interrupted, and the user waits for it to end.
@@ -232,6 +235,9 @@ class LeaseStore(Protocol):
 
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove version `expected`. Raises `PreconditionFailedError` if another is there; none is fine."""
+
+    def names(self, project: str) -> Collection[NodeName]:
+        """Return the nodes of a project that have a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +266,13 @@ class LeaseKeeper:
         found = self._store.read(name)
         standing = judge_lease(found, self._identity.owner)
         return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else found
+
+    def holders(self, names: Collection[NodeName]) -> dict[NodeName, Lease]:
+        """Return the leases of these nodes that other processes hold now. Asks the store once, and for each record."""
+        recorded = {name for project in {name.project for name in names} for name in self._store.names(project)}
+        found = fan_out(self.holder, [name for name in names if name in recorded], limit=_READS_AT_ONCE)
+        leases = {one.item: one.get() for one in found}
+        return {name: lease for name, lease in leases.items() if lease and not lease.record.ended}
 
     def acquire(
         self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
@@ -462,6 +475,12 @@ class LocalLeaseStore:
                 self._expect(file, expected)
                 file.unlink()
 
+    def names(self, project: str) -> Collection[NodeName]:
+        """Return the nodes of a project that have a record."""
+        files = (self._folder / project).glob("*/*.json")
+        with self._explained():
+            return [NodeName(project, file.parent.name, file.stem) for file in files]
+
     def close(self) -> None:
         """Mark this process as dead in all its records."""
         for owner, descriptor in self._alive.items():
@@ -564,6 +583,13 @@ class BucketLeaseStore:
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `LeaseStore`."""
         self._objects.delete(self._path.bucket, self._object(name), generation=int(expected))
+
+    def names(self, project: str) -> Collection[NodeName]:
+        """Return the nodes of a project that have a record."""
+        prefix = self._path.object_name(f"{project}/")
+        found = self._objects.list(self._path.bucket, prefix)
+        parts = [name.removeprefix(prefix).removesuffix(".json").split("/") for name in found]
+        return [NodeName(project, *each) for each in parts if len(each) == 2]
 
     def _object(self, name: NodeName) -> str:
         return self._path.object_name(f"{name.project}/{name.zone}/{name.node_id}.json")

@@ -212,7 +212,9 @@ def gcloud_commands(
         case Verb.REBOOT:
             return (_shell_join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
         case Verb.UPDATE:
-            return (_shell_join((*base, "update", *where, *_update_flags(changes, present))),)
+            # gcloud changes one disk at a time.
+            updates = [_update_flags(changes, present), *([flag] for flag in _disk_flags(changes, present))]
+            return tuple(_shell_join((*base, "update", *where, *each)) for each in updates if each)
         case Verb.WAIT:
             return ()
 
@@ -312,7 +314,23 @@ def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> lis
         flags += [f"--remove-tags={','.join(tag for tag in old if tag not in new)}"] if set(old) - set(new) else []
     if "description" in changes:
         flags.append(f"--description={changes['description']}")
+    if "networkConfig" in changes:
+        flags.append("--no-internal-ips" if changes["networkConfig"]["enableExternalIps"] else "--internal-ips")
     return flags
+
+
+def _disk_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
+    if "dataDisks" not in changes:
+        return []
+    old, new = present.get("dataDisks") or [], changes["dataDisks"]
+    return [
+        *(f"--detach-disk={disk['sourceDisk']}" for disk in old if disk not in new),
+        *(
+            f"--attach-disk=source={disk['sourceDisk']},mode={disk['mode'].lower().replace('_', '-')}"
+            for disk in new
+            if disk not in old
+        ),
+    ]
 
 
 def _gcloud_pairs(values: Any) -> str:  # a mapping of strings

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
 QUEUE_COLUMNS = (
     Column("name", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("type", Kind.TYPE),
     Column("tier", Kind.WORD),
     Column("state", Kind.STATE),

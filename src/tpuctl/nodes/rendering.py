@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
 NODE_COLUMNS = (
     Column("name", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("type", Kind.TYPE),
     Column("state", Kind.STATE),
-    Column("health", Kind.WORD),
+    Column("health", Kind.HEALTH),
     Column("chips", Kind.NUMBER),
     Column("age", Kind.TIME),
     Column("tier", Kind.WORD),
@@ -45,6 +45,7 @@ NODE_COLUMNS = (
     Column("version", is_wide=True),
     Column("expires", Kind.TIME, is_wide=True),
     Column("labels", Kind.TEXT, is_wide=True),
+    Column("lease", Kind.TEXT, "HELD BY", is_wide=True),
     Column("note", Kind.TEXT),
 )
 
@@ -59,16 +60,25 @@ _NODE_STATE_STYLES = {
 
 
 def node_rows(
-    nodes: Sequence[Node], now: datetime, rates: Sequence[NodeRate] = (), *, is_wide: bool = True
+    nodes: Sequence[Node],
+    now: datetime,
+    rates: Sequence[NodeRate] = (),
+    *,
+    holders: Mapping[NodeName, str] | None = None,
+    is_wide: bool = True,
 ) -> list[tuple[Cell, ...]]:
     """Return one row for each node.
 
-    `rates` are those of the same nodes; without them the prices are empty. Without `is_wide` so are all wide columns.
+    `rates` are those of the same nodes; without them the prices are empty. `holders` are the runs of tpuctl that hold leases.
+    Without `is_wide` all wide columns are empty.
     """
     wide = [_NO_WIDE_CELLS] * len(nodes)
     if is_wide:
-        prices = [dollars_cell(rate.per_hour) for rate in rates] or [_NO_CELL] * len(nodes)
-        wide = [_wide_cells(node, now, price) for node, price in zip(nodes, prices, strict=True)]
+        prices = [dollars_cell(cost.per_hour) for cost in rates] or [_NO_CELL] * len(nodes)
+        held = holders or {}
+        wide = [
+            _wide_cells(node, now, price, held.get(node.name, "")) for node, price in zip(nodes, prices, strict=True)
+        ]
     return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]
 
 
@@ -96,7 +106,7 @@ def _note_cell(node: Node, now: datetime) -> Cell:
     return Cell(note, node_note(node, None) if has_time else note, style="yellow")
 
 
-def _wide_cells(node: Node, now: datetime, price: Cell) -> tuple[Cell, ...]:
+def _wide_cells(node: Node, now: datetime, price: Cell, holder: str) -> tuple[Cell, ...]:
     expires = node.expires
     return (
         Cell(str(node.workers)),
@@ -105,6 +115,7 @@ def _wide_cells(node: Node, now: datetime, price: Cell) -> tuple[Cell, ...]:
         Cell(node.runtime_version),
         Cell(format_duration(expires - now), format_timestamp(expires)) if expires else _NO_CELL,
         Cell(label_words(node.labels)),
+        Cell(holder),
     )
 
 
@@ -250,6 +261,8 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {workers}", ""
     yield "version", node.runtime_version, ""
     yield "tier", str(node.tier), ""
+    if node.owner:
+        yield "owner", node.owner, ""
     if node.created:
         yield "created", f"{format_timestamp(node.created)} ({format_duration(now - node.created)} ago)", ""
     if node.expires:
@@ -267,6 +280,10 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
         yield "labels", ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items())), ""
     if node.raw.get("tags"):
         yield "tags", ", ".join(node.raw["tags"]), ""
+    if disks := node.raw.get("dataDisks"):
+        modes = {"READ_ONLY": " (read-only)"}
+        text = ", ".join(f"{last_segment(disk['sourceDisk'])}{modes.get(disk.get('mode'), '')}" for disk in disks)
+        yield "data disks", text, ""
     if node.raw.get("description"):
         yield "description", node.raw["description"], ""
     if text := node_note(node, now, has_expiry=node.expires is None):
@@ -373,7 +390,7 @@ def expiry_view(app: App, nodes: Sequence[Node], *, is_list: bool) -> View:
             )
             for node in nodes
         ]
-        terminal.table((Column("name", Kind.NAME), Column("zone"), Column("expires", Kind.TIME)), rows)
+        terminal.table((Column("name", Kind.NAME), Column("zone", Kind.ZONE), Column("expires", Kind.TIME)), rows)
 
     return replace(nodes_view(app, nodes, is_list=is_list), text=show)
 
@@ -427,5 +444,4 @@ def deleted_view(node_ids: Sequence[str]) -> View:
         value=lambda: [{"nodeId": node_id, "state": None} for node_id in node_ids],
         names=lambda: node_ids,
         text=lambda terminal: None if terminal.is_interactive else terminal.names(node_ids),
-        is_marked=False,
     )

@@ -33,7 +33,7 @@ from tpuctl.ssh.connection import (
     run_ssh_command,
     save_host_keys,
 )
-from tpuctl.ssh.keys import ensure_key, metadata_key_line
+from tpuctl.ssh.keys import default_key_path, ensure_key, metadata_key_line
 from tpuctl.ssh.routes import Route, Router, resolve_network
 
 if TYPE_CHECKING:
@@ -109,6 +109,16 @@ class SshWorkers:
             self._key = ensure_key(self.home, key=self.key_file, login=self.login)
         return self._key
 
+    @property
+    def has_key(self) -> bool:
+        """Whether there is a key to log in with, so that none has to be made."""
+        return self._unmade_key.exists()
+
+    @property
+    def _unmade_key(self) -> Path:
+        """The path of the key, which may not exist."""
+        return self.key_file or default_key_path(self.home)
+
     def key_entry(self, node: Node | None = None) -> str | None:
         """Return our line for the `ssh-keys` metadata; None without ssh, or if the node already accepts our key.
 
@@ -150,7 +160,7 @@ class SshWorkers:
             address=(endpoint.external if way is Route.EXTERNAL else endpoint.internal) or endpoint.address or "",
             host_alias=alias,
             known_hosts=(self.known_hosts, folder / "google_compute_known_hosts"),
-            identity=self.key().path if makes_key else self.key_file or folder / "google_compute_engine",
+            identity=self.key().path if makes_key else self._unmade_key,
             proxy_command=self.proxy_command(node, worker) or tunnel,
             host_keys=self._host_keys.get(alias, ()),
         )

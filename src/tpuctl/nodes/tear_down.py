@@ -18,7 +18,7 @@ from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actuator import NoLongerSelectedError, RequestedChange, check_same_node
+from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import expiry_note, is_expired
@@ -267,13 +267,15 @@ def tear_down(
             RequestRemoval(context, target.name, request, until=until) for request in target.requests
         ]
         results[target.deleted] = NodeResult(None)
+        is_meant = False
         try:
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
                 recheck(target)
+                is_meant = True
                 pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
         except TpuctlError as error:
             results[target.deleted] = error
-            if isinstance(error, NoLongerSelectedError):
+            if not is_meant:
                 continue
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
         if target.race is not None:

@@ -30,31 +30,47 @@ class Kind(Enum):
 
     TEXT = "text"  # sentences, commands
     WORD = "word"  # tier, health
-    VALUE = "value"  # a zone, a version, a path
+    VALUE = "value"  # a version, a path, an owner
+    ZONE = "zone"
     TIME = "time"  # an age, a duration, a moment
     NUMBER = "number"  # right-aligned
     TYPE = "type"
     STATE = "state"
+    HEALTH = "health"
     NAME = "name"
 
 
 # The least width of a column that may be shortened.
-_LEAST = {Kind.TEXT: 12, Kind.WORD: 7, Kind.VALUE: 8, Kind.TYPE: 10, Kind.STATE: 8, Kind.NAME: 10}
+_LEAST = {
+    Kind.TEXT: 12,
+    Kind.WORD: 7,
+    Kind.VALUE: 8,
+    Kind.HEALTH: 7,
+    Kind.NAME: 10,
+    # `us-central1-a`, `v5litepod-256`, `TERMINATED`: less important columns are left out before these are cut.
+    Kind.ZONE: 13,
+    Kind.TYPE: 13,
+    Kind.STATE: 10,
+}
 # These become narrower in turn, of several the widest first, down to a width: a single long name or state must not shorten
 # everything else.
 _NARROWED = (
     ({Kind.TEXT}, 24),
     ({Kind.NAME}, 24),
-    ({Kind.STATE}, 12),
+    ({Kind.STATE, Kind.HEALTH}, 12),
     ({Kind.WORD, Kind.VALUE}, 10),
     ({Kind.TEXT}, _LEAST[Kind.TEXT]),
     ({Kind.WORD, Kind.VALUE}, 0),
-    ({Kind.TYPE, Kind.STATE}, 0),
+    ({Kind.TYPE, Kind.STATE, Kind.HEALTH}, 0),
+    ({Kind.ZONE}, 0),
     ({Kind.NAME}, 0),
 )
-_LEFT_OUT_FIRST = (Kind.WORD, Kind.TEXT, Kind.TIME, Kind.NUMBER, Kind.VALUE, Kind.TYPE, Kind.STATE, Kind.NAME)
-# Of these the end is kept too: a part of the width, as `long-na…-17`; of zones half of it: `us-…l2-b`.
-_KEPT_END = {Kind.NAME: 3, Kind.TYPE: 3, Kind.VALUE: 2}
+_LEFT_OUT_FIRST = (
+    *(Kind.WORD, Kind.TEXT, Kind.VALUE, Kind.HEALTH, Kind.TIME, Kind.NUMBER),
+    *(Kind.ZONE, Kind.TYPE, Kind.STATE, Kind.NAME),
+)
+# Of these the end is kept too: a part of the width, as `long-na…-17`; of zones half of it: `asia-n…ast1-b`.
+_KEPT_END = {Kind.NAME: 3, Kind.TYPE: 3, Kind.VALUE: 2, Kind.ZONE: 2}
 
 
 @dataclass(frozen=True, slots=True)

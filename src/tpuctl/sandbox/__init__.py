@@ -8,7 +8,10 @@ its rules from observations of the real service. A fact without a source is mark
   the same process, `http_server` on a loopback port. The request is matched with its API method and checked
   (`discovery`), a fault may intercept it (`faults`), `service.check_admission` rejects calls to unusable projects, and the
   handler of the method, marked with `@answers`, returns the response. Start reading there, then `tpu_nodes`.
-- The kinds of Compute Engine share their handlers (`compute_engine._KINDS`); each other API has a module of its own.
+- The resources of all other APIs are JSON in one store, `state_session.ResourceStore`. The kinds of Compute Engine share their
+  handlers (`compute_engine._KINDS`). Each other API has a module with the behaviour that differs: permissions and errors,
+  IAM policies with conditions and etags, billing, quotas by metric, effective policies, preconditions and generations of
+  objects. Their plain reads and deletions are 13 handlers of 70 lines: a shared one would not be shorter.
 - `state` is a SQLite file that any number of processes share, with the sandbox's clock. A handler works in one transaction,
   a `state_session.StateSession`, at one time; an `ApiError` rolls it back.
 - No process runs between two requests. A record has a timeline of past and planned phases (`lifecycle`), and its state

@@ -148,6 +148,32 @@ _REASONS = {
 }
 
 
+# Source of the texts: answers of Google's APIs that users have published.
+_STATUSES = {
+    400: ("INVALID_ARGUMENT", "Request contains an invalid argument."),
+    403: ("PERMISSION_DENIED", "The caller does not have permission"),
+    404: ("NOT_FOUND", "Requested entity was not found."),
+    409: ("ABORTED", "The operation was aborted."),
+    429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
+    500: ("INTERNAL", "Internal error encountered."),
+    501: ("UNIMPLEMENTED", "Operation is not implemented, or supported, or enabled."),
+    503: ("UNAVAILABLE", "The service is currently unavailable."),
+    504: ("DEADLINE_EXCEEDED", "Deadline expired before operation could complete."),
+}
+
+
+def error_of(status: int, message: str = "") -> ApiError:
+    """Return the error that Google's APIs send with a status; the default message is their general one."""
+    if status == 401:
+        message = (
+            "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
+            "authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
+        )
+        return ApiError(401, "UNAUTHENTICATED", message, error_info("ACCESS_TOKEN_EXPIRED"))
+    name, general = _STATUSES.get(status) or _STATUSES[500 if status >= 500 else 400]
+    return ApiError(status, name, message or general)
+
+
 def bad_request(text: str) -> ApiError:
     """Return the error for a rejected request (observed: skypilot source)."""
     return ApiError(400, "INVALID_ARGUMENT", f"Cloud TPU received a bad request. {text} {error_id(text)}")

@@ -18,9 +18,9 @@ from socketserver import TCPServer
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from tpuctl.sandbox.api_calls import ApiError, DroppedConnection, Request, Response
+from tpuctl.sandbox.api_calls import ApiError, DroppedConnection, Request, Response, error_of
 from tpuctl.sandbox.request_log import log_call
-from tpuctl.sandbox.service import answer_request, dated, error_of
+from tpuctl.sandbox.service import answer_request, dated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, etag_of, list_response
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_of, etag_of, list_response
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.sandbox.resource_manager import resolve_project
@@ -53,7 +53,7 @@ def _get_policy(session: StateSession, call: Call) -> Json:
 @answers("orgpolicy.projects.policies.list")
 def _list_policies(session: StateSession, call: Call) -> Json:
     """List the policies of the project itself."""
-    project = resolve_project(session, call["parent"].partition("/")[2])
+    project = resolve_project(session, call["parent"])
     names = [found.name for found in session.resources.list_records(ORG_POLICY_KIND, project)]
     return list_response(call, "policies", [_policy_document(session, project, name) for name in names])
 
@@ -98,14 +98,14 @@ def _parse_policy_name(session: StateSession, name: str) -> tuple[str, str]:
     parts = name.split("/")
     constraint = parts[-1]
     if len(parts) != 4 or _default_rule(constraint) is None:
-        raise _policy_not_found()
+        raise error_of(404)
     return resolve_project(session, parts[1]), constraint
 
 
 def _policy_document(session: StateSession, project: str, constraint: str) -> Json:
     spec = session.resources.get(ORG_POLICY_KIND, project, constraint)
     if spec is None:
-        raise _policy_not_found()
+        raise error_of(404)
     etag = etag_of(spec)
     return {"name": _policy_name(project, constraint), "spec": {**spec, "etag": etag}, "etag": etag}
 
@@ -119,10 +119,6 @@ def _own_rules(session: StateSession, project: str, constraint: str) -> list[Jso
 def _policy_name(project: str, constraint: str) -> str:
     # API field text: answers name the project by its number.
     return f"projects/{number_of_project(project)}/policies/{constraint}"
-
-
-def _policy_not_found() -> ApiError:
-    return ApiError(404, "NOT_FOUND", "Requested entity was not found.")
 
 
 @cache

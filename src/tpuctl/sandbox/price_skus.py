@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.api_calls import ApiError, answers, invalid, list_response
+from tpuctl.sandbox.api_calls import answers, error_of, invalid, list_response
 from tpuctl.yaml_reader import load_data
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def put_sku(session: StateSession, **document: Any) -> None:
 def _list_skus(session: StateSession, call: Call) -> Json:
     service = call["parent"]
     if service not in _TITLES:
-        raise ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
+        raise error_of(404)  # unverified words
     seeded = [
         session.resources.get(SKU_KIND, service, one.name) for one in session.resources.list_records(SKU_KIND, service)
     ]

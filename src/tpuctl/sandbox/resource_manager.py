@@ -17,6 +17,7 @@ from tpuctl.sandbox.api_calls import (
     ApiError,
     answers,
     error_info,
+    error_of,
     etag_of,
     help_detail,
     list_response,
@@ -101,7 +102,7 @@ def _set_project_policy(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.testIamPermissions")
 def _test_project_permissions(session: StateSession, call: Call) -> Json:
     """Return the requested permissions that the caller has."""
-    project = resolve_project(session, call["resource"].removeprefix("projects/"))
+    project = resolve_project(session, call["resource"])
     lacking = denied_permissions(session, project) if is_known_project(session, project) else ("*",)
     granted = allowed_permissions(call.body.get("permissions", []), lacking)
     return {"permissions": granted} if granted else {}
@@ -123,20 +124,23 @@ def _default_project_policy(project: str) -> Json:
 
 
 def _checked_project(session: StateSession, call: Call, *, permission: str) -> str:
-    given = call["projectId"] or call["resource"] or call["name"]
-    project = resolve_project(session, given.removeprefix("projects/"))
+    project = resolve_project(session, call["projectId"] or call["resource"] or call["name"])
     if is_known_project(session, project) and not is_permission_denied(
         permission, denied_permissions(session, project)
     ):
         return project
     if call.version == "v1":
-        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed, for v1
-    resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
+        raise error_of(403)  # observed, for v1
     # Observed: falcon-integration-gateway#98.
+    raise iam_denied_error(permission, project, domain="cloudresourcemanager.googleapis.com")
+
+
+def iam_denied_error(permission: str, project: str, *, domain: str) -> ApiError:
+    """Return the error of a permission that the caller lacks on a project; `domain` is the API that reports it."""
+    resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
     message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
     metadata = {"permission": permission, "resource": f"projects/{project}"}
-    info = error_info("IAM_PERMISSION_DENIED", metadata, domain="cloudresourcemanager.googleapis.com")
-    raise ApiError(403, "PERMISSION_DENIED", message, info)
+    return ApiError(403, "PERMISSION_DENIED", message, error_info("IAM_PERMISSION_DENIED", metadata, domain=domain))
 
 
 PROJECT_KIND = "cloudresourcemanager.project"
@@ -177,7 +181,8 @@ def is_known_project(session: StateSession, project: str) -> bool:
 
 
 def resolve_project(session: StateSession, text: str) -> str:
-    """Return the id of a project given by id or number; the number itself if no project in use has it."""
+    """Return the id of a project given by id or number, also after `projects/`; a number that no project has stays."""
+    text = text.removeprefix("projects/")
     if not text.isdecimal():
         return text
     used = {*_list_known_projects(session), DEFAULT_PROJECT, *(node.project for node in session.nodes())}
@@ -336,9 +341,9 @@ def billing_disabled_error(project: str, service: str) -> ApiError:
 @answers("cloudbilling.projects.getBillingInfo", "cloudbilling.projects.updateBillingInfo")
 def _get_or_update_billing(session: StateSession, call: Call) -> Json:
     """Return, or first change, whether a project is billed: an empty account name disables billing (API method text)."""
-    project = resolve_project(session, call["name"].partition("/")[2])
+    project = resolve_project(session, call["name"])
     if not is_known_project(session, project):
-        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+        raise error_of(403)
     if call.method.endswith(".updateBillingInfo"):
         account = str(call.body.get("billingAccountName") or "")
         put_billing(session, project=project, enabled=bool(account), account=account)

@@ -65,6 +65,8 @@ def read_seed(text: str, source: str) -> list[SeedEntry]:
     type, a missing field.
     """
     document = parse_document(text, source, error=SeedError)
+    if isinstance(document.value, dict) and "steps" in document.value:
+        raise document.error(("steps",), "this is a scenario", hint=f"plan it with `tpuctl sandbox scenario {source}`")
     return parse_entries(document, (), document.value)
 
 

@@ -34,6 +34,7 @@ from tpuctl.sandbox.api_calls import (
     Response,
     already_exists,
     error_info,
+    error_of,
     help_detail,
 )
 from tpuctl.sandbox.catalog import number_of_project
@@ -43,6 +44,7 @@ from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
     denied_permissions,
+    iam_denied_error,
     is_billing_enabled,
     is_known_project,
     is_permission_denied,
@@ -59,18 +61,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
 
-# Source of the texts: answers of Google's APIs that users have published.
-_STATUSES = {
-    400: ("INVALID_ARGUMENT", "Request contains an invalid argument."),
-    403: ("PERMISSION_DENIED", "The caller does not have permission"),
-    404: ("NOT_FOUND", "Requested entity was not found."),
-    409: ("ABORTED", "The operation was aborted."),
-    429: ("RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota)."),
-    500: ("INTERNAL", "Internal error encountered."),
-    501: ("UNIMPLEMENTED", "Operation is not implemented, or supported, or enabled."),
-    503: ("UNAVAILABLE", "The service is currently unavailable."),
-    504: ("DEADLINE_EXCEEDED", "Deadline expired before operation could complete."),
-}
 # Calls that only read, and are sent as POST.
 _READING_VERBS = ("get", "test", "wait")
 _CHALLENGE = {"www-authenticate": 'Bearer realm="https://accounts.google.com/", error="invalid_token"'}
@@ -102,14 +92,6 @@ def dated(sandbox: SandboxState, response: Response, now: datetime | None = None
     """Return a response with the `Date` header, from which clients compute ages."""
     date = format_datetime(now or sandbox.clock.now(), usegmt=True)
     return Response(response.status, response.body, {"date": date, **response.headers})
-
-
-def error_of(status: int, message: str = "") -> ApiError:
-    """Return the error that Google's APIs send with a status; the default message is their general one."""
-    if status == 401:
-        return _unauthenticated()
-    name, general = _STATUSES.get(status) or _STATUSES[500 if status >= 500 else 400]
-    return ApiError(status, name, message or general)
 
 
 def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
@@ -155,7 +137,7 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
             new = FaultTarget.of(call)
             raise already_exists(f"{call.params['parent']}/{call.method.split('.')[-2]}/{new.node}")
         case Fault(kind=FaultKind.UNAUTHENTICATED):
-            raise _unauthenticated()
+            raise error_of(401)
         case Fault(kind=FaultKind.UNREACHABLE):
             raise error_of(503, f"The location {FaultTarget.of(call).zone} is unreachable.")
         case Fault(kind=FaultKind.HTTP_ERROR):
@@ -170,7 +152,7 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
 def _run_handler(session: StateSession, call: Call, request: Request) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
-        raise error_of(501, f"{_STATUSES[501][1]} The sandbox does not serve {call.method}.")
+        raise error_of(501, f"{error_of(501).message} The sandbox does not serve {call.method}.")
     is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
     check_admission(session, call)
     received = receive_chunk(session, request, call) if split_upload_path(request.path)[0] == "upload" else call
@@ -186,15 +168,6 @@ def _run_handler(session: StateSession, call: Call, request: Request) -> Respons
 def _has_reasons(request: Request) -> bool:
     """Return whether the request is for an API with error bodies of the older form."""
     return split_upload_path(request.path)[1].startswith(("/compute/", "/storage/"))
-
-
-def _unauthenticated() -> ApiError:
-    message = (
-        "Request had invalid authentication credentials. Expected OAuth 2 access token, login cookie or other valid "
-        "authentication credential. See https://developers.google.com/identity/sign-in/web/devconsole-project."
-    )
-    detail = error_info("ACCESS_TOKEN_EXPIRED")
-    return ApiError(401, "UNAUTHENTICATED", message, detail)
 
 
 # The handler of each method of the discovery documents. A method without one is not implemented: 501.
@@ -294,11 +267,7 @@ def check_permissions(session: StateSession, call: Call, project: str) -> None:
             raise _compute_denied(call, project, permission)
         case "orgpolicy":
             # Observed for a create: terraform-google-org-policy#101.
-            resource = f"//cloudresourcemanager.googleapis.com/projects/{project}"
-            message = f"Permission '{permission}' denied on resource '{resource}' (or it may not exist)."
-            metadata = {"permission": permission, "resource": f"projects/{project}"}
-            info = error_info("IAM_PERMISSION_DENIED", metadata, domain="orgpolicy.googleapis.com")
-            raise ApiError(403, "PERMISSION_DENIED", message, info)
+            raise iam_denied_error(permission, project, domain="orgpolicy.googleapis.com")
         case "serviceusage":
             raise _service_usage_denied(call, project, permission)
         case "tpu":
@@ -310,7 +279,7 @@ def check_permissions(session: StateSession, call: Call, project: str) -> None:
             message = f"You don't have permission to get the role at {call.params['name']}."  # unverified words
             raise ApiError(403, "PERMISSION_DENIED", message)
         case "cloudbilling":
-            raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")  # observed: users of gcloud
+            raise error_of(403)  # observed: users of gcloud
         case api:
             raise AssertionError(f"no permission check for {api}")
 

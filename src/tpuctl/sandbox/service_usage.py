@@ -177,7 +177,7 @@ def _check_service_name(name: str) -> None:
 
 
 def _resolve_parent(session: StateSession, parent: str) -> str:
-    project = resolve_project(session, parent.partition("/")[2])
+    project = resolve_project(session, parent)
     if not is_known_project(session, project):
         message = f"Project '{project}' not found or permission denied."  # observed: the catalogue of gcloud's messages
         raise ApiError(403, "PERMISSION_DENIED", message)

@@ -9,7 +9,7 @@ import re
 import shutil
 from typing import TYPE_CHECKING
 
-from tpuctl.sandbox.api_calls import ApiError, answers, invalid
+from tpuctl.sandbox.api_calls import answers, error_of, invalid
 from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT, OS_LOGIN_KIND, find_worker, worker_directory, worker_host_name
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.tpu_nodes import find_node
@@ -80,8 +80,7 @@ def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
 def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Change the fields of the mask, by default all given fields; a key has two."""
     user, _, fingerprint = call["name"].removeprefix("users/").partition("/sshPublicKeys/")
-    missing = ApiError(404, "NOT_FOUND", "Requested entity was not found.")  # unverified words
-    found = session.resources.fetch(OS_LOGIN_KIND, user, fingerprint, missing=missing)
+    found = session.resources.fetch(OS_LOGIN_KIND, user, fingerprint, missing=error_of(404))  # unverified words
     mask = str(call.params.get("updateMask") or ",".join(call.body)).split(",")
     changed = {
         name: value for name, value in call.body.items() if name in mask and name in {"key", "expirationTimeUsec"}
@@ -94,7 +93,7 @@ def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
 def _login_profile(session: StateSession, user: str) -> Json:
     if user in {"", "None"}:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
-        raise ApiError(403, "PERMISSION_DENIED", "The caller does not have permission")
+        raise error_of(403)
     keys = {found.name: found.document for found in session.resources.list_records(OS_LOGIN_KIND, user)}
     login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
     if user == OS_LOGIN_ACCOUNT:

@@ -87,6 +87,7 @@ class WorkerFrame(Enum):
     """A frame that a worker sends."""
 
     READY = b"h"  # `new`: nothing was started yet; `known`: an earlier connection started the command
+    IN_USE = b"u"  # before READY: a job or process that uses the worker already
     STARTED = b"s"
     OUT = b"o"
     ERR = b"e"
@@ -489,9 +490,14 @@ def open_agent(
         channel.close(patience)
 
 
-def on_each_worker(function: Callable[[ItemT], ResultT], workers: Iterable[ItemT]) -> list[Outcome[ItemT, ResultT]]:
-    """Call `function` for each worker, some at a time. Raises `SshProgramMissingError`, the same for all workers."""
-    outcomes = fan_out(function, workers, limit=MAX_CHANNELS)
+def on_each_worker(
+    function: Callable[[ItemT], ResultT], workers: Iterable[ItemT], *, deadline: timedelta | None = None
+) -> list[Outcome[ItemT, ResultT]]:
+    """Call `function` for each worker, some at a time, until a `deadline` as in `fan_out`.
+
+    Raises `SshProgramMissingError`, the same for all workers.
+    """
+    outcomes = fan_out(function, workers, limit=MAX_CHANNELS, deadline=deadline)
     for outcome in outcomes:
         if isinstance(outcome.error, SshProgramMissingError):
             raise outcome.error

@@ -60,18 +60,20 @@ def control_master_options(connection: Connection, folder: Path | None, keep: ti
     """
     if folder is None or keep <= timedelta():
         return ()
-    # The name depends on all that ssh gets about the connection.
-    identity = [connection.login, connection.address, *trust_options(connection)]
-    name = _prefix(connection.host_alias) + _digest("\0".join(identity), size=8)
     settings = {
         "ControlMaster": "auto",
-        "ControlPath": '"{}"'.format(str(folder / name).replace("%", "%%")),
+        "ControlPath": '"{}"'.format(str(_socket_path(connection, folder)).replace("%", "%%")),
         # 0 would mean forever.
         "ControlPersist": str(max(1, ceil(keep.total_seconds()))),
         "ServerAliveInterval": str(round(_ALIVE_INTERVAL.total_seconds())),
         "ServerAliveCountMax": str(_ALIVE_COUNT),
     }
     return tuple(word for key, value in settings.items() for word in ("-o", f"{key}={value}"))
+
+
+def has_master(connection: Connection, folder: Path | None) -> bool:
+    """Return whether there is a shared connection to a worker; it may be dead."""
+    return folder is not None and _socket_path(connection, folder).is_socket()
 
 
 def control_socket_folder(
@@ -145,6 +147,12 @@ def _is_open(master: socket.socket) -> bool:
         return bool(master.recv(1024))
     except OSError:
         return False
+
+
+def _socket_path(connection: Connection, folder: Path) -> Path:
+    # The name depends on all that ssh gets about the connection.
+    identity = [connection.login, connection.address, *trust_options(connection)]
+    return folder / (_prefix(connection.host_alias) + _digest("\0".join(identity), size=8))
 
 
 def _prefix(alias: str) -> str:

@@ -412,7 +412,7 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
             return RunDiagnosis(
                 id=conclusion.id,
                 worker=place.source or place.worker or "",
-                action=str(conclusion.sighting.message.action),
+                action=str(conclusion.action),
                 confidence=str(conclusion.confidence),
                 meaning=conclusion.meaning,
                 remedy=conclusion.remedy,

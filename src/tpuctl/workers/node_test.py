@@ -24,6 +24,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.names import number_ranges
+from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
 from tpuctl.ssh.answers import (
@@ -192,7 +193,8 @@ class ReportCollector:
         if is_error or target.label in self.errors:
             return
         *lines, rest = (self._pending[target.label] + data).split(b"\n")
-        self._pending[target.label] = rest[: _LONGEST_LINE + 1]
+        # Of a longer line enough for the parser to reject it.
+        self._pending[target.label] = rest[: 2 * _LONGEST_LINE]
         for line in lines:
             if line.startswith(CHIP_TEST_MARK.encode()):
                 self._take(target.label, line)
@@ -407,36 +409,42 @@ def describe_steps(steps: Mapping[int, str]) -> str:
     )
 
 
+_COLUMNS = (
+    Column("worker"),
+    Column("chips", Kind.NUMBER),
+    Column("teraflops", Kind.NUMBER, "TFLOP/S"),
+    Column("slowest", Kind.NUMBER),
+    Column("slowest-chip", Kind.NUMBER, "CHIP"),
+    Column("all-reduce-ms", Kind.NUMBER),
+    Column("gigabytes-per-second", Kind.NUMBER, "GB/S"),
+    Column("result", Kind.TEXT),
+)
+
+
 def _show_table(terminal: Terminal, test: NodeTest) -> None:
     """Write a row for each worker, and what measured it."""
-    rows = []
-    for one, report, problems in test.workers:
-        figures = report.teraflops
-        slowest = min(figures, key=lambda chip: figures[chip], default=None)
-        total = report.all_reduce
-        counted = report.chips if report.chips is not None else report.device_files
-        milliseconds = None if total is None else total.duration.total_seconds() * 1000
-        state = ", ".join(problems) or (
-            "ok" if report.is_done and one.is_good else f"stopped in {_PHASES[report.phase]}"
-        )
-        rows.append(
-            (
-                Cell(one.target.label),
-                Cell(
-                    "" if counted is None else f"{counted} of {test.chips}" if test.chips else str(counted),
-                    plain=str(counted or ""),
-                ),
-                Cell(f"{median(figures.values()):.0f}" if figures else ""),
-                Cell("" if slowest is None else f"{figures[slowest]:.0f} (chip {slowest})"),
-                Cell("" if milliseconds is None else f"{milliseconds:.2f}"),
-                Cell("" if total is None else f"{total.gigabytes_per_second:.0f}"),
-                Cell(state, style="red" if problems else "green" if state == "ok" else "yellow"),
-            )
-        )
-    header = ("WORKER", "CHIPS", "TFLOP/S", "SLOWEST", "ALL-REDUCE MS", "GB/S", "RESULT")
-    terminal.table(header, rows)
+    terminal.table(_COLUMNS, [_row(test, *worker) for worker in test.workers])
     if used := {f"{one.framework} {one.version}" for one in test.reports.values() if one.framework}:
         terminal.note(f"tested with {', '.join(sorted(used))}")
+
+
+def _row(test: NodeTest, one: WorkerResult, report: ChipTestReport, problems: Sequence[str]) -> tuple[Cell, ...]:
+    """Return the row of a worker; what it has not reported is empty."""
+    figures, total = report.teraflops, report.all_reduce
+    slowest = min(figures, key=lambda chip: figures[chip], default=None)
+    counted = report.chips if report.chips is not None else report.device_files
+    count = "" if counted is None else str(counted)
+    good = "ok" if report.is_done and one.is_good else f"stopped in {_PHASES[report.phase]}"
+    return (
+        Cell(one.target.label),
+        Cell(f"{count} of {test.chips}" if count and test.chips else count, plain=count),
+        Cell(f"{median(figures.values()):.0f}" if figures else ""),
+        Cell("" if slowest is None else f"{figures[slowest]:.0f}"),
+        Cell("" if slowest is None else str(slowest)),
+        Cell("" if total is None else f"{total.duration.total_seconds() * 1000:.2f}"),
+        Cell("" if total is None else f"{total.gigabytes_per_second:.0f}"),
+        Cell(", ".join(problems) or good, style="red" if problems else "green" if good == "ok" else "yellow"),
+    )
 
 
 def _test_json(test: NodeTest) -> dict[str, Any]:

@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
+from tpuctl.nodes.node_use import NodeUse, describe_worker_uses
 from tpuctl.ssh.channel import AgentError
+from tpuctl.ssh.tpu_devices import LOCK_FILE
 from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerPhase, WorkerResult, WorkerSession
 
@@ -89,6 +91,7 @@ class RunRequest:
             "limit": limit.total_seconds() if limit else 0,
             "offsets": (0, 0),
             "must_exist": False,
+            "lock_file": LOCK_FILE,
         }
 
 
@@ -240,6 +243,8 @@ class RemoteRunner:
                 for session in group:
                     if session.phase is not WorkerPhase.ENDED:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
+                continue
+            self._note_uses(group)
         held = [session for group in self._held for session in group]
         if awaited := sum(one.has_no_answer and not one.may_run for one in held):
             self._streams.connected(len(self._sessions) - awaited, len(self._sessions))
@@ -249,6 +254,15 @@ class RemoteRunner:
             ready = ready[: max(0, self._request.batch - running)]
         for session in ready:
             session.start()
+
+    def _note_uses(self, group: Sequence[WorkerSession]) -> None:
+        """Say what uses these workers before the command is started there."""
+        nodes = {session.target.node.name: session.target.node for session in group}
+        for name, node in nodes.items():
+            mine = [session for session in group if session.target.node.name == name]
+            uses = ((session.target.worker, use) for session in mine for use in session.uses)
+            if words := NodeUse(describe_worker_uses(uses, node.workers)).words:
+                self._streams.note(None, f"`{name.node_id}` is in use: {words}")
 
     def _wait_and_serve(self) -> None:
         """Wait for the next event, and serve it."""

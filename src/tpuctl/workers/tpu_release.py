@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
+from tpuctl.nodes.node_use import NodeUse, UseKind, WorkerUse, describe_worker_uses
 from tpuctl.output.terminal import Cell, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import timedelta
 
+    from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
 
@@ -67,6 +69,18 @@ def find_holders(targets: Sequence[Target], *, only: int | None = None) -> list[
     """Ask all workers what holds their TPU, in parallel."""
     answers = on_each_worker(fetch_holders, targets)
     return [HolderReport(one.item, one.error or one.get(), only=only) for one in answers]
+
+
+def holders_use(node: Node, reports: Sequence[HolderReport]) -> NodeUse:
+    """Return what would be terminated as the use of a node; a worker without a report makes the rest unknown."""
+    uses = (
+        (report.target.worker, WorkerUse(UseKind.PROCESS, one.name, one.command, one.user, one.age))
+        for report in reports
+        for one in report.to_end
+    )
+    silent = ", ".join(report.target.label for report in reports if not isinstance(report.before, HoldersFound))
+    unknown = f"worker {silent} did not report what holds its TPU" if silent else None
+    return NodeUse(describe_worker_uses(uses, node.workers), unknown)
 
 
 def release_question(node_id: str, reports: Sequence[HolderReport]) -> str:

@@ -18,12 +18,11 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.names import parse_whole_number
 from tpuctl.output.column_widths import Column, Kind
-from tpuctl.output.terminal import Cell, View, table_view
+from tpuctl.output.terminal import Cell, View
 from tpuctl.ssh.answers import (
     JsonFields,
     UnexpectedAnswerError,
     one_line,
-    parse_answer,
     parse_array,
     parse_boolean,
     parse_choice,
@@ -45,12 +44,14 @@ from tpuctl.ssh.channel import (
     open_agent,
 )
 from tpuctl.workers.runner import RunRequest
-from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult, parse_result
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult, parse_about, parse_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from tpuctl.output.tables import TableLayout
+    from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.channel import AgentChannel
     from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.execution import WorkerOutputStreams
@@ -138,7 +139,7 @@ def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
     fields = JsonFields(value, where)
     # The clock may have been set back since the start.
     age = max(timedelta(), fields.get("age", parse_seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
-    command, is_detached = _parse_about(fields.get("about", parse_string, longest=_LONGEST))
+    command, is_detached = parse_about(fields.get("about", parse_string, longest=_LONGEST))
     end = fields.get("end", parse_string, longest=_LONGEST)
     state = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
     result = None if state == "running" else WorkerResult(target=target, outcome=WorkerOutcome.LOST)
@@ -167,17 +168,6 @@ def _parse_pair(value: Any, where: str) -> tuple[int, int]:
     if len(both := parse_array(value, where, most=2)) != 2:
         raise UnexpectedAnswerError(f"{where}: {len(both)} values where 2 are expected")
     return parse_integer(both[0], f"{where}[0]"), parse_integer(both[1], f"{where}[1]")
-
-
-def _parse_about(text: str) -> tuple[str, bool | None]:
-    """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
-    try:
-        about = parse_object(parse_answer(text), "about")
-        command = parse_string(about.get("command"), "command", longest=_LONGEST)
-        # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
-        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
-    except UnexpectedAnswerError:
-        return "", None
 
 
 JOB_QUERY_TIMEOUT = timedelta(seconds=30)
@@ -566,16 +556,17 @@ JOB_COLUMNS = (
 )
 
 
-def jobs_view(listing: JobListing, nodes: str) -> View:
+def jobs_view(listing: JobListing, nodes: str, layout: TableLayout) -> View:
     """Return the view of a list of jobs."""
-    rows = [job_row(job) for job in listing.jobs]
-    return table_view(
-        JOB_COLUMNS,
-        rows,
-        value=lambda: [job_json(job) for job in listing.jobs],
-        names=lambda: [job.name for job in listing.jobs],
-        empty=None if listing.silent else f"no jobs on `{nodes}`",
-    )
+    jobs, rows = layout.sort(listing.jobs, [job_row(job) for job in listing.jobs])
+
+    def show(terminal: Terminal) -> None:
+        if rows or listing.silent or not terminal.is_interactive:
+            layout.write(terminal, rows)
+        else:
+            terminal.note(f"no jobs on `{nodes}`")
+
+    return View(value=lambda: [job_json(job) for job in jobs], names=lambda: [job.name for job in jobs], text=show)
 
 
 def job_row(job: Job) -> tuple[Cell, ...]:
@@ -588,10 +579,10 @@ def job_row(job: Job) -> tuple[Cell, ...]:
     if job.duration is not None:
         seconds = job.duration.total_seconds()
         text = f"{seconds:.1f}s" if seconds < 10 else format_duration(job.duration)  # below it tenths matter
-        duration = Cell(text, f"{seconds:.3f}")
+        duration = Cell(text, f"{seconds:.3f}", rank=seconds)
     return (
         Cell(job.name),
-        Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began)),
+        Cell(f"{format_duration(job.age)} ago", format_timestamp(job.began), rank=job.age.total_seconds()),
         Cell(job_state(job.shares), style=style),
         duration,
         Cell({True: "detached", False: "followed", None: ""}[job.is_detached]),

@@ -12,7 +12,17 @@ from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.ssh.answers import MAX_BYTES, UnexpectedAnswerError, one_line, parse_decimal, preview
+from tpuctl.nodes.node_use import UseKind, WorkerUse
+from tpuctl.ssh.answers import (
+    MAX_BYTES,
+    UnexpectedAnswerError,
+    one_line,
+    parse_answer,
+    parse_decimal,
+    parse_object,
+    parse_string,
+    preview,
+)
 from tpuctl.ssh.channel import AgentChannel, ClientFrame, WorkerFrame
 from tpuctl.ssh.connection import CONNECT_TIMEOUT
 
@@ -121,7 +131,9 @@ class _Stage(Enum):
 
 # The frames that a worker may send in each stage; any other breaks the protocol.
 _ALLOWED = {
-    _Stage.HELLO: {WorkerFrame.READY, WorkerFrame.MISSING, WorkerFrame.CONFLICT, WorkerFrame.REFUSED},
+    _Stage.HELLO: {
+        *(WorkerFrame.IN_USE, WorkerFrame.READY, WorkerFrame.MISSING, WorkerFrame.CONFLICT, WorkerFrame.REFUSED),
+    },
     _Stage.OFFERED: set[WorkerFrame](),
     _Stage.STARTING: {WorkerFrame.STARTED, WorkerFrame.CONFLICT, WorkerFrame.REFUSED},
     _Stage.FOLLOWED: {
@@ -129,6 +141,13 @@ _ALLOWED = {
         *(WorkerFrame.EXIT, WorkerFrame.LOST, WorkerFrame.REFUSED),
     },
 }
+# The worker sends fewer.
+_MOST_USES = 16
+_USE_FIELDS = 3
+_LONGEST_NAME = 100
+_LONGEST_AGE = 100 * 365 * 86400
+# The longest record of a job that a worker sends (ssh/agent/job_files.py).
+_LONGEST_RECORD = 64 * 1024
 _WITHOUT_PAYLOAD = frozenset({WorkerFrame.STARTED, WorkerFrame.LOST, WorkerFrame.MISSING})
 
 
@@ -145,6 +164,8 @@ class WorkerSession:
         # Whether the command may have been started: from then on a connection only joins it.
         self.may_run = False
         self.has_started = False
+        # What used the worker before the command was started.
+        self.uses: list[WorkerUse] = []
         self.taken: int | None = None  # bytes of stdin that the command has received, by this connection
         self.next_try = timedelta()
         self.since = timedelta()  # start of this attempt to connect
@@ -186,6 +207,7 @@ class WorkerSession:
         self.phase = WorkerPhase.CONNECTING
         self.tries += 1
         self.taken = None
+        self.uses = []
         self._stage = _Stage.HELLO
         return self.channel
 
@@ -280,6 +302,8 @@ class WorkerSession:
 
     def _process(self, kind: WorkerFrame, payload: bytes) -> None:
         match kind:
+            case WorkerFrame.IN_USE:
+                self._receive_use(payload)
             case WorkerFrame.READY:
                 self._receive_ready(payload)
             case WorkerFrame.STARTED:
@@ -296,11 +320,7 @@ class WorkerSession:
                 self._sizes[is_error] += gone
                 self._streams.note(self.target, f"{gone} bytes of its output are no longer stored")
             case WorkerFrame.TAKEN:
-                taken = parse_decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
-                if self.taken is None:
-                    # This connection sends what follows.
-                    self._fed_here = taken
-                self.taken = self._taken_before = taken
+                self._receive_taken(payload)
             case WorkerFrame.EXIT:
                 result = parse_result(self.target, payload, (self._sizes[0], self._sizes[1]))
                 if not self.only_follows:
@@ -347,6 +367,18 @@ class WorkerSession:
         else:
             self.phase = WorkerPhase.READY
 
+    def _receive_use(self, payload: bytes) -> None:
+        if len(self.uses) >= _MOST_USES:
+            raise UnexpectedAnswerError(f"more than {_MOST_USES} frames `{WorkerFrame.IN_USE.name}`")
+        self.uses.append(parse_present_use(payload, login=self.target.connection.login))
+
+    def _receive_taken(self, payload: bytes) -> None:
+        taken = parse_decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
+        if self.taken is None:
+            # This connection sends what follows.
+            self._fed_here = taken
+        self.taken = self._taken_before = taken
+
     def _receive_started(self) -> None:
         self._stage = _Stage.FOLLOWED
         self.has_started = self.may_run = True
@@ -359,6 +391,30 @@ class WorkerSession:
         signals, self._signals = self._signals, []
         for number in signals:
             self.signal(number)
+
+
+def parse_present_use(payload: bytes, *, login: str) -> WorkerUse:
+    """Parse what uses a worker: a job of the same `login`, or a process. Raises `UnexpectedAnswerError`."""
+    kind, *fields = payload.split(b"\0")
+    if kind not in {b"job", b"process"} or len(fields) != _USE_FIELDS:
+        raise UnexpectedAnswerError(f"no use of a worker: {preview(payload)}")
+    age = timedelta(seconds=parse_decimal(fields[0], "an age", high=_LONGEST_AGE))
+    first, second = (field.decode(errors="replace") for field in fields[1:])
+    name = one_line(first, longest=_LONGEST_NAME)
+    if kind == b"process":
+        return WorkerUse(UseKind.PROCESS, one_line(second, longest=_LONGEST_NAME), "", name, age)
+    return WorkerUse(UseKind.JOB, name, one_line(parse_about(second)[0]), login, age)
+
+
+def parse_about(text: str) -> tuple[str, bool | None]:
+    """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
+    try:
+        about = parse_object(parse_answer(text), "about")
+        command = parse_string(about.get("command"), "command", longest=_LONGEST_RECORD)
+        # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
+        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
+    except UnexpectedAnswerError:
+        return "", None
 
 
 # How a command ended, as its supervisor on the worker writes it (ssh/agent/job.py).

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -75,9 +78,9 @@ def test_run_image_without_a_command_runs_that_of_the_image(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signal", "rest"), [pytest.param("TERM", "got TERM\n", id="passed on"), pytest.param("KILL", "", id="by removal")]
+    ("name", "rest"), [pytest.param("TERM", "got TERM\n", id="passed on"), pytest.param("KILL", "", id="by removal")]
 )
-def test_kill_ends_the_container_of_a_job(pair: Pair, signal: str, rest: str) -> None:
+def test_kill_ends_the_container_of_a_job(pair: Pair, name: str, rest: str) -> None:
     pair.install_docker()
     line = 'trap "echo got TERM; exit 3" TERM; echo on; while :; do sleep 0.02; done'
     run(pair, "--detach", "--name", "long", "--", line)
@@ -88,13 +91,33 @@ def test_kill_ends_the_container_of_a_job(pair: Pair, signal: str, rest: str) ->
         time.sleep(0.05)
 
     (listed,) = json.loads(pair.tpuctl("jobs", "pair", "-o", "json")[0])
-    pair.tpuctl("kill", "pair", "long", "--signal", signal, "--wait", "--yes")
+    pair.tpuctl("kill", "pair", "long", "--signal", name, "--wait", "--yes")
 
     assert listed["command"] == f"{IMAGE}: {line}"
     assert pair.tpuctl("logs", "pair", "long")[0] == f"on\n{rest}"
     while pair.containers():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def test_container_is_removed_if_the_client_of_docker_is_killed(pair: Pair) -> None:
+    pair.install_docker()
+    run(pair, "--detach", "--name", "long", "--", "echo on; while :; do sleep 0.02; done")
+    until = time.monotonic() + 60
+    while not (names := pair.containers()):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if b"run" in words and names[0].encode() in words:
+                os.kill(int(folder.name), signal.SIGKILL)
+
+    while pair.containers():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    assert pair.tpuctl("logs", "pair", "long", "--worker", "0")[0] == "on\n"
 
 
 def test_run_image_logs_in_to_the_registry_with_the_token_of_the_worker(pair: Pair) -> None:
@@ -159,3 +182,35 @@ def test_in_container_accepts_names_of_images_only(image: str, *, is_valid: bool
     else:
         with pytest.raises(InvalidInputError):
             in_container(RunRequest(line="true"), image, ["true"])
+
+
+SUDO = """#!/bin/sh
+names=${2#--preserve-env=}
+shift 2
+kept="PATH=$PATH AS_ROOT=1 TPUCTL_DEVICE_ROOT=$TPUCTL_DEVICE_ROOT"
+for name in $(echo "$names" | tr , ' '); do
+    eval "value=\\$$name"
+    kept="$kept $name=$value"
+done
+exec env -i $kept "$@"
+"""
+REFUSING = """#!/bin/sh
+[ -n "$AS_ROOT" ] || { echo 'permission denied while trying to connect to the docker API' >&2; exit 1; }
+"""
+
+
+def test_run_image_uses_sudo_where_the_login_may_not_use_docker(pair: Pair) -> None:
+    pair.install_docker(OTHER="dropped")
+    programs = pair.root / "0.sshd" / "bin"
+    (programs / "docker").rename(programs / "real-docker")
+    for name, text in (("sudo", SUDO), ("docker", f'{REFUSING}exec "${{0%/*}}/real-docker" "$@"\n')):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+
+    out, _, code = run(pair, "--env", "FOO=bar", "--", 'echo "$FOO $TPUCTL_NODE [$OTHER]"')
+    (programs / "sudo").write_text("#!/bin/sh\nexit 1\n")
+    refused = run(pair, "--", "true")
+
+    assert (out, code) == ("bar pair []\n", 0)
+    assert refused[2] == 11
+    assert "permission denied while trying to connect to the docker API" in refused[1]

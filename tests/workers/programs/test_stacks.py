@@ -232,6 +232,38 @@ def test_is_trusted_refuses_programs_that_others_may_change(
     assert is_trusted(str(program)) is expected
 
 
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [
+        pytest.param(0o755, True, id="only its owner may write"),
+        pytest.param(0o777, False, id="others may replace the folder"),
+        pytest.param(0o1777, True, id="others may create files only"),
+    ],
+)
+def test_is_trusted_looks_at_every_folder_above(tmp_path: Path, mode: int, *, expected: bool) -> None:
+    program = tmp_path / "shared" / "venv" / "bin" / "py-spy"
+    program.parent.mkdir(parents=True)
+    program.touch(0o755)
+    (tmp_path / "shared").chmod(mode)
+
+    assert is_trusted(str(program)) is expected
+
+
+def test_find_spy_returns_a_path_without_links(tmp_path: Path) -> None:
+    """Another user could change a link after the program was trusted."""
+    program = tmp_path / "real" / "py-spy"
+    program.parent.mkdir()
+    program.touch(0o755)
+    (tmp_path / "link").symlink_to(program.parent)
+    code = "import os; from tpuctl.ssh.agent.process_stacks import find_spy; print(find_spy(os.getpid()))"
+
+    found = subprocess.run(
+        [sys.executable, "-c", code], env={"PATH": str(tmp_path / "link")}, capture_output=True, text=True, check=True
+    )
+
+    assert found.stdout == f"{program.resolve()}\n"
+
+
 TARGET = cast(Target, SimpleNamespace(label="0"))
 FRAME = {"function": "wait", "file": "a.py", "line": 3}
 THREAD = {"name": "MainThread", "count": 1, "frames": [FRAME]}

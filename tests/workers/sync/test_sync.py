@@ -152,7 +152,10 @@ def test_sync_by_label_syncs_all_nodes_and_prints_a_table(
         "sync", "-l", "team=vision", "code", "--to", "~/deep/er", terminal=True, stdin="", NO_COLOR="1"
     )
 
-    assert (out, code) == (said("WORKER  SENT  SIZE  DELETED", "a-0     6     45 B  0", "b-0     6     45 B  0"), 0)
+    assert (out, code) == (
+        said("WORKER  SENT  SIZE  DELETED  NOTE", "a-0     6     45 B  0", "b-0     6     45 B  0"),
+        0,
+    )
     assert err.splitlines()[-1] == "synced 6 files (45 B) to 2 workers in 0.0s"
     homes = (workers[0].parent / "198.18.0.5", workers[0].parent / "198.18.0.6")
     assert [(home / "deep/er/src/train.py").read_text() for home in homes] == ["print(1)\n"] * 2

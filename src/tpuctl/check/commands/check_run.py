@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import (
     accelerator_types_of_size,
+    canonical_type,
     check_accelerator_type,
     find_accelerator_type,
     find_type_of_other_service,
@@ -200,6 +201,9 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
         raise unreachable_zones_error(node_id, silent)
     remembered = app.journal.last_spec(NodeName(project, zone, node_id)) if zone else None
     if remembered is None:
+        if meant := canonical_type(node_id):
+            hint = f"as a type it is `{meant}`: `tpuctl check {meant}`"
+            raise InvalidInputError(f"no node `{node_id}`", hint=hint)
         if _TYPE_PATTERN.match(node_id):
             check_accelerator_type(node_id)
             known = ", ".join(f"`{name}`" for name in accelerator_types_of_size(node_id))

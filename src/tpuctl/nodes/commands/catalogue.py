@@ -21,7 +21,11 @@ if TYPE_CHECKING:
     from tpuctl.prices import Price
 
 
-@cli_command("types", is_short=True)
+@cli_command(
+    "types",
+    is_short=True,
+    shows={"zone": "Zone whose types are listed, or several as ZONE,ZONE. [default: all]", "output": None},
+)
 @click.argument("accelerator_type", metavar="[TYPE]", required=False)
 @takes_options(TableOptions, "table")
 def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> None:
@@ -37,7 +41,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     """
     layout = table.layout(app, TYPE_COLUMNS)
     if accelerator_type is not None:
-        check_accelerator_type(accelerator_type)
+        accelerator_type = check_accelerator_type(accelerator_type)
     catalogue = fetch_offers(app.client.accelerator_types, app.client.locations, app.project, app.zones)
     entries = [
         (zone, name)
@@ -75,7 +79,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
 # Names and order are a contract with scripts (docs/list.md).
 TYPE_COLUMNS = (
     Column("type", Kind.NAME),
-    Column("zone"),
+    Column("zone", Kind.ZONE),
     Column("chips", Kind.NUMBER),
     Column("workers", Kind.NUMBER),
     Column("topology", Kind.WORD),
@@ -101,7 +105,7 @@ def _described(zone: str, name: str) -> dict[str, str | int | None]:
     }
 
 
-@cli_command("versions", is_short=True)
+@cli_command("versions", is_short=True, shows={"zone": "Zone whose versions are listed."})
 def versions(app: App) -> None:
     """List the runtime versions (images) that a zone offers.
 

@@ -16,6 +16,7 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
+from tpuctl.nodes.commands.busy_nodes import if_idle_option
 from tpuctl.nodes.commands.selection_options import selection_options
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class ChangeOptions:
     skip_validation: bool = False
     force_lease: bool = False
     all_nodes: bool = False
+    if_idle: bool = False
     yes: bool = False
 
 
@@ -72,16 +74,20 @@ def start(app: App, *, selection: GivenSelection, **options: Any) -> int:  # tho
 @timeout_option
 @no_wait_option
 @skip_validation_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
 def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
+    On a terminal it asks before it stops a node in use.
+
     \b
     Examples:
       tpuctl stop trainer
       tpuctl stop trainer-0 trainer-1 --no-wait
+      tpuctl stop trainer --if-idle
       tpuctl stop 'sweep-*' --older-than 12h
     """
     from tpuctl.nodes.commands.state_changes import stop_nodes  # noqa: PLC0415  # as above
@@ -95,6 +101,7 @@ def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # thos
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
@@ -119,6 +126,7 @@ def delete(
 @_all_nodes_option
 @timeout_option
 @no_wait_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option

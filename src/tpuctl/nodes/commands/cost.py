@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from tpuctl.app.options import cli_command
+from tpuctl.app.option_help import grouped_option
+from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit_code
 from tpuctl.fan_out import fan_out
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.costs import NodeCost
+    from tpuctl.output.tables import Row, TableLayout
     from tpuctl.output.terminal import Terminal
     from tpuctl.prices import PriceList
 
@@ -34,13 +34,16 @@ _AT_ONCE = 8
 
 
 @cli_command("cost", is_short=True)
-@click.option(
+@grouped_option(
     "--by",
     metavar="WHAT",
     help="What a row sums up: label:KEY, owner, zone, type, tier or project. [default: each node]",
 )
-@click.option("--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]")
-def command(app: App, *, by: str | None, all_projects: str | None) -> int:
+@grouped_option(
+    "--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]"
+)
+@takes_options(TableOptions, "table")
+def command(app: App, *, by: str | None, all_projects: str | None, table: TableOptions) -> int:
     """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.
 
     A node is billed while it is READY; a stopped one for its disk, whose price is unknown. The cost so far counts from the
@@ -50,6 +53,7 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     \b
     Examples:
       tpuctl cost
+      tpuctl cost --sort -so-far
       tpuctl cost --by label:team
       tpuctl cost --all-projects vision,speech --by project
       tpuctl cost -o json | jq .total.perHour
@@ -57,6 +61,7 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     if by is not None:
         _check_grouping(by)
     projects = _parse_projects(all_projects) if all_projects is not None else (app.project,)
+    layout = table.layout(app, _sum_columns(by) if by else node_columns(has_projects=len(projects) > 1))
     bills = fan_out(lambda project: _fetch(app, project), projects, limit=_AT_ONCE)
     errors = [bill.error for bill in bills if bill.error is not None]
     if errors and len(projects) == 1:
@@ -64,15 +69,24 @@ def command(app: App, *, by: str | None, all_projects: str | None) -> int:
     found = [bill.value for bill in bills if bill.value is not None]
     prices, now = app.prices, app.now()
     costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
-    zones = tuple(zone for project in found for zone in project.unreachable)
+    groups = group_costs(costs, by) if by else []
+    rows: list[Row] = [_sum_row(group) for group in groups] if by else [_node_row(cost, now) for cost in costs]
+    if by:
+        groups, rows = layout.sort(groups, rows)
+    else:
+        costs, rows = layout.sort(costs, rows)
     report = CostReport(
-        tuple(costs), by, prices, now, zones, tuple(bill.item for bill in bills if bill.error is not None)
+        tuple(costs),
+        tuple(groups) if by else None,
+        prices,
+        tuple(zone for project in found for zone in project.unreachable),
+        tuple(bill.item for bill in bills if bill.error is not None),
     )
     app.show(
         View(
             value=report.to_json,
-            names=lambda: [one.value for one in report.groups] if by else node_labels([cost.node for cost in costs]),
-            text=lambda terminal: report.show(terminal, has_projects=len(projects) > 1),
+            names=lambda: [one.value for one in groups] if by else node_labels([cost.node for cost in costs]),
+            text=lambda terminal: report.show(terminal, layout, rows),
         )
     )
     if report.unreachable:
@@ -140,20 +154,27 @@ _AMOUNTS = (
     Column("so-far", Kind.NUMBER),
     Column("by-then", Kind.NUMBER),
 )
-# Names and order are a contract with scripts (docs/list.md).
-_COLUMNS = (
-    Column("name", Kind.NAME),
-    Column("zone"),
-    Column("type", Kind.TYPE),
-    Column("tier", Kind.WORD),
-    Column("state", Kind.STATE),
-    _AMOUNTS[0],
-    Column("since", Kind.TIME),
-    *_AMOUNTS[1:],
-    Column("then", Kind.TIME),
-    Column("note", Kind.TEXT),
-)
-_PROJECT_COLUMN = Column("project")
+
+
+def node_columns(*, has_projects: bool) -> tuple[Column, ...]:
+    """Return the columns of nodes. Names and order are a contract with scripts (docs/list.md)."""
+    return (
+        Column("project", is_wide=not has_projects),
+        Column("name", Kind.NAME),
+        Column("zone", Kind.ZONE),
+        Column("type", Kind.TYPE),
+        Column("tier", Kind.WORD),
+        Column("state", Kind.STATE),
+        _AMOUNTS[0],
+        Column("since", Kind.TIME),
+        *_AMOUNTS[1:],
+        Column("then", Kind.TIME),
+        Column("note", Kind.TEXT),
+    )
+
+
+def _sum_columns(by: str) -> tuple[Column, ...]:
+    return (Column(by, Kind.NAME), Column("nodes", Kind.NUMBER), *_AMOUNTS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,17 +182,12 @@ class CostReport:
     """The costs of nodes, and their sums."""
 
     costs: tuple[NodeCost, ...]
-    by: str | None
+    # The sums by what the user asked for; None if nodes are shown.
+    groups: tuple[CostSum, ...] | None
     prices: PriceList
-    now: datetime
     unreachable: tuple[str, ...]
     # The projects whose nodes could not be listed.
     unread: tuple[str, ...]
-
-    @property
-    def groups(self) -> list[CostSum]:
-        """The sums by what the user asked for; none if nodes are shown."""
-        return group_costs(self.costs, self.by) if self.by else []
 
     @property
     def total(self) -> CostSum:
@@ -180,29 +196,25 @@ class CostReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return the costs for scripts."""
-        groups = {"groups": [{"value": one.value, "nodes": list(one.nodes), **one.to_json()} for one in self.groups]}
+        groups = [{"value": one.value, "nodes": list(one.nodes), **one.to_json()} for one in self.groups or ()]
         return {
             "nodes": [cost.to_json() for cost in self.costs],
-            **(groups if self.by else {}),
+            **({"groups": groups} if self.groups is not None else {}),
             "total": self.total.to_json(),
             "prices": {"source": self.prices.source, "asOf": self.prices.as_of},
             "unreachable": list(self.unreachable),
             **({"unreadProjects": list(self.unread)} if self.unread else {}),
         }
 
-    def show(self, terminal: Terminal, *, has_projects: bool) -> None:
-        """Write a row for each node or group, the total, and where the prices are from; in a pipe these two are notes."""
+    def show(self, terminal: Terminal, layout: TableLayout, rows: Sequence[Row]) -> None:
+        """Write the rows, the total, and where the prices are from; in a pipe these two are notes."""
         total = self.total
         sums = f"{total.per_hour} per hour, so far {total.so_far}, by their expiry or in a day {total.by_then}"
         source = f"{self.prices}, without discounts, disks and network"
-        if not self.costs:
-            terminal.note("no nodes")
-        elif self.by:
-            grouped = (Column(self.by, Kind.NAME), Column("nodes", Kind.NUMBER), *_AMOUNTS)
-            terminal.table(grouped, _sum_rows(self.groups))
+        if rows:
+            layout.write(terminal, rows)
         else:
-            columns = (_PROJECT_COLUMN, *_COLUMNS) if has_projects else _COLUMNS
-            terminal.table(columns, [self._row(cost, has_projects=has_projects) for cost in self.costs])
+            terminal.note("no nodes")
         if terminal.is_interactive:
             if self.costs:
                 terminal.write("")
@@ -210,36 +222,35 @@ class CostReport:
         else:
             terminal.note(f"total: {sums}", f"prices: {source}")
 
-    def _row(self, cost: NodeCost, *, has_projects: bool) -> tuple[Cell, ...]:
-        name, left = cost.node.name, format_duration(cost.then - self.now)
-        since = Cell("")
-        if cost.since is not None:
-            since = Cell(f"{format_duration(self.now - cost.since)} ago", plain=format_timestamp(cost.since))
-        then = Cell(f"expires in {left}" if cost.is_until_expiry else f"in {left}", plain=format_timestamp(cost.then))
-        row = (
-            Cell(name.node_id),
-            Cell(name.zone),
-            Cell(cost.node.accelerator_type),
-            Cell(str(cost.tier)),
-            Cell(str(cost.node.state)),
-            dollars_cell(cost.per_hour),
-            since,
-            dollars_cell(cost.so_far),
-            dollars_cell(cost.by_then),
-            then,
-            Cell(cost.note, style="dim"),
-        )
-        return (Cell(name.project), *row) if has_projects else row
+
+def _node_row(cost: NodeCost, now: datetime) -> Row:
+    name, left = cost.node.name, format_duration(cost.then - now)
+    since = Cell("")
+    if cost.since is not None:
+        age = now - cost.since
+        since = Cell(f"{format_duration(age)} ago", plain=format_timestamp(cost.since), rank=age.total_seconds())
+    then = Cell(f"expires in {left}" if cost.is_until_expiry else f"in {left}", plain=format_timestamp(cost.then))
+    return (
+        Cell(name.project),
+        Cell(name.node_id),
+        Cell(name.zone),
+        Cell(cost.node.accelerator_type),
+        Cell(str(cost.tier)),
+        Cell(str(cost.node.state)),
+        dollars_cell(cost.per_hour),
+        since,
+        dollars_cell(cost.so_far),
+        dollars_cell(cost.by_then),
+        then,
+        Cell(cost.note, style="dim"),
+    )
 
 
-def _sum_rows(groups: Sequence[CostSum]) -> list[tuple[Cell, ...]]:
-    return [
-        (
-            Cell(one.value or "(none)", plain=one.value),
-            Cell(str(len(one.nodes))),
-            dollars_cell(one.per_hour),
-            dollars_cell(one.so_far),
-            dollars_cell(one.by_then),
-        )
-        for one in groups
-    ]
+def _sum_row(group: CostSum) -> Row:
+    return (
+        Cell(group.value or "(none)", plain=group.value),
+        Cell(str(len(group.nodes))),
+        dollars_cell(group.per_hour),
+        dollars_cell(group.so_far),
+        dollars_cell(group.by_then),
+    )

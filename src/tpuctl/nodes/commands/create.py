@@ -26,6 +26,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
 from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.node_lookup import zone_to_create
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.queue import short_request_view
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
@@ -98,7 +99,7 @@ def command(
     has_default_wait = spec.is_queued and queueing.queue_for is None
     policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout, is_awaited=False))
     policy = replace(policy, timeout=deadline(app, timeout))
-    name = _free_name(app, node)
+    name = _free_name(app, node, spec)
     if limit != TimeLimit():
         note_clock_difference(app)
         spec = limit.applied(spec, app.now())
@@ -188,12 +189,10 @@ def _enqueue(
     app.show(short_request_view(app, found, name.project))
 
 
-def _free_name(app: App, text: str) -> NodeName:
+def _free_name(app: App, text: str, spec: NodeSpec) -> NodeName:
     """Return the full name of the new node. Raises `SettingError` without a zone, `AlreadyExistsError` if the name is taken."""
     reference, place = app.reference(text), app.place
-    zone = reference.zone or place.zone or place.default_zone
-    if zone is None:
-        raise app.missing_zone()
+    zone = reference.zone or place.zone or zone_to_create(app, reference, spec)
     name = NodeName(reference.project or place.project, zone, reference.node_id)
     with within_deadline(app, None):
         found = app.client.find_node(name)

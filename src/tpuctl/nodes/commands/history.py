@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
@@ -34,16 +35,16 @@ _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 
 @cli_command("history", is_short=True)
 @node_argument
-@click.option(
+@grouped_option(
     "--since",
     type=DurationType(),
     metavar="TIME",
     help="Age of the oldest entry to show: 90m, 2h or 7d. [default: all]",
 )
-@click.option(
+@grouped_option(
     "--last", "-n", type=click.IntRange(1), metavar="N", help="Number of lines to show, the newest. [default: all]"
 )
-@click.option(
+@grouped_option(
     "--all", "rotated", is_flag=True, help="Include the older half of a long journal, which is in a second file."
 )
 def command(app: App, *, node: str, since: timedelta | str | None, last: int | None, rotated: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import TableOptions, cli_command, takes_options
@@ -23,19 +24,22 @@ from tpuctl.nodes.rendering import (
 from tpuctl.output.terminal import OutputFormat, View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.costs import NodeRate
     from tpuctl.output.tables import Row
     from tpuctl.output.terminal import Terminal
 
 
-@cli_command("list", is_short=True)
+@cli_command(
+    "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
+)
 @selection_options()
 @takes_options(TableOptions, "table")
 def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
@@ -43,7 +47,8 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
     Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
-    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour.
+    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour,
+    and the run of tpuctl that holds the lease.
 
     \b
     Examples:
@@ -67,7 +72,9 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     rows: list[Row] = []
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
         rates = _rates(app, nodes, requests) if layout.needs("price") else ()
-        rows = [*node_rows(nodes, app.now(), rates, is_wide=layout.has_wide), *(one.row for one in waiting)]
+        holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
+        rows = node_rows(nodes, app.now(), rates, holders=holders, is_wide=layout.has_wide)
+        rows = [*rows, *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
     found = [item for item in items if not isinstance(item, _WaitingRequest)]
@@ -100,26 +107,25 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     if not is_table and not is_json:
         return client.list_nodes(project, zones), ()
-    requests: list[QueuedResource] = []
+    listers: tuple[Callable[..., Any], ...] = (client.list_nodes, partial(list_requests, client))
+    nodes, requests = fan_out(lambda list_them: list_them(project, zones), listers, limit=2)
+    listing: NodeListing = nodes.get()
+    if requests.error is None:
+        return listing, tuple(requests.get().queued_resources)
+    # Some users may list nodes only: on a terminal queued resources are only extra information.
+    if is_json:
+        app.terminal.warn(f"the list has no queued resources: {requests.error.message}")
+    return listing, ()
 
-    def list_them(kind: str) -> NodeListing | None:
-        if kind == "nodes":
-            return client.list_nodes(project, zones)
-        try:
-            listing = list_requests(client, project, zones)
-        except TpuctlError as error:
-            # Some users may list nodes only: on a terminal queued resources are only extra information.
-            if is_json:
-                app.terminal.warn(f"the list has no queued resources: {error.message}")
-            return None
-        requests.extend(listing.queued_resources)
-        return None
 
-    nodes, _ = fan_out(list_them, ("nodes", "requests"), limit=2)
-    listing = nodes.get()
-    if listing is None:
-        raise AssertionError("the first outcome is that of the nodes")
-    return listing, tuple(requests)
+def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
+    """Return the runs of tpuctl that hold the leases of nodes; `?` for all nodes if their store does not answer."""
+    try:
+        held = app.leases.holders([node.name for node in nodes])
+    except TpuctlError as error:
+        app.terminal.warn(f"the holders of leases are unknown: {error.message}")
+        return dict.fromkeys((node.name for node in nodes), "?")
+    return {name: lease.record.who for name, lease in held.items()}
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:

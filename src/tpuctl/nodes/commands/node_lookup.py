@@ -26,6 +26,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
+from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     incomplete_list_error,
     queued_resources_or_none,
@@ -40,6 +41,7 @@ from tpuctl.nodes.selection import GroupMatch, check_selection_project
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tpuctl.accelerators import AcceleratorType
     from tpuctl.app.app import App
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
@@ -77,21 +79,39 @@ def locate_for_create(
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
-    """Return the zone for a new node. Raises `SettingError`, with zones that offer its type, if none is known."""
-    zone = likely_zone(app, reference)
+    """Return the zone for a new node: of the settings, of past commands, or the only one that offers its type.
+
+    Says which zone it is unless it is that of the settings. Raises `SettingError`, with zones that offer the type, if none is
+    known.
+    """
+    accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
+    zone = likely_zone(app, reference, accelerator)
     if zone is not None:
         return zone
+    zones = documented_zones_of(accelerator) if accelerator else ()
+    if accelerator and len(zones) == 1:
+        app.terminal.note(f"{reference.node_id}: in {zones[0]}, the only zone with {accelerator.name}")
+        return zones[0]
     error = app.missing_zone()
-    accelerator = find_accelerator_type(spec.accelerator_type) if spec else None
-    if spec and accelerator and (zones := documented_zones_of(accelerator)):
-        hint = f"{spec.accelerator_type} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+    if accelerator and zones:
+        hint = f"{accelerator.name} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
         raise SettingError(error.message, hint=hint)
     raise error
 
 
-def likely_zone(app: App, reference: NodeReference) -> str | None:
-    """Return the zone of the settings or of past commands for a node named without one, None if none is known."""
-    return app.place.default_zone or _remembered_zone(app, reference.node_id)
+def likely_zone(app: App, reference: NodeReference, accelerator: AcceleratorType | None = None) -> str | None:
+    """Return the zone of the settings, else that of past commands, which is said; None if none is known.
+
+    A zone of past commands that is known not to offer the type does not count.
+    """
+    if app.place.default_zone is not None:
+        return app.place.default_zone
+    zone = _remembered_zone(app, reference.node_id)
+    offered = documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
+    if zone is None or (offered and zone not in offered):
+        return None
+    app.terminal.note(f"{reference.node_id}: in {zone}, where it was before")
+    return zone
 
 
 def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
@@ -123,10 +143,12 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
 
 def _remembered_zone(app: App, node_id: str) -> str | None:
-    """Return the zone in which past commands had a node of that name, None unless it was exactly one."""
+    """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
     names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
-    zones = {name.zone for name in app.journal.without_losers(names)}
-    return zones.pop() if len(zones) == 1 else None
+    found = app.journal.without_losers(names)
+    if len({name.zone for name in found}) != 1 or has_failed_creation(app.journal.entries(found[0], rotated=False)):
+        return None
+    return found[0].zone
 
 
 def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
@@ -195,7 +217,7 @@ def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
     listing = app.client.list_nodes(app.project, app.zones)
     there = sorted(listing.nodes, key=by_zone_and_name)
-    check_names_exist(app, selection, [node.name for node in there], listing.unreachable)
+    check_names_exist(app, selection, [node.name for node in there], listing.unreachable, may_be_none=may_be_none)
     now = app.now()
     found = tuple(node for node in there if selection.matches(node, now, owner))
     note_left_out(app, selection, [node.name for node in there], [node.name for node in found])
@@ -279,8 +301,10 @@ def selection_owner(app: App, selection: Selection) -> str | None:
     return owner_label(owner_identity(app))
 
 
-def check_names_exist(app: App, selection: Selection, there: Sequence[NodeName], unreachable: Sequence[str]) -> None:
-    """Check the names of a selection that are no globs: each must exist, and once.
+def check_names_exist(
+    app: App, selection: Selection, there: Sequence[NodeName], unreachable: Sequence[str], *, may_be_none: bool
+) -> None:
+    """Check the names of a selection that are no globs: each must exist, unless `may_be_none`, and once.
 
     Raises `NotFoundError`, `ConflictError`, and `ServiceUnavailableError` if a zone that might have it did not answer.
     """
@@ -292,10 +316,11 @@ def check_names_exist(app: App, selection: Selection, there: Sequence[NodeName],
             raise several_nodes_error(pattern.node_id, found)
         if not found and unreachable:
             raise unreachable_zones_error(pattern.node_id, unreachable)
-        if not found and pattern.zone:
+        if found or may_be_none:
+            continue
+        if pattern.zone:
             raise NodeNotFoundError(pattern.node_id, pattern.zone)
-        if not found:
-            raise NodeNotInProjectError(pattern.node_id, app.project)
+        raise NodeNotInProjectError(pattern.node_id, app.project)
 
 
 def note_left_out(app: App, selection: Selection, there: Sequence[NodeName], found: Sequence[NodeName]) -> None:

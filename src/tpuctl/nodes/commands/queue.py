@@ -63,7 +63,9 @@ queue_group = LazyGroup(
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
 
 
-@cli_command("list", is_short=True)
+@cli_command(
+    "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
+)
 @takes_options(TableOptions, "table")
 def queue_list(app: App, *, table: TableOptions) -> None:
     """List the queued resources in all zones of the project. The exit code is 1 if a zone did not answer.

@@ -18,6 +18,7 @@ from tpuctl.app.options import (
 from tpuctl.app.ssh_options import close_shared_connections, route_options, with_reachable_goal
 from tpuctl.errors import NotConfirmedError, TpuctlError
 from tpuctl.nodes.actions import NodeReset, reset_nodes
+from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
@@ -63,6 +64,7 @@ _QUESTIONS = {
 @route_options
 @timeout_option
 @force_lease_option
+@if_idle_option
 @events_option
 @dry_run_option
 @yes_option
@@ -76,6 +78,7 @@ def command(
     events: str | None,
     dry_run: bool,
     force_lease: bool,
+    if_idle: bool,
     yes: bool,
 ) -> int:
     """Restart, reboot or recreate nodes, and wait until they are usable again.
@@ -108,7 +111,8 @@ def command(
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused))
     if not asked.is_by_name:
         show_selected(app, nodes)
-    if nodes and not app.terminal.confirm(_question(chosen), yes=yes):
+    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
+    if nodes and not app.terminal.confirm(in_use + _question(chosen), yes=yes):
         raise NotConfirmedError("nothing was done")
     policy = Policy(goal=choose_goal(app, goal), timeout=deadline(app, timeout))
     resets = [

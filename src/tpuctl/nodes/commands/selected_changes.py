@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import AccessError, CredentialsError, NotConfirmedError
+from tpuctl.errors import AccessError, ConflictError, CredentialsError, NotConfirmedError
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.node_lookup import bind_names, note_left_out, selection_owner
 from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.garbage_removal import fetch_group
-from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.locate import SearchPlace, list_requests, several_nodes_error, unreachable_zones_error
 from tpuctl.nodes.queue_rendering import waiting_row
 from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
-from tpuctl.nodes.tear_down import DeletionTarget, group_target
+from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_target
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
@@ -48,16 +49,22 @@ class DeletionChoice:
     requests: tuple[QueuedResource, ...] = ()
 
     def recheck(self, app: App, target: DeletionTarget) -> None:
-        """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more."""
-        group = self.groups.get(target.deleted)
-        current = None if group is None else fetch_group(app.client, group)
-        if group is None or current is None:
-            return  # named, or gone
-        if _identity(current) - _identity(group):
-            raise NoLongerSelectedError(group.id, "was recreated, or got nodes,")
-        matched = self.selection.matches_group(current, app.now(), selection_owner(app, self.selection))
-        if matched is not GroupMatch.ALL:
-            raise NoLongerSelectedError(group.id, f"became {current.state}, or got other labels,")
+        """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more.
+
+        The requests of its race in other zones are deleted with a target, and count too.
+        """
+        included = {target.deleted, *(request.name for request in target.other_requests)}
+        for deleted, group in self.groups.items():
+            current = fetch_group(app.client, group) if deleted in included else None
+            if current is None:
+                continue  # not included, or gone
+            if _identity(current) - _identity(group):
+                raise NoLongerSelectedError(group.id, "was recreated, or got nodes,")
+            if current.is_being_deleted:
+                continue  # by another client, or with the first target of its race
+            matched = self.selection.matches_group(current, app.now(), selection_owner(app, self.selection))
+            if matched is not GroupMatch.ALL:
+                raise NoLongerSelectedError(group.id, f"became {current.state}, or got other labels,")
 
 
 def _identity(group: ResourceGroup) -> set[object]:
@@ -69,23 +76,26 @@ def _identity(group: ResourceGroup) -> set[object]:
 def select_groups(app: App, context: ActionContext, selection: Selection) -> DeletionChoice:
     """Return what a selection deletes: nodes, and queued resources of which every node matches, with or without a node.
 
-    Notes a queued resource that matches only in part. Raises `ConflictError` for a name that several nodes have, and
-    `ServiceUnavailableError` for a name that was not found if a zone did not answer.
+    Notes a queued resource that matches only in part. Raises `ConflictError` for a name that several nodes have, or that
+    only another zone has, and `ServiceUnavailableError` for a name that was not found if a zone did not answer. Without the
+    permission to list queued resources, warns of it, and raises `AccessError` for what is not found.
     """
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
     client, project, zones = app.client, app.project, app.zones
     nodes = client.list_nodes(project, zones)
     requests: tuple[QueuedResource, ...] = ()
     unreachable = nodes.unreachable
+    refused: AccessError | None = None
     try:
         queued = list_requests(client, project, zones)
         requests, unreachable = queued.queued_resources, tuple(dict.fromkeys((*unreachable, *queued.unreachable)))
     except CredentialsError:
         raise
-    except AccessError:
+    except AccessError as error:
         # A user who may delete nodes may lack the permission to list queued resources. A node names its owner itself.
         if any(node.queued_resource for node in nodes.nodes):
             raise
+        refused = error
     facts = GarbageFacts(project=project, nodes=nodes.nodes, requests=requests, unreachable=frozenset(unreachable))
     groups = sorted(group_resources(facts), key=lambda group: (group.zone, natural_key(group.id)))
     now = app.now()
@@ -101,6 +111,12 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
                 pass
     there = [name for group in groups for name in group.all_names]
     missing = _missing_names(selection, groups, unreachable)
+    if refused is not None:
+        if missing or not chosen:
+            raise refused  # what is not found may be a request that waits
+        app.terminal.warn(f"requests that wait for nodes are left alone: {refused.message}")
+    for reference in missing:
+        _check_is_in_no_zone(app, context, reference)
     note_left_out(app, selection, there, [name for group in chosen for name in group.all_names])
     own_requests = [group.request for group in chosen if group.request]
     targets = [group_target(context, group, own_requests) for group in chosen]
@@ -140,17 +156,36 @@ def _missing_names(
     return missing
 
 
-def selection_check(app: App, selection: Selection) -> Callable[[Node], None]:
-    """Return what raises `NoLongerSelectedError` for a node that changed since it was selected. Named nodes always pass."""
+def search_place(app: App) -> SearchPlace:
+    """Return where names are looked up: in all zones if `--zone` names several."""
+    return SearchPlace(app.project) if len(app.zones) > 1 else app.place
 
-    def check(node: Node) -> None:
+
+def _check_is_in_no_zone(app: App, context: ActionContext, reference: NodeReference) -> None:
+    """Raise `ConflictError` if a name that the zones of a selection do not have exists in another zone."""
+    if not (reference.zone or app.zones):
+        return  # all zones were listed
+    found = find_deletion_target(context, search_place(app), reference)
+    if found is not None:
+        place = f"{found.name.zone}/{reference.node_id}"
+        raise ConflictError(
+            f"`{reference.node_id}` is not in {reference.zone or ', '.join(app.zones)}; found {place}",
+            hint=f"to delete that one, run `tpuctl down {place}`",
+        )
+
+
+def selection_check(app: App, selection: Selection) -> Callable[[Node], Node]:
+    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read."""
+
+    def check(node: Node) -> Node:
         if selection.is_by_name:
-            return
+            return node
         current = app.client.get_node(node.name)
         if current.id != node.id:
             raise NoLongerSelectedError(node.name.node_id, "was recreated")
         if not selection.matches(current, app.now(), selection_owner(app, selection)):
             raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
+        return current
 
     return check
 
@@ -161,8 +196,11 @@ def show_selected(app: App, nodes: Sequence[Node]) -> None:
         _TABLE.note(app.terminal, _rows(app, nodes, ()))
 
 
-def confirm_groups(app: App, choice: DeletionChoice, *, yes: bool) -> None:
-    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses."""
+def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
+    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses.
+
+    Raises `ConflictError` with `if_idle` if one of the nodes is in use.
+    """
     groups = list(choice.groups.values())
     if not groups:
         return
@@ -178,7 +216,8 @@ def confirm_groups(app: App, choice: DeletionChoice, *, yes: bool) -> None:
     parts = [name_nodes([node.name for node in nodes])] if nodes else []
     parts += [f"waiting {name_nodes(ids, 'queued resource')}"] if ids else []
     disks = {0: "", 1: ", with its boot disk"}.get(len(nodes), ", with their boot disks")
-    if not app.terminal.confirm(f"delete {' and '.join(parts)}{disks}?", yes=yes):
+    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
+    if not app.terminal.confirm(f"{in_use}delete {' and '.join(parts)}{disks}?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import nothing_selected_error, report_silent_zones, select_nodes
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
@@ -17,6 +19,7 @@ from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
     confirm_groups,
     name_nodes,
+    search_place,
     select_groups,
     selection_check,
     show_selected,
@@ -38,7 +41,7 @@ from tpuctl.nodes.tear_down import (
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -94,11 +97,7 @@ def _change_nodes(
     if options.dry_run:
         show_plan(app, tuple(PlanStep(verb, node.name, "requested") for node in needed), spec=None)
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused.values()))
-    if not selection.is_by_name:
-        show_selected(app, needed)
-        names = name_nodes([node.name for node in needed])
-        if needed and not app.terminal.confirm(f"{verb} {names}?", yes=options.yes):
-            raise NotConfirmedError("nothing was done")
+    _confirm_change(app, needed, verb, options, is_by_name=selection.is_by_name)
     names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
     recheck = selection_check(app, selection)
     outcomes: list[NodeResult | TpuctlError] = []
@@ -128,6 +127,20 @@ def _change_nodes(
     return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused.values()]))
 
 
+def _confirm_change(app: App, nodes: list[Node], verb: Verb, options: ChangeOptions, *, is_by_name: bool) -> None:
+    """Ask about nodes that a selection matched, and about named ones that a stop would interrupt.
+
+    Raises `NotConfirmedError` if the user refuses.
+    """
+    if not is_by_name:
+        show_selected(app, nodes)
+    stopped = nodes if verb is Verb.STOP else []
+    in_use = use_in_question(app, stopped, if_idle=options.if_idle, yes=options.yes)
+    question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}?"
+    if nodes and (in_use or not is_by_name) and not app.terminal.confirm(question, yes=options.yes):
+        raise NotConfirmedError("nothing was done")
+
+
 def show_refusals(app: App, errors: Iterable[TpuctlError]) -> int:
     """Show the errors of selected nodes. Return the exit code."""
     codes = []
@@ -151,7 +164,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
             found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
-        raise absent_error(missing[0], app.place)
+        raise absent_error(missing[0], search_place(app))
     if not targets and not missing:
         if found.unreachable:
             raise incomplete_list_error(found.unreachable)
@@ -167,19 +180,22 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         _note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
     if selection.is_by_name:
-        _confirm(app, targets, yes=options.yes)
+        _confirm(app, targets, options)
     else:
-        confirm_groups(app, found, yes=options.yes)
+        confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
     with app.progress(events=options.events) as progress:
         context = app.context(progress)
-        # Another client may be about to recreate a missing node: end its work, and delete what it has created.
+        # Another client may be about to recreate a missing node: end its work, and delete what it has created. A node that
+        # does not exist meets no condition.
         created = [
-            find_deletion_target(context, app.place, reference)
+            find_deletion_target(context, search_place(app), reference)
             for reference in missing
-            if end_absent_node(context, app.place, reference, by=by)
+            if not selection.has_conditions and end_absent_node(context, search_place(app), reference, by=by)
         ]
     late = [target for target in created if target]
-    _confirm(app, late, yes=options.yes)
+    for target in late:
+        check_whole_request(target, all_nodes=options.all_nodes)
+    _confirm(app, late, options)
     late_ids = {target.name.node_id for target in late}
     targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
     names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
@@ -219,18 +235,30 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
     for reference in missing:
         gone = f"{reference.node_id}: already gone"
-        app.terminal.note(gone if by == "down" else absent_error(reference, app.place).message)
+        app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
 
 
-def _confirm(app: App, targets: list[DeletionTarget], *, yes: bool) -> None:
+def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
+    """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
+    if target.node:
+        yield target.node
+    ids = {node_id for request in target.requests for node_id in request.node_ids} - {target.name.node_id}
+    for node_id in sorted(ids) if target.node else ():
+        if node := app.client.find_node(replace(target.name, node_id=node_id)):
+            yield node
+
+
+def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
+    nodes = list(chain.from_iterable(_existing_nodes(app, target) for target in targets))
+    in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
     disks = sum(target.node is not None for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
     if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
         also += f", and the requests of the same race in {', '.join(racing)}"
-    if targets and not app.terminal.confirm(f"delete {what}{also}?", yes=yes):
+    if targets and not app.terminal.confirm(f"{in_use}delete {what}{also}?", yes=options.yes):
         raise NotConfirmedError("nothing was done")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
+from tpuctl.nodes.commands.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import find_request, incomplete_list_error
 from tpuctl.nodes.node_guard import describe_guard
@@ -15,11 +16,13 @@ from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.node_use import NodeUse
     from tpuctl.nodes.selection import Selection
     from tpuctl.output.terminal import Cell, Terminal
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
 def command(app: App, *, selection: GivenSelection) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
-    A node that does not exist yet is shown by the queued resource that requests it. JSON is always an array.
+    A node that does not exist yet is shown by the queued resource that requests it. JSON is always an array. On a terminal it
+    also asks the workers, for at most 5 s, which jobs, TPU processes and ssh sessions use them.
 
     \b
     Examples:
@@ -41,10 +45,12 @@ def command(app: App, *, selection: GivenSelection) -> None:
     found, silent = _find_all(app, selection.parse(app))
 
     def show(terminal: Terminal) -> None:
+        nodes_found = [each for each in found if isinstance(each, Node)]
+        uses = find_node_uses(app, nodes_found) if terminal.is_interactive else {}
         for index, each in enumerate(found):
             if index:
                 terminal.write("")
-            terminal.details(_details(app, each))
+            terminal.details(_details(app, each, uses))
 
     def show_rows(terminal: Terminal) -> None:
         layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)
@@ -97,10 +103,13 @@ def _find(app: App, text: str) -> Node | QueuedResource:
         return request
 
 
-def _details(app: App, found: Node | QueuedResource) -> Iterator[tuple[str, str, str]]:
-    """Yield the details of a node and of the queued resource that owns it, or of the queued resource alone."""
+def _details(
+    app: App, found: Node | QueuedResource, uses: Mapping[NodeName, NodeUse]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield the details of a node, what uses it and the queued resource that owns it, or of the queued resource alone."""
     if isinstance(found, Node):
         yield from node_details(found, app.now())
+        yield from use_details(uses.get(found.name))
         request = _owner(app, found)
         if guard := describe_guard(app.journal.entries(found.name), found, app.now()):
             yield "guard", guard, ""

@@ -15,7 +15,6 @@ from tpuctl.app.options import (
     nodes_argument,
     skip_validation_option,
     timeout_option,
-    yes_option,
 )
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.app.ssh_options import route_options, with_reachable_goal
@@ -123,7 +122,13 @@ class UpOptions:
 @force_lease_option
 @events_option
 @dry_run_option
-@yes_option
+@grouped_option(
+    "--yes",
+    "-y",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Do not ask for confirmation, and repair nodes even if they may be in use.",
+)
 def command(
     app: App,
     *,

@@ -6,11 +6,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
-from tpuctl.app.options import cli_command, dry_run_option, option, takes_options
-from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_items, parse_pairs
-from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError
-from tpuctl.models.spec import check_labels, check_tags
+from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
+from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.errors import (
+    ConflictError,
+    ExitCode,
+    InvalidInputError,
+    NotConfirmedError,
+    NotFoundError,
+    TpuctlError,
+)
+from tpuctl.models.node import NodeState
+from tpuctl.models.spec import DataDisk, check_labels, check_tags
+from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
+from tpuctl.nodes.actuator import NoLongerSelectedError
+from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.selected_changes import selection_check
@@ -21,9 +32,16 @@ from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.nodes.commands.selection_options import GivenSelection
+
+# Labels with this prefix have the end of the node's time, its owner and its request: clearing the others must not remove them.
+_OWN_LABELS = "tpuctl-"
+# The keys with which users enter the workers.
+_KEPT_METADATA = "ssh-keys"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +54,16 @@ class UpdateOptions(GivenOptions):
     remove_labels: tuple[str, ...] = option(
         "--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove."
     )
+    clear_labels: bool = option(
+        "--clear-labels", is_flag=True, help="Remove all labels except tpuctl's own (tpuctl-*), before --labels."
+    )
     tags: tuple[str, ...] = option(
         "--tags", "--add-tags", metavar="TAG,...", multiple=True, help="Network tags to add."
     )
     remove_tags: tuple[str, ...] = option(
         "--remove-tags", metavar="TAG,...", multiple=True, help="Network tags to remove."
     )
+    clear_tags: bool = option("--clear-tags", is_flag=True, help="Remove all network tags, before --tags.")
     metadata: tuple[str, ...] = option(
         "--metadata",
         "--update-metadata",
@@ -58,8 +80,28 @@ class UpdateOptions(GivenOptions):
     remove_metadata: tuple[str, ...] = option(
         "--remove-metadata", metavar="KEY,...", multiple=True, help="Metadata to remove."
     )
+    clear_metadata: bool = option(
+        "--clear-metadata", is_flag=True, help="Remove all metadata except ssh-keys, before --metadata."
+    )
     description: str | None = option(
         "--description", metavar="TEXT", help="New description of the node; empty removes it."
+    )
+    attach_disk: tuple[str, ...] = option(
+        "--attach-disk",
+        metavar="DISK[,mode=MODE]",
+        multiple=True,
+        help="Persistent disk to attach, by name or path, read-write (default) or read-only. Repeatable.",
+    )
+    detach_disk: tuple[str, ...] = option(
+        "--detach-disk",
+        metavar="DISK",
+        multiple=True,
+        help="Disk to detach, by name or path; keeps its data. Repeatable.",
+    )
+    internal_ips: bool | None = option(
+        "--internal-ips/--no-internal-ips",
+        default=None,
+        help="Remove the external IP addresses of the workers, or add them.",
     )
 
 
@@ -67,19 +109,24 @@ class UpdateOptions(GivenOptions):
 @selection_options()
 @takes_options(UpdateOptions, "wanted", group=OptionGroup.NODE)
 @dry_run_option
-def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_run: bool) -> int:
-    """Change the labels, network tags, metadata or description of nodes. Everything else stays unchanged.
+@yes_option
+def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_run: bool, yes: bool) -> int:
+    """Change labels, network tags, metadata, description, data disks or external addresses of nodes.
+
+    Everything else stays unchanged. A detached disk is not deleted. Unmount it on the workers of a running node first.
 
     \b
     Examples:
       tpuctl update trainer --labels team=vision,run=7
       tpuctl update trainer --remove-labels run --description "free to use"
       tpuctl update 'sweep-*' -l team=vision --labels tpuctl-keep=yes
+      tpuctl update trainer --attach-disk dataset,mode=read-only
     """
-    if not wanted.given:
+    if not wanted.given and wanted.internal_ips is None:
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
+    disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
     try:
         chosen = selection.parse(app)
         selected = select_nodes(app, chosen)
@@ -92,15 +139,22 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
         ) from None
     recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
     if dry_run:
-        changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted))}
+        changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted, disks))}
         steps = tuple(PlanStep(Verb.UPDATE, name, ", ".join(fields)) for name, fields in changes.items())
         show_plan(app, steps, spec=None, nodes=selected.nodes, changes=changes)
         return report_silent_zones(app, selected.unreachable, ExitCode.OK)
+    _confirm_detaching(app, selected.nodes, wanted, yes=yes)
     for node in selected.nodes:
         try:
-            if fields := _changes(app, node, wanted):
-                recheck(node)
+            # Maps are replaced as a whole: what another client changed meanwhile, such as the end of the node, must stay.
+            current = app.client.get_node(node.name) if chosen.is_by_name else recheck(node)
+            if current.id != node.id:
+                raise NoLongerSelectedError(node.name.node_id, "was recreated")
+            if fields := _changes(app, current, wanted, disks):
                 update_node(app.client, app.clock, node.name, fields, timeout=app.settings.duration("timeout"))
+            if fields.get("networkConfig") == {"enableExternalIps": False}:
+                ways = "use `--iap` or `--internal-ip` for ssh"
+                app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
             outcomes.append(NodeResult(app.client.find_node(node.name) or node))
         except TpuctlError as error:
             error.node = node.name.node_id if len(selected.nodes) > 1 else None
@@ -108,21 +162,95 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
 
 
-def _changes(app: App, node: Node, wanted: UpdateOptions) -> dict[str, Any]:
+def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
+    """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
+    running = [
+        node
+        for node in nodes
+        if node.state is not NodeState.STOPPED
+        and any(_is_disk(disk, text) for disk in node.raw.get("dataDisks") or () for text in wanted.detach_disk)
+    ]
+    if running:
+        in_use = use_in_question(app, running, if_idle=False, yes=yes)
+        names = ", ".join(node.name.node_id for node in running)
+        question = f"{in_use}detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)?"
+        if not app.terminal.confirm(question, yes=yes):
+            raise NotConfirmedError("nothing was done")
+
+
+def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
     """Return the API fields to write: only those whose value changes."""
     metadata = {
         **parse_pairs("--metadata", wanted.metadata),
         **metadata_from_files(app, wanted.metadata_from_file),
     }
-    tags = [tag for tag in node.raw.get("tags") or () if tag not in parse_items(wanted.remove_tags)]
-    fields: dict[str, Any] = {
-        "labels": _merged(node.labels, parse_pairs("--labels", wanted.labels), parse_items(wanted.remove_labels)),
-        "tags": [*tags, *(tag for tag in parse_items(wanted.tags) if tag not in tags)],
-        "metadata": _merged(node.metadata, metadata, parse_items(wanted.remove_metadata)),
-        "description": node.raw.get("description", "") if wanted.description is None else wanted.description,
+    labels_before = {
+        key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(_OWN_LABELS)
     }
-    return changed_fields(node, fields)
+    metadata_before = {
+        key: value for key, value in node.metadata.items() if not wanted.clear_metadata or key == _KEPT_METADATA
+    }
+    tags_before = () if wanted.clear_tags else node.raw.get("tags") or ()
+    tags = [tag for tag in tags_before if tag not in parse_items(wanted.remove_tags)]
+    fields: dict[str, Any] = {
+        "labels": _merged(labels_before, parse_pairs("--labels", wanted.labels), parse_items(wanted.remove_labels)),
+        "tags": [*tags, *(tag for tag in parse_items(wanted.tags) if tag not in tags)],
+        "metadata": _merged(metadata_before, metadata, parse_items(wanted.remove_metadata)),
+        "description": node.raw.get("description", "") if wanted.description is None else wanted.description,
+        "dataDisks": attached_disks(node, disks, wanted.detach_disk),
+    }
+    return changed_fields(node, fields) | _address_change(node, wanted)
 
 
-def _merged(present: Any, added: dict[str, str], removed: tuple[str, ...]) -> dict[str, str]:  # a mapping
+def _merged(present: Mapping[str, str], added: Mapping[str, str], removed: tuple[str, ...]) -> dict[str, str]:
     return {key: value for key, value in {**present, **added}.items() if key not in removed}
+
+
+def _address_change(node: Node, wanted: UpdateOptions) -> dict[str, Any]:
+    configs = node.raw.get("networkConfigs") or [node.raw.get("networkConfig") or {}]
+    has_external = any(config.get("enableExternalIps") for config in configs)
+    if wanted.internal_ips is None or wanted.internal_ips != has_external:
+        return {}
+    return {"networkConfig": {"enableExternalIps": not wanted.internal_ips}}
+
+
+def attached_disks(node: Node, attached: Sequence[DataDisk], detached: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the data disks of a node after a change; the others stay as the API has them. Pure.
+
+    Raises `ConflictError` for a disk that is attached in another mode, or not attached; `InvalidInputError` for a name that two
+    attached disks have.
+    """
+    disks: list[dict[str, Any]] = [dict(disk) for disk in node.raw.get("dataDisks") or ()]
+    name = node.name
+    for text in detached:
+        found = [disk for disk in disks if _is_disk(disk, text)]
+        if not found:
+            present = ", ".join(f"`{last_segment(disk['sourceDisk'])}`" for disk in disks) or "none"
+            raise ConflictError(f"disk `{text}` is not attached to `{name.node_id}`", hint=f"attached are: {present}")
+        if len(found) > 1:
+            raise InvalidInputError(
+                f"`{name.node_id}` has {len(found)} disks named `{text}`",
+                hint=f"write a path: `{found[0]['sourceDisk']}`",
+            )
+        disks.remove(found[0])
+    for disk in attached:
+        is_name = "/" not in disk.source
+        source = f"projects/{name.project}/zones/{name.zone}/disks/{disk.source}" if is_name else disk.source
+        same = next((entry for entry in disks if _is_disk(entry, source)), None)
+        if same is None:
+            disks.append({"sourceDisk": source, "mode": disk.mode})
+        elif (mode := same.get("mode", "READ_WRITE")) != disk.mode:
+            short = last_segment(source)
+            raise ConflictError(
+                f"disk `{short}` is attached to `{name.node_id}` as {mode}",
+                hint=f"detach it first: `tpuctl update {name.zone}/{name.node_id} --detach-disk {short}`",
+            )
+    return disks
+
+
+def _is_disk(entry: Mapping[str, Any], text: str) -> bool:
+    """Return whether an attached disk is the one that a name, a path or a link means."""
+    source = str(entry["sourceDisk"])
+    if "/" not in text:
+        return last_segment(source) == text
+    return source[source.find("projects/") :] == text[text.find("projects/") :]

@@ -104,8 +104,8 @@ def measure_torch_device(_index: int) -> None:
     import torch_xla.core.xla_model as xm  # noqa: PLC0415
     import torch_xla.runtime as xr  # noqa: PLC0415
 
-    device, total = xm.xla_device(), xr.world_size()
-    # Before 2.3 there is only the second.
+    # Old versions have only the second of both.
+    device, total = (getattr(torch_xla, "device", None) or xm.xla_device)(), xr.world_size()
     step = getattr(torch_xla, "sync", None) or xm.mark_step
     # The devices of v2 and v3 are the two cores of a chip, in one process.
     chip = xr.local_ordinal() // xr.addressable_device_count()

@@ -57,7 +57,9 @@ def run_container(request: dict[str, Any]) -> None:
     for signal_name in PASSED_ON:
         signal.signal(getattr(signal, "SIG" + signal_name), lambda number, _: pass_on(docker, name, client, number))
     code = client.wait()
-    os.write(done, b"x")
+    if code >= 0 and code != DOCKER_FAILED:
+        # Otherwise the client was killed or lost docker's daemon, and the container may still run.
+        os.write(done, b"x")
     sys.exit(code if code >= 0 else 128 - code)
 
 

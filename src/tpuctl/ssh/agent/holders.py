@@ -161,7 +161,7 @@ def printable(text: str) -> str:
 
 
 def status(pid: int) -> dict[str, Any] | None:
-    """Return name, state, parent and start of a process, None if it has ended."""
+    """Return name, state, parent, session and start of a process, None if it has ended."""
     try:
         with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as file:
             text = file.read()
@@ -174,6 +174,7 @@ def status(pid: int) -> dict[str, Any] | None:
         "name": text[begin + 1 : end_of_name],
         "state": fields[0],
         "parent": int(fields[1]),
+        "session": int(fields[3]),
         "start": int(fields[19]),
     }
 

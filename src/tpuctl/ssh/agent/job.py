@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 # Delays while something is polled.
 QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0
+# Of the jobs that run already the client needs only some names.
+MOST_REPORTED = 8
 
 
 def serve_job(link: ClientLink, order: dict[str, Any]) -> None:
@@ -103,6 +105,7 @@ def begin(link: ClientLink, prepared: PreparedJob) -> None:
     folder, order = prepared.folder, prepared.order
     ended = None
     try:
+        report_use(link, folder, order)
         link.send(b"h", b"new")
         frames = wait_for_go(link)
         if frames is None:
@@ -123,6 +126,71 @@ def begin(link: ClientLink, prepared: PreparedJob) -> None:
         obey(folder, kind, payload, None)
     if not order["detach"]:
         stream(link, folder, order, ended)
+
+
+def report_use(link: ClientLink, folder: str, order: dict[str, Any]) -> None:
+    """Send what uses the worker already: other jobs of this user; without any, a process that holds libtpu's lock.
+
+    Fields of a frame are separated by NUL: `job`, seconds, name, what the client stored; or `process`, seconds, user, name.
+    """
+    others = running_jobs(*os.path.split(folder))[:MOST_REPORTED]
+    for path in others:
+        name = os.path.basename(path).rpartition(".")[0]
+        try:
+            fields = (b"job", b"%d" % age_of(path + "/token"), os.fsencode(name), read(path + "/about") or b"")
+        except OSError:  # just removed
+            continue
+        link.send(b"u", b"\0".join(fields))
+    if not others:
+        holder = lock_holder((os.environ.get("TPUCTL_DEVICE_ROOT") or "") + order["lock_file"])
+        if holder is not None:
+            link.send(b"u", b"\0".join((b"process", *holder)))
+
+
+def running_jobs(parent: str, name: str) -> list[str]:
+    """Return the folders of the jobs that run on the worker of a job; a home may be shared with other workers."""
+    found, end = [], "." + name.rpartition(".")[2]
+    for entry in os.listdir(parent):
+        path = os.path.join(parent, entry)
+        is_job = entry.endswith(end) and not entry.startswith(".")
+        try:
+            if is_job and not os.path.exists(path + "/exit") and is_locked(path + "/lock"):
+                found.append(path)
+        except OSError:
+            continue
+    return found
+
+
+def age_of(path: str) -> float:
+    """Return how long ago a file was written, in seconds."""
+    return max(0.0, time.time() - os.stat(path).st_mtime)
+
+
+def lock_holder(path: str) -> tuple[bytes, bytes, bytes] | None:
+    """Return age, user and name of the process that holds the lock on a file; None if it is not locked, or not known.
+
+    /proc/locks shows the locks of all users without root.
+    """
+    try:
+        file = os.stat(path)
+        place = "%02x:%02x:%d" % (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
+        with open("/proc/locks", encoding="ascii") as lines:
+            # Of a lock that is awaited the second word is an arrow.
+            locks = [words for words in map(str.split, lines) if words[1] in ("POSIX", "FLOCK") and words[5] == place]
+        pid = int(locks[0][4]) if locks else 0
+        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as text, open("/proc/uptime", "rb") as up:
+            name, _, rest = text.read().partition("(")[2].rpartition(")")
+            age = float(up.read().split()[0]) - int(rest.split()[19]) / os.sysconf("SC_CLK_TCK")
+        owner = os.stat("/proc/%d" % pid).st_uid
+    except (OSError, ValueError, IndexError):
+        return None
+    import pwd  # noqa: PLC0415  # rarely needed
+
+    try:
+        user = pwd.getpwuid(owner).pw_name
+    except KeyError:
+        user = str(owner)
+    return b"%d" % max(0, age), user.encode(), name.encode("utf-8", "replace")
 
 
 def wait_for_go(link: ClientLink) -> list[tuple[bytes, bytes]] | None:

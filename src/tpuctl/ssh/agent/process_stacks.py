@@ -112,22 +112,30 @@ def find_spy(pid: int) -> str | None:
         ]
     except OSError:
         pass
-    paths = [folder + "/py-spy" for folder in folders if folder.startswith("/")]
+    # Without links, which another user could change between the check and the start.
+    paths = [os.path.realpath(folder + "/py-spy") for folder in folders if folder.startswith("/")]
     return next((path for path in paths if os.access(path, os.X_OK) and is_trusted(path)), None)
 
 
 def is_trusted(path: str) -> bool:
-    """Return whether only root and the user who has logged in can have put a program there: this may run as root."""
+    """Return whether only root and the user who has logged in can have put a program there: this may run as root.
+
+    The path has no links. In a folder such as /tmp others may create files, but not replace those of these users.
+    """
     trusted = {0, os.geteuid(), int(os.environ.get("SUDO_UID", "0"))}
-    real = os.path.realpath(path)
-    for one in (real, os.path.dirname(real)):
+    is_last = True
+    while True:
         try:
-            found = os.stat(one)
+            found = os.lstat(path)
         except OSError:
             return False
-        if found.st_uid not in trusted or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX and not is_last
+        if found.st_uid not in trusted or (is_open and not is_sticky):
             return False
-    return True
+        if path == "/":
+            return True
+        path, is_last = os.path.dirname(path), False
 
 
 def ask_spy(spy: str, pid: int) -> tuple[list[dict[str, Any]] | None, str]:

@@ -14,8 +14,16 @@ import re
 import struct
 import time
 
-from tpuctl.ssh.agent.holders import ancestors, examine_tpu, processes, status
-from tpuctl.ssh.agent.job_files import is_locked
+from tpuctl.ssh.agent.holders import (
+    LONGEST_COMMAND,
+    ancestors,
+    examine_tpu,
+    printable,
+    processes,
+    status,
+    user_name,
+)
+from tpuctl.ssh.agent.job_files import is_locked, read
 from tpuctl.ssh.agent.link import ClientLink
 
 TYPE_CHECKING = False
@@ -30,6 +38,8 @@ USER_PROCESS, DEAD_PROCESS = 7, 8
 # Of a file only the newest logins count.
 MOST_LOGINS = 1000 * LOGIN.size
 MOST_FILES = 20000
+# Reported to the client; of more it needs only the number.
+MOST_USES = 32
 SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
 
 
@@ -45,7 +55,7 @@ def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bo
     Paths begin at $TPUCTL_DEVICE_ROOT. Traces of libtpu count with `logs` only, those of logins with `has_logins`.
     """
     root = device_root()
-    in_use, unknown = examine_present_use(devices, lock_file)
+    uses, unknown = find_uses(devices, lock_file)
     traces = [(booted_at(root), "it booted")]
     # A followed job is removed at its end, which changes the folder that it was in.
     traces += [(newest_change(home), "a job ended") for home in job_homes(root)]
@@ -59,28 +69,88 @@ def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bo
         else:
             traces.append((login, "a user logged in or out"))
     at, what = max(traces)
-    return {"inUse": in_use, "unknown": unknown, "age": max(0.0, time.time() - at), "last": what}
+    return {
+        "inUse": describe_uses(uses),
+        "unknown": unknown,
+        "uses": uses[:MOST_USES],
+        "age": max(0.0, time.time() - at),
+        "last": what,
+    }
 
 
 def examine_present_use(devices: list[str], lock_file: str) -> tuple[list[str], list[str]]:
     """Return what uses the worker now, and what cannot be examined: it is idle if both are empty."""
+    uses, unknown = find_uses(devices, lock_file)
+    return describe_uses(uses), unknown
+
+
+def describe_uses(uses: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each of the first processes that hold the TPU, one for the jobs, and one for the ssh sessions."""
+    holders = [one for one in uses if one["pid"]]
+    lines = ["process %d (%s) holds the TPU" % (one["pid"], one["name"]) for one in holders[:3]]
+    for kind, one_is, several_are in (
+        ("job", "a job runs", "%d jobs run"),
+        ("session", "an ssh session is open", "%d ssh sessions are open"),
+    ):
+        count = sum(one["kind"] == kind for one in uses)
+        if count:
+            lines.append(several_are % count if count > 1 else one_is)
+    return lines
+
+
+def find_uses(devices: list[str], lock_file: str) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return what uses the worker now, jobs first, and what cannot be examined: it is idle if both are empty.
+
+    A use is a `job`, a `process` that holds the TPU, `of-job` if it belongs to one of the jobs, or an ssh `session`. It has the
+    name of the job or process, its command, its user, and its age in seconds.
+    """
     root = device_root()
-    in_use, unknown = [], []
+    unknown = []
     report = examine_tpu(devices, lock_file)
     holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
-    in_use += ["process %d (%s) holds the TPU" % (one["pid"], one["name"]) for one in holders[:3]]
     # Processes of other users cannot belong to a sandbox worker.
     if report["hidden"] and not root:
         unknown.append("%d processes cannot be examined without root" % report["hidden"])
     if not processes():
         unknown.append("there is no /proc")
-    running = sum(is_running(folder) for home in job_homes(root) for folder in glob.glob(glob.escape(home) + "/*"))
-    if running:
-        in_use.append("%d jobs run" % running if running > 1 else "a job runs")
-    sessions = count_other_sessions(root)
-    if sessions:
-        in_use.append("%d ssh sessions are open" % sessions if sessions > 1 else "an ssh session is open")
-    return in_use, unknown
+    folders = [folder for home in job_homes(root) for folder in glob.glob(glob.escape(home) + "/*")]
+    jobs = [folder for folder in folders if is_running(folder)]
+    groups = {int(word) for folder in jobs for word in read_small(folder + "/pid").split()[:1] if word.isdigit()}
+    uses = [describe_job(folder) for folder in jobs]
+    for one in holders:
+        # The command of a job is the leader of a session.
+        facts = status(one["pid"])
+        kind = "of-job" if facts is not None and facts["session"] in groups else "process"
+        uses.append(dict(use(kind, one["name"], one["command"], one["user"], one["age"]), pid=one["pid"]))
+    return uses + [use("session", "", "", "", 0.0)] * count_other_sessions(root), unknown
+
+
+def use(kind: str, name: str, command: str, user: str, age: float) -> dict[str, Any]:
+    """Return a use of the worker."""
+    return {"kind": kind, "pid": 0, "name": name, "command": command, "user": user, "age": max(0.0, age)}
+
+
+def describe_job(folder: str) -> dict[str, Any]:
+    """Return a job that runs as a use of the worker, as far as its files can be read."""
+    name = os.path.basename(folder).rpartition(".")[0] or os.path.basename(folder)
+    try:
+        about = json.loads(read_small(folder + "/about"))
+        command = printable(str(about["command"]))[:LONGEST_COMMAND]
+    except (ValueError, TypeError, KeyError):
+        command = ""
+    try:
+        facts = os.stat(folder + "/token")
+    except OSError:
+        return use("job", printable(name), command, "", 0.0)
+    return use("job", printable(name), command, user_name(facts.st_uid), time.time() - facts.st_mtime)
+
+
+def read_small(path: str) -> str:
+    """Return the text of a small file of a job, empty if it cannot be read."""
+    try:
+        return (read(path) or b"").decode("utf-8", "replace")
+    except OSError:
+        return ""
 
 
 def job_ended_since(at: float) -> bool:

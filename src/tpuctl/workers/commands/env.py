@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, node_argument
 from tpuctl.models.node import NodeState, WorkerSet
-from tpuctl.output.terminal import OutputFormat
+from tpuctl.output.terminal import View
 from tpuctl.workers.environment import (
     EnvironmentOptions,
     environment_warning,
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 @cli_command("env", without=("output",), is_short=True)
 @node_argument
-@click.option(
+@grouped_option(
     "--worker",
     type=click.IntRange(min=0),
     metavar="N",
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Worker whose variables to print.",
 )
-@click.option(
+@grouped_option(
     "--output",
     "-o",
     "form",
@@ -52,8 +53,7 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
       tpuctl env trainer --worker 2 -o fish | source
       tpuctl env trainer -o json | jq -r .TPU_CONFIG
     """
-    if form == "json":
-        app.set_options({"output": form})
+    app.set_options({"output": form if form == "json" else "table"})  # a setting must not change the shell's syntax
     found = app.find(node)
     (number,) = WorkerSet.parse(str(worker)).of(found.name.node_id, found.workers)
     exported = job_variables(EnvironmentOptions(tpu=True), found, number)
@@ -61,8 +61,5 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
         app.terminal.warn(f"`{found.name.node_id}` is {found.state}: its TPU cannot be used now")
     if warning := environment_warning(exported, found.workers):
         app.terminal.note(warning)
-    if form == "json":
-        app.terminal.data(exported, OutputFormat.JSON)
-    else:
-        lines = fish_exports if form == "fish" else posix_exports
-        app.terminal.names(lines(exported))
+    lines = fish_exports if form == "fish" else posix_exports
+    app.show(View(value=lambda: exported, text=lambda terminal: terminal.names(lines(exported))))

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.options import DurationType, cli_command, worker_option
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options, worker_option
 from tpuctl.app.ssh_options import route_options, shared_connection_options
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError, worst_exit_code
@@ -74,19 +75,32 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
 @cli_command("jobs")
 @click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
 @worker_options
-@click.option(
-    "--last", type=click.IntRange(1), default=100, metavar="N", help="Number of newest jobs to show. [default: 100]"
+@grouped_option(
+    "--last",
+    group=OptionGroup.OUTPUT,
+    type=click.IntRange(1),
+    default=100,
+    metavar="N",
+    help="Number of newest jobs to show. [default: 100]",
 )
-@click.option(
-    "--remove", multiple=True, metavar="JOB", help="Job to remove, with its output; it must have ended. Repeatable."
+@grouped_option(
+    "--remove",
+    group=OptionGroup.EFFECT,
+    multiple=True,
+    metavar="JOB",
+    help="Job to remove, with its output; it must have ended. Repeatable.",
 )
-@click.option("--prune", is_flag=True, help="Remove old jobs that have ended, with their output.")
-@click.option(
+@grouped_option(
+    "--prune", group=OptionGroup.EFFECT, is_flag=True, help="Remove old jobs that have ended, with their output."
+)
+@grouped_option(
     "--older-than",
+    group=OptionGroup.EFFECT,
     type=DurationType(),
     metavar="TIME",
     help="Time since the end of a job after which --prune removes it. [default: 7d]",
 )
+@takes_options(TableOptions, "table")
 def command(
     app: App,
     *,
@@ -97,6 +111,7 @@ def command(
     remove: tuple[str, ...],
     prune: bool,
     older_than: timedelta | str | None,
+    table: TableOptions,
 ) -> int:
     """List the jobs of nodes and their results. The workers store both, with the output.
 
@@ -109,8 +124,9 @@ def command(
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d
     """
-    from tpuctl.workers.worker_jobs import check_job_name, jobs_view, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.worker_jobs import JOB_COLUMNS, check_job_name, jobs_view, list_jobs, remove_jobs  # noqa: PLC0415  # not needed by --help
 
+    layout = table.layout(app, JOB_COLUMNS)
     if older_than is not None and not (prune and isinstance(older_than, timedelta)):
         raise InvalidInputError("`--older-than` needs `--prune`", hint="add it: `--prune --older-than 7d`")
     if prune and remove:
@@ -132,7 +148,7 @@ def command(
             app.terminal.note("no jobs to remove")
         return show_errors(app, errors)
     listing = list_jobs(scope, limit=last)
-    app.show(jobs_view(listing, scope.nodes))
+    app.show(jobs_view(listing, scope.nodes, layout))
     if listing.left_out:
         hint = "list more with `--last N`, remove old ones with `--prune`"
         app.terminal.note(f"{listing.left_out} older jobs not shown: {hint}")

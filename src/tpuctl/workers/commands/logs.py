@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ExitCode, RemoteCommandError
 from tpuctl.escaping import escape_unprintable
@@ -32,10 +33,10 @@ if TYPE_CHECKING:
 
 @cli_command("logs", without=("output",))
 @job_options
-@click.option(
+@grouped_option(
     "--follow", "-f", is_flag=True, help="Continue until the job has ended; reconnects when a connection breaks."
 )
-@click.option(
+@grouped_option(
     "--tail",
     "-n",
     type=click.IntRange(0),

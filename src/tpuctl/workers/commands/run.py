@@ -67,6 +67,12 @@ class RunFlags:
         help="Run on the reachable workers if some cannot be reached. [default: run on none]",
     )
     partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
+    if_idle: bool = option(
+        "--if-idle",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="Fail if a job, a TPU process or an ssh session uses a node, or if a worker does not answer within 5 s.",
+    )
     fail_fast: bool = option(
         "--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker."
     )
@@ -228,6 +234,9 @@ def command(
         names = selection.names
         if len(names) > 1 or set(selection.options.given) - {"types"}:
             raise InvalidInputError("`--up` takes one node", hint="name one, or none to generate a name")
+        if flags.if_idle:
+            hint = "`--exclusive` fails if the node already exists"
+            raise InvalidInputError("`--if-idle` is for nodes that exist, not for `--up`", hint=hint)
         return run_one_off(app, names[0] if names else None, job, request)
     nodes, errors = find_selected_nodes(app, selection)
     for error in errors:
@@ -236,6 +245,10 @@ def command(
     if nodes:
         found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
         await_key(app, found)
+        if flags.if_idle:
+            from tpuctl.nodes.commands.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+
+            require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
         request = replace(request, by_node=selection.is_pattern)
         codes.append(ExitCode(run_and_show(app, found, request)))
     return worst_exit_code(codes)

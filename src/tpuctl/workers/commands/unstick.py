@@ -46,7 +46,15 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     metavar="PID",
     help="Terminate only this process, if it holds the TPU.",
 )
-@click.option("--dry-run", is_flag=True, help="Show what holds the TPU, and change nothing.")
+@grouped_option(
+    "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Show what holds the TPU, and change nothing."
+)
+@grouped_option(
+    "--if-idle",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Fail if a process holds the TPU, or if a worker does not answer: only remove a lock file that is left.",
+)
 @route_options
 @yes_option
 def command(
@@ -58,6 +66,7 @@ def command(
     grace: timedelta | str | None,
     pid: int | None,
     dry_run: bool,
+    if_idle: bool,
     yes: bool,
 ) -> int:
     """Terminate the processes that hold the TPU ("The TPU is already in use by process with pid 1234").
@@ -72,9 +81,11 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
+    from tpuctl.nodes.commands.busy_nodes import describe_use, require_idle  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
         find_holders,
+        holders_use,
         holders_view,
         release_errors,
         release_notes,
@@ -93,9 +104,15 @@ def command(
     is_script = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     if not is_script:
         app.show(holders_view(node_id, reports))
+    use = holders_use(found, reports)
+    if if_idle:
+        require_idle([found], {found.name: use})
     if is_to_act:
+        question = release_question(node_id, reports)
+        if use.uses:
+            question = f"{describe_use(found, use)}; {question}"
         try:
-            is_wanted = app.terminal.confirm(release_question(node_id, reports), yes=yes)
+            is_wanted = app.terminal.confirm(question, yes=yes)
         except InvalidInputError:
             # stdin is no terminal: the list is shown as well.
             if is_script:

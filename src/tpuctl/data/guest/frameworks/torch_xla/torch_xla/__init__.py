@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from torch_xla._process import Device
+
 __version__ = "2.7.0"
+
+
+def device() -> Device:
+    """Return the device of this thread."""
+    return Device()
 
 
 def sync(wait: bool = False) -> None:

@@ -6,14 +6,9 @@ from math import prod
 
 from sandbox_chips import Tensor, all_reduce_time
 
-from torch_xla._process import Device, place
+from torch_xla._process import place
 
 REDUCE_SUM = "sum"
-
-
-def xla_device() -> Device:
-    """Return the device of this thread."""
-    return Device()
 
 
 def wait_device_ops() -> None:
