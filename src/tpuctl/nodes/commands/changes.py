@@ -81,12 +81,12 @@ def start(app: App, *, selection: GivenSelection, **options: Any) -> int:  # tho
 def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
-    On a terminal it asks before it stops a node in use.
+    It asks first, because what runs on the nodes ends: without a terminal it needs --yes.
 
     \b
     Examples:
       tpuctl stop trainer
-      tpuctl stop trainer-0 trainer-1 --no-wait
+      tpuctl stop trainer-0 trainer-1 --yes --no-wait
       tpuctl stop trainer --if-idle
       tpuctl stop 'sweep-*' --older-than 12h
     """

@@ -128,16 +128,16 @@ def _change_nodes(
 
 
 def _confirm_change(app: App, nodes: list[Node], verb: Verb, options: ChangeOptions, *, is_by_name: bool) -> None:
-    """Ask about nodes that a selection matched, and about named ones that a stop would interrupt.
+    """Ask about nodes that a selection matched, and about each stop: what runs on them ends.
 
-    Raises `NotConfirmedError` if the user refuses.
+    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` without a terminal and `--yes`.
     """
     if not is_by_name:
         show_selected(app, nodes)
     stopped = nodes if verb is Verb.STOP else []
     in_use = use_in_question(app, stopped, if_idle=options.if_idle, yes=options.yes)
     question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}?"
-    if nodes and (in_use or not is_by_name) and not app.terminal.confirm(question, yes=options.yes):
+    if (stopped or (nodes and not is_by_name)) and not app.terminal.confirm(question, yes=options.yes):
         raise NotConfirmedError("nothing was done")
 
 
