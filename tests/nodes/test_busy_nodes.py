@@ -139,8 +139,8 @@ def changes(sandbox: Sandbox) -> list[str]:
 @one_face
 def test_question_about_an_idle_node_is_as_short_as_ever(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     assert tpuctl("down", "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
-    assert tpuctl("stop", "demo", stdin="")[2] == 0
-    assert changes(sandbox) == ["stop"]
+    assert tpuctl("stop", "demo", stdin="n\n") == ("", "stop `demo`? [y/N] error: nothing was done\n", 1)
+    assert changes(sandbox) == []
 
 
 @one_face
@@ -237,7 +237,7 @@ def test_if_idle_deletes_an_idle_node(tpuctl: Console, sandbox: Sandbox, worker:
 @one_face
 def test_process_on_the_tpu_is_named_with_its_user(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     with running("sleep", "60", path=worker.root / "dev" / "accel0"):
-        out, err, code = tpuctl("stop", "demo", "--if-idle")
+        out, err, code = tpuctl("stop", "demo", "--if-idle", "--yes")
 
     found = re.fullmatch(
         r"error: `demo` is in use: process `sleep 60` of (\w+) on the TPU, for \d+s\n" + re.escape(REFUSED), err.strip()

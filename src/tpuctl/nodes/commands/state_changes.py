@@ -13,7 +13,13 @@ from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_c
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
 from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import nothing_selected_error, report_silent_zones, select_nodes
+from tpuctl.nodes.commands.node_lookup import (
+    is_in_journal,
+    near_node,
+    nothing_selected_error,
+    report_silent_zones,
+    select_nodes,
+)
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
@@ -128,16 +134,16 @@ def _change_nodes(
 
 
 def _confirm_change(app: App, nodes: list[Node], verb: Verb, options: ChangeOptions, *, is_by_name: bool) -> None:
-    """Ask about nodes that a selection matched, and about named ones that a stop would interrupt.
+    """Ask about nodes that a selection matched, and about each stop: what runs on them ends.
 
-    Raises `NotConfirmedError` if the user refuses.
+    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` without a terminal and `--yes`.
     """
     if not is_by_name:
         show_selected(app, nodes)
     stopped = nodes if verb is Verb.STOP else []
     in_use = use_in_question(app, stopped, if_idle=options.if_idle, yes=options.yes)
     question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}?"
-    if nodes and (in_use or not is_by_name) and not app.terminal.confirm(question, yes=options.yes):
+    if (stopped or (nodes and not is_by_name)) and not app.terminal.confirm(question, yes=options.yes):
         raise NotConfirmedError("nothing was done")
 
 
@@ -233,9 +239,20 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
 
 
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
+    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
-        gone = f"{reference.node_id}: already gone"
-        app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
+        absent = absent_error(reference, search_place(app)).message
+        if is_in_journal(app, reference):
+            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
+            continue
+        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
+        app.terminal.note(gone if by == "down" else absent)
+        if near := near_node(app, reference):
+            place = f"{near.name.zone}/{near.name.node_id}"
+            app.terminal.warn(
+                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
+                f"  hint: see it with `tpuctl status {place}`",
+            )
 
 
 def existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
