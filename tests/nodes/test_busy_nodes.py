@@ -362,8 +362,8 @@ def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> No
 
 
 @one_face
-def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, worker: Worker) -> None:
-    assert tpuctl("update", "demo", "--labels", "tpuctl-owner=ann")[2] == 0
+def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox, labels={"tpuctl-owner": "ann"})
     handle = worker.start_job("train", "./train.sh", 90)
 
     person = tpuctl("status", "demo", terminal=True, NO_COLOR="1")[0]

@@ -296,7 +296,11 @@ def test_update_changes_the_labels_of_all_selected_nodes(tpuctl: Console, sweep:
         ("sweep-1", "7"),
         ("sweep-2", "7"),
     ]
-    assert (out, err, code) == ("sweep-1\tREADY\nsweep-2\tREADY\n", "", 0)
+    assert (out, err, code) == (
+        "sweep-1\tREADY\nsweep-2\tREADY\n",
+        said("sweep-1: set labels run=7", "sweep-2: set labels run=7"),
+        0,
+    )
     labels = {node["nodeId"]: node.get("labels") for node in json.loads(tpuctl("list", "-o", "json")[0])}
     assert labels["sweep-1"] == {"team": "vision", "run": "7", **MINE}
     assert (labels["sweep-2"], labels["sweep-10"]) == ({"team": "vision", "run": "7"}, MINE)
