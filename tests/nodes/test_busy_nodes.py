@@ -312,6 +312,26 @@ def test_without_a_key_nothing_is_asked_and_nothing_counts_as_idle(tpuctl: Conso
 
 
 @one_face
+def test_question_about_several_nodes_has_a_line_for_each_in_use_those_of_others_first(
+    tpuctl: Console, sandbox: Sandbox, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = LocalLeaseStore(tmp_path / "state" / "sandbox" / "leases", clock)
+    keeper = LeaseKeeper(store, clock, LeaseOwner("desk", 7, "token"))
+    for name, owner in {"a": "you_example-com", "b": "ann", "c": "ann"}.items():
+        put(sandbox, name, state="STOPPED", labels={"tpuctl-owner": owner})
+        assert name == "c" or keeper.acquire(NodeName("sandbox", ZONE, name), "watch") is None
+
+    _, err, code = tpuctl("down", "a", "b", "c", stdin="n\n")
+    store.close()
+
+    in_use = "is in use: `watch on desk pid 7` holds the lease, renewed 0s ago"
+    lines = err.splitlines()
+    assert lines[:2] == [f"`b` (created by ann) {in_use}", f"`a` (created by you_example-com) {in_use}"]
+    assert lines[2].startswith("2 in use: delete the v4-8 node (STOPPED) `a` in")
+    assert (len(lines), code, sandbox.changes()) == (3, 1, [])
+
+
+@one_face
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -397,8 +417,8 @@ def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> No
 
 
 @one_face
-def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, worker: Worker) -> None:
-    assert tpuctl("update", "demo", "--labels", "tpuctl-owner=ann")[2] == 0
+def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox, labels={"tpuctl-owner": "ann"})
     handle = worker.start_job("train", "./train.sh", 90)
 
     person = tpuctl("status", "demo", terminal=True, NO_COLOR="1")[0]
@@ -423,7 +443,8 @@ def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, san
     os.close(handle)
 
     assert refused.endswith(said(f"error: {in_use}", REFUSED))
-    assert asked.endswith(f"{in_use}; delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done\n")
+    question = "1 in use: delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done"
+    assert asked.splitlines()[-2:] == [in_use, question]
     assert stop.endswith(f"{in_use}; stop `demo`? [y/N] error: nothing was done\n")
     assert (code, changes(sandbox)) == (8, [])
 
