@@ -148,7 +148,13 @@ _SPECS: Final = (
     ),
     _any("zone", _TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone"),
     _any("zones", _LIST, "zones to try for a new node, in this order or ranked; or any", has_flag=False),
-    _any("sandbox", _BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
+    _trusted(
+        "sandbox",
+        _BOOLEAN,
+        "use the local sandbox instead of the cloud",
+        "every command acts in the local sandbox: nodes of the cloud are neither shown nor deleted, and still bill",
+        default="false",
+    ),
     _own("endpoint", _TEXT, "URL of another Cloud TPU API"),
     _own(
         "impersonate_service_account",
@@ -663,7 +669,8 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
     if key != "sandbox":
         return
     is_on = as_boolean(value)
-    # With a user-wide sandbox, `down` would succeed while a real node is billed; a cloned repository must not disable it.
+    # With a user-wide sandbox, `down` would succeed while a real node is billed, as in the folder of a file that came with
+    # a repository: there it requires trust. Such a file must not disable it either.
     if is_on and kind is FileKind.USER:
         raise SettingError(
             f"{place}: `sandbox: true` is never read from the user file",

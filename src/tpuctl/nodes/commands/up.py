@@ -427,8 +427,11 @@ def _task(
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
+        from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # as above
+
         what = "; ".join(map(str, differences))
-        question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=options.yes)
+        question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
     limit, owner = options.limit, user_label(app)
