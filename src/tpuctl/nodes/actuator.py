@@ -66,6 +66,11 @@ class ActionContext:
         if self.preflight is not None:
             self.preflight.check(name, spec, replaces=replaces, tell=self.emit)
 
+    def look_again(self, name: NodeName, spec: NodeSpec) -> None:
+        """Say if other runs created nodes at the same time as this one, so that all cost more than the budget."""
+        if self.preflight is not None:
+            self.preflight.look_again(name, spec, tell=self.emit)
+
     def report(self, kind: EventKind, name: NodeName, text: str, **data: object) -> None:
         """Report an event of a node."""
         self.emit(NodeEvent(kind, self.clock.now(), name, text, data))
