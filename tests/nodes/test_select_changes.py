@@ -531,3 +531,15 @@ def test_no_combination_of_flags_ends_a_node_that_does_not_match(tpuctl: Console
                 if node.project == project and session.exists(node) and node.state(session.now) != "DELETING"
             }
         assert (kept, code) == ({SPARED[flag] for flag in flags}, 0), (flags, err)
+
+
+@pytest.mark.parametrize("verb", ["down", "stop", "reset"])
+def test_question_names_the_zones_where_a_name_repeats(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox, "w1")
+    for zone in (EAST, ZONE):
+        put(sandbox, "w2", zone=zone, acceleratorType="v6e-8" if zone == EAST else "v4-8")
+
+    _, err, code = tpuctl(verb, "w*", stdin="n\n")
+
+    assert (code, f"`w1`, `{ZONE}/w2`, `{EAST}/w2`" in err.splitlines()[-1]) == (1, True), err
+    assert sandbox.changes() == []
