@@ -191,3 +191,36 @@ def test_setting_that_only_the_output_needs_fails_before_the_change(
     _, err, code = configured("stop", "demo", "--yes", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
 
     assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err
+
+
+@one_face
+def test_question_of_a_stop_says_that_a_spot_node_is_lost(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "od")
+    put(sandbox, "sp", **SPOT)
+    lost = "cannot be started again once stopped: `sp`, spot"
+
+    assert tpuctl("stop", "sp", stdin="n\n") == ("", f"stop `sp` ({lost})? [y/N] error: nothing was done\n", 1)
+    assert tpuctl("stop", "--all", stdin="n\n")[1].splitlines()[-1].startswith(f"stop `od`, `sp` ({lost})?")
+    assert f"cannot ask for confirmation (stop `sp` ({lost})?)" in tpuctl("stop", "sp")[1]
+    plan = tpuctl("stop", "--all", "--dry-run")[0]
+    assert "stop sp in us-central2-b: requested; cannot be started again once stopped\n" in plan
+    assert "stop od in us-central2-b: requested\n" in plan
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_selection_shows_what_is_left_out_and_the_price_after_the_start(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "on")
+    put(sandbox, "slice", acceleratorType="v4-16")
+    put(sandbox, "off", zone="us-central1-a", acceleratorType="v5litepod-4", state="STOPPED")
+
+    stopping = tpuctl("stop", "--all", stdin="n\n")[1].splitlines()
+    starting = tpuctl("start", "--state", "STOPPED", stdin="n\n")[1].splitlines()
+
+    assert [line.split()[0] for line in stopping[:2]] == ["NAME", "on"]
+    reason = "it is a slice of 2 workers, and the service stops single-worker nodes only"
+    assert stopping[2] == f"left out: `slice` cannot be stopped: {reason}"
+    assert stopping[3].startswith("stop `on`?")
+    assert starting[1].split()[:4] == ["off", "us-central1-a", "v5litepod-4", "STOPPED"]
+    assert starting[1].split()[-1] == "$4.80"
+    assert starting[2].startswith("start `off`, for $4.80/h?")

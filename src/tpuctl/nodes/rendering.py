@@ -321,6 +321,8 @@ def node_note(node: Node, now: datetime | None, *, has_expiry: bool = True) -> s
         parts.append(expiry)
     if node.queued_resource:
         parts.append(f"of queued resource {last_segment(node.queued_resource)}")
+    if node.is_kept:
+        parts.append("kept")
     if not node.state.is_known:
         parts.append("this version of tpuctl does not know this state")
     return "; ".join(parts)

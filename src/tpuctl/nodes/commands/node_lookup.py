@@ -323,9 +323,12 @@ def bind_names(app: App, selection: Selection) -> Selection:
 
 def selection_owner(app: App, selection: Selection) -> str | None:
     """Return the label of the user for `--mine`; None if the selection does not need it."""
-    if not selection.is_mine:
-        return None
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # only for --mine
+    return user_label(app) if selection.is_mine else None
+
+
+def user_label(app: App) -> str:
+    """Return the label of the user, which the nodes have that the user creates."""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # few commands ask for it
     from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
 
     return owner_label(owner_identity(app))
