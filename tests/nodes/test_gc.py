@@ -85,6 +85,7 @@ def test_watch_does_not_create_again_what_had_expired(tpuctl: Console, sandbox: 
 
     assert (code, sandbox.changes()) == (3, ["delete"])
     assert "`gc` ended `demo`" in err
+    assert "starts or creates it again; to watch it nevertheless, pass `--force-lease`" in err
 
 
 def test_watch_creates_again_after_the_record_of_a_preempted_node_was_deleted(
