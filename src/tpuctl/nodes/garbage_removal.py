@@ -205,7 +205,7 @@ class GarbageRemover:
         if group.identity != item.group.identity:
             raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {group.state} now")
         facts = GarbageFacts(project=group.project, nodes=group.nodes, requests=())
-        if item.reason is GarbageReason.IDLE:
+        if item.reason is GarbageReason.IDLE or self._rules.if_idle:
             facts = replace(facts, idleness=self._examine(group))
         again = judge_group(group, facts, self._rules, self._context.server_now())
         if again is None or again.reason is not item.reason:
