@@ -66,7 +66,8 @@ def command(
     """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
 
     Without JOB the running job receives the signal; if several run, the newest, after a confirmation. On a node that another
-    account created it asks first; without a terminal it needs --yes. Of several arguments the last is the job. A process that has started its own session is not reached: see `tpuctl unstick`.
+    account created it asks first; without a terminal it needs --yes. Of several arguments the last is the job. A process that
+    has started its own session is not reached: see `tpuctl unstick`.
 
     \b
     Examples:
@@ -80,20 +81,20 @@ def command(
             "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
         )
     scope = choose_targets_and_job(app, words, selector, worker)
-    job = scope.job
-    owners = _other_owners(app, scope)
+    owners, hint = _other_owners(app, scope), None
+    job, facts = scope.job, [owners] if owners else []
+    what = f"job `{job}`"
     if job is None:
         listing = list_jobs(scope)
         newest = choose_job(scope, listing, running_first=True)
         running = sum(one.is_running for one in listing.jobs)
-        newest_one = f"send {signal_name(number)} to the newest, `{newest.name}` ({newest.command})"
-        question = f"{running} jobs run on `{scope.nodes}`; {newest_one}?"
-        if running > 1 and not app.terminal.confirm(question, yes=yes):
-            raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {scope.nodes}`")
+        what = f"{'the newest,' if running > 1 else 'job'} `{newest.name}` ({newest.command})"
+        if running > 1:
+            facts.append(f"{running} jobs run on `{scope.nodes}`")
+            hint = f"name the job; list them: `tpuctl jobs {scope.nodes}`"
         job = newest.name
-    question = f"{owners}; send {signal_name(number)} to job `{job}`?"
-    if owners and not app.terminal.confirm(question, yes=yes):
-        raise NotConfirmedError("nothing was done")
+    if facts and not app.terminal.confirm(f"{'; '.join(facts)}; send {signal_name(number)} to {what}?", yes=yes):
+        raise NotConfirmedError("nothing was done", hint=hint)
     done = signal_job(scope, job, number, wait=timeout if wait else _MOMENT)
     if done.sent:
         where = worker_names(done.sent, len(done.job.shares))
