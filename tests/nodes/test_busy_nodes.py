@@ -187,6 +187,38 @@ def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, san
 
 
 @one_face
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        pytest.param(
+            ("queue", "cancel", "demo"),
+            "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
+            id="queue-cancel",
+        ),
+        pytest.param(
+            ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all"),
+            "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v3-8`, found `v4-8`)?",
+            id="up-replace",
+        ),
+    ],
+)
+def test_question_of_commands_that_delete_by_the_way_says_who_uses_the_node(
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
+) -> None:
+    if words[0] == "queue":
+        put(sandbox, queued_resource="demo")
+        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    _, err, code = tpuctl(*words, stdin="n\n")
+    os.close(handle)
+
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+    assert (err, code) == (f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    assert changes(sandbox) == []
+
+
+@one_face
 def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -224,6 +256,29 @@ def test_text_of_a_worker_is_harmless_in_a_question(tpuctl: Console, worker: Wor
     assert "\x1b" not in err
     assert err.count("\n") == 1
     assert len(err) < 400
+
+
+def spoil_with_depth(about: Path) -> None:
+    about.write_text("[" * 60_000)
+
+
+def spoil_with_a_pipe(about: Path) -> None:
+    about.unlink()
+    os.mkfifo(about)
+
+
+@one_face
+@pytest.mark.parametrize("spoil", [spoil_with_depth, spoil_with_a_pipe])
+def test_job_with_a_spoiled_record_is_named_all_the_same(
+    tpuctl: Console, worker: Worker, spoil: Callable[[Path], None]
+) -> None:
+    handle = worker.start_job("train", "./train.sh", 90)
+    spoil(worker.root / ".tpuctl" / "jobs" / "train.0" / "about")
+
+    _, err, _ = tpuctl("down", "demo", stdin="n\n")
+    os.close(handle)
+
+    assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m; {QUESTION}")
 
 
 @one_face

@@ -133,7 +133,8 @@ def delete(
 def down(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Delete nodes, the queued resources that own them, and preempted nodes of that name, so that nothing bills.
 
-    Prints "already gone" only after a search of all zones for nodes and queued resources. Patterns and conditions find waiting
+    Prints "already gone" only after a search of all zones for nodes and queued resources; of a name that the journal never
+    had, it says so, and names a node with a similar one. Patterns and conditions find waiting
     requests too; what they select is shown before the question.
 
     \b

@@ -13,7 +13,13 @@ from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_c
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
 from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import nothing_selected_error, report_silent_zones, select_nodes
+from tpuctl.nodes.commands.node_lookup import (
+    is_in_journal,
+    near_node,
+    nothing_selected_error,
+    report_silent_zones,
+    select_nodes,
+)
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
@@ -253,12 +259,23 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
 
 
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
+    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
-        gone = f"{reference.node_id}: already gone"
-        app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
+        absent = absent_error(reference, search_place(app)).message
+        if is_in_journal(app, reference):
+            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
+            continue
+        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
+        app.terminal.note(gone if by == "down" else absent)
+        if near := near_node(app, reference):
+            place = f"{near.name.zone}/{near.name.node_id}"
+            app.terminal.warn(
+                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
+                f"  hint: see it with `tpuctl status {place}`",
+            )
 
 
-def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
+def existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
     """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
     if target.node:
         yield target.node
@@ -270,7 +287,7 @@ def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
 
 def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    nodes = list(chain.from_iterable(_existing_nodes(app, target) for target in targets))
+    nodes = list(chain.from_iterable(existing_nodes(app, target) for target in targets))
     in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
