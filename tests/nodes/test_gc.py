@@ -39,7 +39,9 @@ def dead(sandbox: Sandbox, name: str = "demo", **labels: str) -> None:
 def test_gc_shows_and_deletes_only_with_yes(tpuctl: Console, sandbox: Sandbox) -> None:
     dead(sandbox)
     put(sandbox, "alive", labels=MINE)
-    shown = f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\tPREEMPTED\n"
+    shown = (
+        f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\t{MINE['tpuctl-owner']}\tPREEMPTED\n"
+    )
 
     found = tpuctl("gc")
     assert found[0] == shown
