@@ -276,7 +276,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
-            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(options.given))
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
