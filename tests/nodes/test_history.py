@@ -371,3 +371,12 @@ def test_history_after_only_extend_claims_neither_guard_nor_state_nor_cost(tpuct
     assert "its time ended: any clean-up may delete it; the journal knows of no guard on it" in out
     assert "usable   unknown: the journal has no state of it" in out
     assert "cost     ? (" in out
+
+
+@one_face
+def test_history_of_a_name_in_two_zones_is_that_of_the_node_that_exists(lived: Console) -> None:
+    folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
+    gone: tuple[Told, ...] = (LIFE[0], seen(5, "READY"), (9, "delete", {"id": "1"}))
+    write(Journal(folder), gone, NodeName("sandbox", "us-east5-a", "trainer"))
+
+    assert lived("history", "trainer") == lived("history", f"{ZONE}/trainer")

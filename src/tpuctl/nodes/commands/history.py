@@ -16,7 +16,7 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.costs import cost_of_history
-from tpuctl.nodes.journal_entries import is_repair, usable_spans
+from tpuctl.nodes.journal_entries import is_repair, may_have_node, usable_spans
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
@@ -102,7 +102,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
 
 
 def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
-    """Return the one node of the journal with this name, without a request to the cloud.
+    """Return the one node of the journal with this name, without a request to the cloud; of several the one that is not gone.
 
     Raises `NotFoundError` or `ConflictError` if it is not exactly one.
     """
@@ -115,6 +115,9 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
     if len(found) > 1 and setting and setting.source.kind not in _GCLOUD_SOURCES:
         preferred = check_zone(app.settings.required("zone"))
         found = [name for name in found if name.zone == preferred] or found
+    if len(found) > 1:
+        there_now = [name for name in found if may_have_node(app.journal.entries(name), name.zone)]
+        found = there_now if len(there_now) == 1 else found
     if len(found) > 1:
         where = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
         raise ConflictError(
