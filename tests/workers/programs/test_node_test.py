@@ -77,12 +77,14 @@ def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
     assert (worker["worker"], worker["allReduce"]["devices"], code) == (1, 4, 0)
 
 
-def test_test_that_hangs_is_ended_on_all_workers(pair: Pair) -> None:
+def test_test_that_hangs_is_ended_on_all_workers_and_says_where_they_were(pair: Pair) -> None:
     pair.install("jax", faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"})
 
-    _, err, code = pair.tpuctl("test", "pair", "--timeout", "2s")
+    _, err, code = pair.tpuctl("test", "pair", "--timeout", "12s")
 
-    assert (code, "\nerror: the test did not end within 2s: worker " in err) == (5, True)
+    assert (code, "\nerror: the test did not end within 12s: worker " in err) == (5, True)
+    hint = next((line for line in err.splitlines() if "shortly before, " in line), "")
+    assert ("worker 0 in " in hint, "worker 1 in " in hint) == (True, True), err
     assert pair.slice.left() == []
 
 
