@@ -362,8 +362,8 @@ def test_history_of_a_node_that_a_guard_deleted_ends_with_its_time(tpuctl: Conso
 
 @one_face
 def test_history_after_only_extend_claims_neither_guard_nor_state_nor_cost(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.add_node("mine", zone=ZONE, labels={"tpuctl-owner": "you"})
-    assert tpuctl("extend", "mine", "1h")[2] == 0
+    sandbox.add_node("mine", zone=ZONE)
+    assert tpuctl("extend", "mine", "1h", "--yes")[2] == 0
     tpuctl.clock.sleep(timedelta(hours=2))
 
     out = tpuctl("history", "mine", terminal=True, width=160, NO_COLOR="1")[0]

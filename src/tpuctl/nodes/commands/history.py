@@ -226,9 +226,13 @@ def _timeline_lines(entries: Sequence[_JournalEntry], until: datetime | None = N
     return found
 
 
+# A guard looks each five minutes, and tries a failed request again after at most 15.
+_GUARD_DELAY = timedelta(minutes=15)
+
+
 @dataclass(frozen=True, slots=True)
 class _PassedLimit:
-    """The end of the node's time, which has passed without a sign of life since.
+    """The end of a node's time that has passed; `at` is its end, or when the node was seen after that.
 
     A guard cannot write to this journal. Without one, the node lives until a clean-up runs.
     """
@@ -245,6 +249,7 @@ class _PassedLimit:
 
 
 def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> _PassedLimit | None:
+    """Return the end of the node's time, None if it has none, or if the node was seen alive long after it."""
     dated = _dated(entries)
     end: datetime | None = None
     guarded = node_id = None  # the id of the node whose guard works; that of the node that was seen last
@@ -257,9 +262,9 @@ def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> _PassedLim
             end = parse_timestamp(entry.get("until"))
         if event == "guard":
             guarded = entry.get("id") if entry.get("ok") else None
-    if end is None or end > now or any(at >= end and _is_sign_of_life(entry) for at, entry in dated):
+    if end is None or end > now or any(at >= end + _GUARD_DELAY and _is_sign_of_life(entry) for at, entry in dated):
         return None
-    return _PassedLimit(end, has_guard=guarded is not None and guarded == node_id)
+    return _PassedLimit(max(end, dated[-1][0]), has_guard=guarded is not None and guarded == node_id)
 
 
 def _is_sign_of_life(entry: _JournalEntry) -> bool:
