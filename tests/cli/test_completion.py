@@ -162,5 +162,12 @@ def test_completion_leaves_out_deleted_nodes(tpuctl: Console, words: tuple[str, 
     assert complete(tpuctl, *words) == expected
 
 
-def test_completion_knows_the_short_names_of_types(offline: Console) -> None:
+def test_completion_knows_the_values_of_the_table(offline: Console) -> None:
     assert complete(offline, "up", "demo", "--type", "v5e-1") == ["v5e-1", "v5e-16", "v5e-128"]
+    assert complete(offline, "up", "demo", "--version", "v2-") == [
+        "v2-alpha-tpuv5",
+        "v2-alpha-tpuv5-lite",
+        "v2-alpha-tpuv6e",
+    ]
+    assert complete(offline, "explain", "capac") == ["capacity"]
+    assert complete(offline, "sandbox", "fault", "pr") == ["preempt"]

@@ -23,7 +23,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
-from tpuctl.app.value_completion import complete_tier, complete_type
+from tpuctl.app.value_completion import complete_tier, complete_type, complete_version
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -79,6 +79,7 @@ class SpecOptions(GivenOptions):
         "--runtime-version",
         metavar="VERSION",
         help="Runtime version: the software image of the workers. [default: by type]",
+        shell_complete=complete_version,
     )
     spot: bool = option(
         "--spot",

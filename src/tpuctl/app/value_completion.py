@@ -79,14 +79,27 @@ def _tiers(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
     return map(str, Tier)
 
 
+def _versions(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
+    """Return the default runtime versions of the generations."""
+    from tpuctl.accelerators import load_accelerators  # noqa: PLC0415  # as above
+
+    return sorted({generation.runtime_version for generation in load_accelerators().generations.values()})
+
+
+def _faults(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
+    from tpuctl.sandbox.faults import FaultKind  # noqa: PLC0415  # only for completion
+
+    return map(str, FaultKind)
+
+
 def _states(ctx: click.Context) -> tuple[str, ...]:  # noqa: ARG001  # as `_zones`
     from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
 
     return STATES
 
 
-complete_type, complete_zone, complete_tier, complete_state = (
-    partial(_complete_last, values) for values in (_types, _zones, _tiers, _states)
+complete_type, complete_zone, complete_tier, complete_state, complete_version, complete_fault = (
+    partial(_complete_last, values) for values in (_types, _zones, _tiers, _states, _versions, _faults)
 )
 
 
