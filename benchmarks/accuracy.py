@@ -18,7 +18,7 @@ _TEXT = """Each log of `tests/corpus` is labelled with the verdict of an expert:
 failed first, and the confidence. A verdict is *right* if all of these agree. A harmless log is right if there is no verdict.
 `python -m pytest -s tests/explain/test_corpus.py` prints the wrong ones."""
 
-_UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by somebody who had not seen the patterns. A
+_UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by a person who had not seen the patterns. A
 verdict is right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys
 or kills is wrong unless the label names that. The first set has been used for tuning since: the second is the measure."""
 
@@ -78,7 +78,7 @@ def _unseen() -> Table:
             )
         )
     header = ("set", "spoken to", "right in the first two", "precision: high", "medium", "low")
-    return Table("Logs that nobody tuned on", _UNSEEN, (*header, "wrongly destructive", "false alarms, and low"), rows)
+    return Table("Unseen logs", _UNSEEN, (*header, "wrongly destructive", "false alarms, and low"), rows)
 
 
 def _share(part: int, whole: int) -> str:
