@@ -236,7 +236,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         has_default_end = is_ours and job.limit == TimeLimit() and app.settings["ttl"] is None
         with _end_moved_on(app, ready, _LONGEST_RUN + DEFAULT_GRACE if has_default_end else None):
             result = run_command(app, found, request)
-        code = show_result(app, result, detached=request.detach)
+        code = show_result(app, result, detached=request.detach, again=app.command_line())
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [one.target for one in result.results if one.code is not None]
         if request.log_folder is not None and ended:
