@@ -24,6 +24,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
+from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.fan_out import fan_out
@@ -328,7 +329,8 @@ def _command_error(result: RunResult) -> TpuctlError | None:
     if result.stopped is StopReason.TIMED_OUT or all(one.was_late for one in bad):
         never_started = all(one.outcome is WorkerOutcome.NOT_STARTED for one in bad)
         what = "command not started on" if never_started else "command terminated on"
-        text = f"timed out: {what} {_count(bad, total)}: {worker_labels(bad)}"
+        after = f" after {format_duration(result.timeout)} (`--timeout`)" if result.timeout else ""
+        text = f"timed out{after}: {what} {_count(bad, total)}: {worker_labels(bad)}"
         return TimedOutError(text, hint=_reasons(one for one in bad if not one.was_late))
     absent = [one for one in bad if one.outcome in _ABSENT]
     if absent and all(not one.is_good and one.code is None for one in result.results):

@@ -575,7 +575,7 @@ class StdinSource:
 class RunResult:
     """The result on each worker, and why the run was stopped, if it was. `diagnosis`: what its output means.
 
-    `preempted`: the nodes that the service had preempted when the command was over.
+    `preempted`: the nodes that the service had preempted when the command was over. `timeout`: the time limit, if any.
     """
 
     job: str
@@ -583,6 +583,7 @@ class RunResult:
     stopped: StopReason | None
     diagnosis: RunDiagnosis | None = None
     preempted: tuple[NodeName, ...] = ()
+    timeout: timedelta | None = None
 
     @property
     def exit_code(self) -> ExitCode:
@@ -626,7 +627,7 @@ def run_on_workers(
         results = runner.run()
     if streams.failure is not None:
         raise streams.failure
-    return RunResult(job, results, runner.stopping.reason)
+    return RunResult(job, results, runner.stopping.reason, timeout=request.timeout)
 
 
 def job_name(now: datetime) -> str:

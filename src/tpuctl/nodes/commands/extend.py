@@ -119,16 +119,29 @@ def _parse(
         now = app.clock.now()  # before the first answer of the API
         end = next_moment(until, now)
         check_time_left(f"--until {format_timestamp(end)}", end - now)
+        if words and _is_duration(words[-1]):
+            text = f"`{words[-1]}` and `--until` exclude each other"
+            raise InvalidInputError(text, hint="give the time to add, or the new end")
         return words, _Extension(until=until)
     if not words:
         raise InvalidInputError("no time given", hint=_EXAMPLE)
     *names, last = words
+    if last in {"forever", "never", "none"}:
+        nodes = " ".join(names) or "NODE"
+        raise InvalidInputError(f"`{last}` is no time", hint=f"remove the limit: `tpuctl extend {nodes} --no-expiry`")
     try:
         by = parse_duration(last)
     except ValueError as error:
         raise InvalidInputError(f"no time given: {error}", hint=_EXAMPLE) from None
     check_time_left(f"extend … {last}", by)
     return tuple(names), _Extension(by=by)
+
+
+def _is_duration(word: str) -> bool:
+    try:
+        return bool(parse_duration(word))
+    except ValueError:
+        return False
 
 
 def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> list[Node]:
