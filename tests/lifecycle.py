@@ -45,6 +45,15 @@ def put(sandbox: Sandbox, name: str = "demo", **fields: Any) -> dict[str, Any]:
     return sandbox.add_node(name, **{"zone": ZONE, "age": timedelta(hours=1), **fields})
 
 
+# The user of the sandbox, as the label of an owner.
+USER = "you_example-com"
+
+
+def own(sandbox: Sandbox, name: str = "demo", *, owner: str = USER, **fields: Any) -> dict[str, Any]:
+    """Put a node into the sandbox that the user has created with tpuctl."""
+    return put(sandbox, name, **{**fields, "labels": {"tpuctl-owner": owner, **fields.get("labels", {})}})
+
+
 def still(what: str, *minutes: int) -> list[str]:
     """Return the lines of a log about a wait, one every five minutes."""
     return [f"still {what}, {each}m" for each in minutes]

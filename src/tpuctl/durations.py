@@ -27,6 +27,17 @@ def parse_duration(text: str) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def parse_long_duration(text: str) -> timedelta:
+    """Parse a duration whose unit decides about money: a bare number is an error, which says what it could mean.
+
+    Raises `ValueError`.
+    """
+    duration, number = parse_duration(text), text.strip()
+    if re.fullmatch(r"\d+(?:\.\d+)?", number):
+        raise ValueError(f"`{number}` has no unit: write `{number}h` for hours or `{number}m` for minutes")
+    return duration
+
+
 def format_duration(duration: timedelta) -> str:
     """Return a duration as short text: `45s`, `3m20s`, `2h05m`, `4d`."""
     seconds = round(duration.total_seconds())

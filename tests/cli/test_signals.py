@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tpuctl_process import TpuctlProcess
+
 # Runs the program, and an action when one module is imported: send a signal, or report that the import has begun.
 PROGRAM = """
 import os, sys

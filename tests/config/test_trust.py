@@ -46,7 +46,6 @@ DESCRIBES = {
     *(
         "zone",
         "zones",
-        "sandbox",
         "iap",
         "internal_ip",
         "ssh_keep",
@@ -82,7 +81,7 @@ DESCRIBES = {
 REQUIRES_TRUST = {
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
-    *("skip_checks", "check_timeout", "egress_prices", "prices", "idle", "ttl"),
+    *("skip_checks", "check_timeout", "egress_prices", "prices", "idle", "ttl", "sandbox"),
 }
 
 
@@ -175,10 +174,10 @@ def test_file_that_only_describes_nodes_needs_no_trust(tpuctl: Console, project:
         pytest.param("setup: evil", (("--setup", "true"), {}), 0, id="flag of the command"),
         pytest.param("network: evil", (("--network", "default"), {}), 0, id="flag that is named like its key"),
         pytest.param("data_disks: [evil]", (("--data-disk", "source=d"), {}), 0, id="flag with another name"),
-        pytest.param("ttl: 1s", (("--ttl", "8h"), {}), 0, id="time limit by a flag"),
-        pytest.param("ttl: 1s", (("--ttl", "forever"), {}), 0, id="no time limit by a flag"),
+        pytest.param("ttl: 5m", (("--ttl", "8h"), {}), 0, id="time limit by a flag"),
+        pytest.param("ttl: 5m", (("--ttl", "forever"), {}), 0, id="no time limit by a flag"),
         pytest.param("idle: 5m", (("--idle", "forever"), {}), 0, id="no idle limit by a flag"),
-        pytest.param("ttl: 1s", (("--idle", "2h"), {}), 2, id="time limit"),
+        pytest.param("ttl: 5m", (("--idle", "2h"), {}), 2, id="time limit"),
         pytest.param("idle: 5m", (("--ttl", "2h"), {}), 2, id="idle limit"),
         pytest.param("prices: table", ((), {}), 2, id="prices"),
         pytest.param("network: evil", (("--setup", "true"), {}), 2, id="flag of another key"),
@@ -393,3 +392,51 @@ def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbo
     there = "europe-west4-a"
     by_flag = trusted("up", "other", "--type", "v3-8", "--zone", there, "--for", "ready", "--project", "mine")[1]
     assert "creating v3-8 with tpu-ubuntu2204-base: there is none" in by_flag
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("down", "real", "--yes"),
+        ("down", "real", "--yes", "--quiet"),
+        ("down", "real", "--yes", "-o", "json"),
+        ("down", "r*", "--yes"),
+        ("delete", "real", "--yes", "--ignore-not-found"),
+        ("stop", "real", "--yes"),
+        ("reset", "real", "--yes"),
+        ("gc", "--yes"),
+        ("list",),
+    ],
+    ids=" ".join,
+)
+def test_untrusted_file_never_turns_a_command_to_the_sandbox(offline: Console, command: tuple[str, ...]) -> None:
+    """A file above the folder would let `down` say "already gone" while the node of the cloud bills."""
+    file = offline.folder / "tpuctl.yaml"
+    file.write_text("sandbox: true\n")
+    below = offline.folder / "deep" / "down"
+    below.mkdir(parents=True)
+
+    out, err, code = replace(offline, folder=below)(*command)
+
+    assert (out, code) == ("", 2)
+    assert f"{file} is not trusted, and it sets `sandbox` (line 1)" in err
+    assert "gone" not in err
+
+
+def test_file_with_a_sandbox_says_what_it_does_and_applies_once_trusted(offline: Console) -> None:
+    (offline.folder / "tpuctl.yaml").write_text("sandbox: true\n")
+
+    out, asked, code = offline("list", "-o", "json", stdin="y\n")
+    again = offline("list", "-o", "json")
+
+    assert (out, code) == ("[]\n", 0)
+    assert "  line 1: sandbox: true\n    -> every command acts in the local sandbox: " in asked
+    assert again == ("[]\n", "sandbox: nothing here is real, and nothing is billed\n", 0)
+
+
+def test_sandbox_of_the_environment_needs_no_trust(offline: Console) -> None:
+    (offline.folder / "tpuctl.yaml").write_text("sandbox: true\n")
+
+    assert offline("list", "-o", "name", TPUCTL_SANDBOX="1")[::2] == ("", 0)
+    assert offline("list", "-o", "name", "--sandbox")[::2] == ("", 0)
+    assert offline("list", TPUCTL_SANDBOX="0")[2] != 0

@@ -187,3 +187,22 @@ def test_mistake_in_a_program_is_an_exception_whatever_it_says() -> None:
 
     assert found is not None
     assert found.message.id == "unrecognised-exception"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        pytest.param(
+            "NotFoundError: Restore failed. This is most likely due to a missing frob. Original error: quota exceeded: 8 of 8",
+            "unrecognised-quota",
+            id="reason-after-the-guess",
+        ),
+        pytest.param(
+            "NotFoundError: Restore failed. This is most likely due to a missing frob.", None, id="guess-alone"
+        ),
+    ],
+)
+def test_guess_of_a_wrapper_never_outranks_its_reason(text: str, kind: str | None) -> None:
+    found = guess([_suspect(text)], lines=1)
+
+    assert (found and found.message.id) == kind

@@ -139,8 +139,8 @@ def changes(sandbox: Sandbox) -> list[str]:
 @one_face
 def test_question_about_an_idle_node_is_as_short_as_ever(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     assert tpuctl("down", "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
-    assert tpuctl("stop", "demo", stdin="")[2] == 0
-    assert changes(sandbox) == ["stop"]
+    assert tpuctl("stop", "demo", stdin="n\n") == ("", "stop `demo`? [y/N] error: nothing was done\n", 1)
+    assert changes(sandbox) == []
 
 
 @one_face
@@ -187,6 +187,38 @@ def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, san
 
 
 @one_face
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        pytest.param(
+            ("queue", "cancel", "demo"),
+            "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
+            id="queue-cancel",
+        ),
+        pytest.param(
+            ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all"),
+            "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v3-8`, found `v4-8`)?",
+            id="up-replace",
+        ),
+    ],
+)
+def test_question_of_commands_that_delete_by_the_way_says_who_uses_the_node(
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
+) -> None:
+    if words[0] == "queue":
+        put(sandbox, queued_resource="demo")
+        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    _, err, code = tpuctl(*words, stdin="n\n")
+    os.close(handle)
+
+    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
+    assert (err, code) == (f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    assert changes(sandbox) == []
+
+
+@one_face
 def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -205,7 +237,7 @@ def test_if_idle_deletes_an_idle_node(tpuctl: Console, sandbox: Sandbox, worker:
 @one_face
 def test_process_on_the_tpu_is_named_with_its_user(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     with running("sleep", "60", path=worker.root / "dev" / "accel0"):
-        out, err, code = tpuctl("stop", "demo", "--if-idle")
+        out, err, code = tpuctl("stop", "demo", "--if-idle", "--yes")
 
     found = re.fullmatch(
         r"error: `demo` is in use: process `sleep 60` of (\w+) on the TPU, for \d+s\n" + re.escape(REFUSED), err.strip()
@@ -224,6 +256,29 @@ def test_text_of_a_worker_is_harmless_in_a_question(tpuctl: Console, worker: Wor
     assert "\x1b" not in err
     assert err.count("\n") == 1
     assert len(err) < 400
+
+
+def spoil_with_depth(about: Path) -> None:
+    about.write_text("[" * 60_000)
+
+
+def spoil_with_a_pipe(about: Path) -> None:
+    about.unlink()
+    os.mkfifo(about)
+
+
+@one_face
+@pytest.mark.parametrize("spoil", [spoil_with_depth, spoil_with_a_pipe])
+def test_job_with_a_spoiled_record_is_named_all_the_same(
+    tpuctl: Console, worker: Worker, spoil: Callable[[Path], None]
+) -> None:
+    handle = worker.start_job("train", "./train.sh", 90)
+    spoil(worker.root / ".tpuctl" / "jobs" / "train.0" / "about")
+
+    _, err, _ = tpuctl("down", "demo", stdin="n\n")
+    os.close(handle)
+
+    assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m; {QUESTION}")
 
 
 @one_face
@@ -254,6 +309,26 @@ def test_without_a_key_nothing_is_asked_and_nothing_counts_as_idle(tpuctl: Conso
         8,
     )
     assert sandbox.changes() == []
+
+
+@one_face
+def test_question_about_several_nodes_has_a_line_for_each_in_use_those_of_others_first(
+    tpuctl: Console, sandbox: Sandbox, tmp_path: Path, clock: ManualClock
+) -> None:
+    store = LocalLeaseStore(tmp_path / "state" / "sandbox" / "leases", clock)
+    keeper = LeaseKeeper(store, clock, LeaseOwner("desk", 7, "token"))
+    for name, owner in {"a": "you_example-com", "b": "ann", "c": "ann"}.items():
+        put(sandbox, name, state="STOPPED", labels={"tpuctl-owner": owner})
+        assert name == "c" or keeper.acquire(NodeName("sandbox", ZONE, name), "watch") is None
+
+    _, err, code = tpuctl("down", "a", "b", "c", stdin="n\n")
+    store.close()
+
+    in_use = "is in use: `watch on desk pid 7` holds the lease, renewed 0s ago"
+    lines = err.splitlines()
+    assert lines[:2] == [f"`b` (created by ann) {in_use}", f"`a` (created by you_example-com) {in_use}"]
+    assert lines[2].startswith("2 in use: delete the v4-8 node (STOPPED) `a` in")
+    assert (len(lines), code, sandbox.changes()) == (3, 1, [])
 
 
 @one_face
@@ -342,8 +417,8 @@ def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> No
 
 
 @one_face
-def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, worker: Worker) -> None:
-    assert tpuctl("update", "demo", "--labels", "tpuctl-owner=ann")[2] == 0
+def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox, labels={"tpuctl-owner": "ann"})
     handle = worker.start_job("train", "./train.sh", 90)
 
     person = tpuctl("status", "demo", terminal=True, NO_COLOR="1")[0]
@@ -368,7 +443,8 @@ def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, san
     os.close(handle)
 
     assert refused.endswith(said(f"error: {in_use}", REFUSED))
-    assert asked.endswith(f"{in_use}; delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done\n")
+    question = "1 in use: delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done"
+    assert asked.splitlines()[-2:] == [in_use, question]
     assert stop.endswith(f"{in_use}; stop `demo`? [y/N] error: nothing was done\n")
     assert (code, changes(sandbox)) == (8, [])
 

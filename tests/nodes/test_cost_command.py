@@ -155,7 +155,7 @@ def test_cost_with_an_unreachable_zone_is_at_least(tpuctl: Console, sandbox: San
 def test_stop_that_the_journal_has_seen_ends_the_cost(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
     sandbox.advance(hours=2)
-    tpuctl("stop", "demo")
+    tpuctl("stop", "demo", "--yes")
     sandbox.advance(hours=20)
 
     row = tpuctl("cost")[0].split("\t")

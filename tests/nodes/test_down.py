@@ -15,6 +15,7 @@ from tpuctl.cli.main import main
 from tpuctl.output.terminal import StandardStreams
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
+NEVER_SEEN = "already gone, or never there: the journal has no node of this name"
 HINT = "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)"
 
 
@@ -40,6 +41,47 @@ def test_deletion_requires_a_confirmation(tpuctl: Console, sandbox: Sandbox, ver
     assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(f"{refused}: CI is set", HINT), 2)
     assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
     assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("name", "there", "near"),
+    [
+        pytest.param("trianer", ("trainer", "eval"), "trainer", id="two letters swapped"),
+        pytest.param("traner", ("trainer",), "trainer", id="a letter missing"),
+        pytest.param("train-2", ("train-1",), "", id="another number"),
+        pytest.param("ci-8241-a", ("ci-8240-a",), "", id="another run of ci"),
+        pytest.param("trainer", ("eval",), "", id="another name"),
+        pytest.param("trainer", (), "", id="no nodes"),
+    ],
+)
+@one_face
+def test_down_of_a_name_never_seen_says_so_and_names_a_near_one(
+    tpuctl: Console, sandbox: Sandbox, name: str, there: tuple[str, ...], near: str
+) -> None:
+    """A misspelled name ends with 0, as one that is gone, but the node that bills is named, also with `--quiet`."""
+    for one in there:
+        put(sandbox, one)
+    warning = said(
+        f"warning: `{name}` may be misspelled: `{ZONE}/{near}` is READY, and was not deleted",
+        f"  hint: see it with `tpuctl status {ZONE}/{near}`",
+    )
+
+    assert tpuctl("down", name, "--yes") == (
+        f"{name}\n",
+        f"{name}: {NEVER_SEEN}\n{warning if near else ''}",
+        0,
+    )
+    assert tpuctl("down", name, "--yes", "--quiet") == (f"{name}\n", warning if near else "", 0)
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_down_of_a_name_that_the_journal_has_names_no_other(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer")
+    put(sandbox, "trainers")
+    tpuctl("down", "trainer", "--yes")
+
+    assert tpuctl("down", "trainer", "--yes") == ("trainer\n", "trainer: already gone\n", 0)
 
 
 def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -168,7 +210,7 @@ def test_down_of_a_requests_own_name_deletes_the_request(
 
     assert (out, code, sandbox.changes()) == ("research\n", 0, ["delete"])
     assert told(err)[0] == "deleting its queued resource `research`"
-    assert tpuctl("down", "research", *zone)[1] == "research: already gone\n"
+    assert tpuctl("down", "research", *zone)[1] == f"research: {NEVER_SEEN}\n"
 
 
 @one_face
@@ -198,7 +240,7 @@ def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sa
     )
     assert sandbox.changes() == []
     assert tpuctl("down", name, "--yes", "--all-nodes")[::2] == (f"{name}\n", 0)
-    assert tpuctl("down", name)[1] == f"{name}: already gone\n"
+    assert tpuctl("down", name)[1] == f"{name}: {NEVER_SEEN}\n"
 
 
 @one_face

@@ -8,13 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import USER, ZONE, EventfulClock, one_face, own, put
 from tests.others import errors, somebody
 from tpuctl.nodes.expiry import expiry_label
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR = timedelta(hours=1)
-LATER = {"tpuctl-expires": expiry_label(START + HOUR), "team": "vision"}
+LATER = {"tpuctl-owner": USER, "tpuctl-expires": expiry_label(START + HOUR), "team": "vision"}
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def labels(tpuctl: Console, name: str = "demo") -> dict[str, str]:
         pytest.param({}, ("2h",), "2026-01-01T02:00:00Z", id="from-now-without-an-end"),
         pytest.param({"tpuctl-expires": "1700000000"}, ("2h",), "2026-01-01T02:00:00Z", id="from-now-if-expired"),
         pytest.param({"tpuctl-expires": "soon"}, ("2h",), "2026-01-01T02:00:00Z", id="from-now-if-invalid"),
-        pytest.param(LATER, ("--until", "2026-01-01T00:30:00Z"), "2026-01-01T00:30:00Z", id="until-earlier"),
+        pytest.param(LATER, ("--until", "2026-01-01T00:30:00Z", "--yes"), "2026-01-01T00:30:00Z", id="until-earlier"),
         pytest.param(LATER, ("--until", "5h"), "2026-01-01T05:00:00Z", id="until-from-now"),
         pytest.param(LATER, ("--no-expiry",), "never", id="removed"),
         pytest.param({"tpuctl-expires": "soon"}, ("--no-expiry",), "never", id="invalid-removed"),
@@ -44,14 +44,16 @@ def labels(tpuctl: Console, name: str = "demo") -> dict[str, str]:
 def test_extend_moves_the_end(
     tpuctl: Console, sandbox: Sandbox, before: dict[str, str], words: tuple[str, ...], end: str
 ) -> None:
-    put(sandbox, labels={"run": "7", **before})
+    own(sandbox, labels={"run": "7", **before})
 
     assert tpuctl("extend", "demo", *words) == (f"demo\t{ZONE}\t{end}\n", "", 0)
 
     shown = json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]
     kept = {key: value for key, value in before.items() if key != "tpuctl-expires"}
     assert shown.get("expires", "never") == end
-    assert {key: value for key, value in shown["labels"].items() if key != "tpuctl-expires"} == {"run": "7", **kept}
+    assert {key: value for key, value in shown["labels"].items() if key != "tpuctl-expires"} == {
+        "run": "7", "tpuctl-owner": USER, **kept,
+    }  # fmt: skip
     assert f"expires {end}" in tpuctl("history", "demo")[0]
 
 
@@ -77,7 +79,9 @@ def test_extend_takes_nodes_by_label(tpuctl: Console, sandbox: Sandbox) -> None:
         pytest.param(("demo",), "no time given: `demo` is not a duration", id="no-time"),
         pytest.param((), "no time given", id="nothing"),
         pytest.param(("2h",), "no nodes given", id="no-node"),
-        pytest.param(("demo", "0"), "`extend … 0` is not in the future", id="zero"),
+        pytest.param(("demo", "0s"), "`extend … 0s` is not in the future", id="zero"),
+        pytest.param(("demo", "2"), "`2` has no unit: write `2h` for hours or `2m` for minutes", id="no-unit"),
+        pytest.param(("demo", "1s"), "`extend … 1s` is too short: a time limit is at least 5m", id="too-short"),
         pytest.param(("demo", "366d"), "`extend … 366d` is too long", id="beyond-a-year"),
         pytest.param(("demo", "365d"), "`extend demo 365d` is too long", id="end-beyond-a-year"),
         pytest.param(("demo", "--until", "2025-12-31T23:59:59Z"), "`--until 2025-12-31T23:59:59Z`", id="past"),
@@ -130,7 +134,7 @@ def test_extend_of_a_request_without_a_node_is_not_found(tpuctl: Console, sandbo
 @one_face
 def test_extend_of_several_nodes_goes_on_after_a_failure(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a", state="PREEMPTED")
-    put(sandbox, "b")
+    own(sandbox, "b")
 
     out, err, code = tpuctl("extend", "a", "b", "2h")
 

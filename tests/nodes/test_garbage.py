@@ -32,6 +32,7 @@ A = NodeName("p", ZONE, "a")
 RULES = GarbageRules(owner="ann")
 LABELLED = {"labels": (LabelCondition("team", "x"),)}
 IDLE_FOR_A_DAY = {A: Idleness(DAY, "")}
+LOST, HELD = {A: "z"}, {A: "up on host"}
 
 
 def stamp(ago: timedelta) -> str:
@@ -143,6 +144,42 @@ PAST, NOT_YET = expires(timedelta()), expires(SECOND)
         row("", request("SUSPENDED"), node(of="q"), named="the node of a dead request is alive"),
         row("delete q: FAILED", request("FAILED"), node(), named="a failed request does not own the node of its name"),
         row("delete a: PREEMPTED", node(state="PREEMPTED", of="gone"), named="the request of the node is gone"),
+        # Lost a race.
+        row("delete a: lost the race to z", request("ACTIVE"), node(of="q"), named="lost and ready", lost=LOST),
+        row("delete q: lost the race to z", request("WAITING_FOR_RESOURCES"), named="lost and waiting", lost=LOST),
+        row("", request("PROVISIONING"), named="lost and not settled", lost=LOST),
+        row(
+            "leave a: `a` is CREATING",
+            request("ACTIVE"),
+            node(state="CREATING", of="q"),
+            named="lost, created",
+            lost=LOST,
+        ),
+        row(
+            "leave a: its queued resource is SUSPENDING",
+            request("SUSPENDING"),
+            node(of="q"),
+            named="lost, being suspended",
+            lost=LOST,
+        ),
+        row(
+            "leave a: it is in use: up on host",
+            request("ACTIVE"),
+            node(of="q"),
+            named="lost, a run goes on",
+            lost=LOST,
+            leases=HELD,
+        ),
+        row(
+            "leave a: it belongs to others",
+            request("ACTIVE"),
+            node(of="q", tpuctl_owner="bob"),
+            named="lost, of others",
+            lost=LOST,
+        ),
+        row(
+            "delete a: PREEMPTED", request("ACTIVE"), node(state="PREEMPTED", of="q"), named="lost and dead", lost=LOST
+        ),
         # Expired.
         row("delete a: expired 0s ago", node(**PAST), rules=EXPIRED, named="expired now"),
         row("", node(**NOT_YET), rules=EXPIRED, named="expires in a second"),
@@ -255,13 +292,13 @@ PAST, NOT_YET = expires(timedelta()), expires(SECOND)
         row(
             "leave a: it is in use: up on host",
             node(state="PREEMPTED"),
-            leases={A: "up on host"},
+            leases=HELD,
             named="another process works on it",
         ),
         row(
             "leave q: it is in use: up on host",
             request("FAILED", "a"),
-            leases={A: "up on host"},
+            leases=HELD,
             named="another process requests the node",
         ),
         row("", node(state="PREEMPTED"), unreachable=frozenset({ZONE}), named="its zone did not answer"),

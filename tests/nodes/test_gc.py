@@ -99,7 +99,7 @@ def test_watch_creates_again_after_the_record_of_a_preempted_node_was_deleted(
 
 def test_stopped_node_that_expired_is_deleted_despite_the_mark_of_stop(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, labels=EXPIRED)
-    tpuctl("stop", "demo")
+    tpuctl("stop", "demo", "--yes")
 
     assert tpuctl("gc", "--expired", "--yes")[2] == 0
     assert sandbox.changes() == ["stop", "delete"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, put, said, still, told
 from tests.others import another_machine
+from tpuctl.durations import parse_duration
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.stock import put_stockout
 
@@ -644,6 +646,19 @@ def test_retry_requests_the_same_names_again(
         {"validUntilDuration": "7200s"},
     )
     assert err.splitlines()[-1] == f"it waits for capacity for 2h: `tpuctl queue wait {ZONE}/{name}`"
+
+
+def test_retry_says_that_it_waits_until_the_time_of_the_node_ends(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", method="*.queuedResources.create")
+    assert tpuctl(*CREATE, "--ttl", "2h")[2] == 0
+    assert tpuctl("queue", "wait", "demo")[2] == 6
+
+    _, err, code = tpuctl("queue", "retry", "demo")
+
+    (found,) = show(tpuctl, "queue", "list")
+    waits = int(found["queueingPolicy"]["validUntilDuration"].removesuffix("s"))
+    shown = re.search(r"it waits for capacity for (1h\d+m):", err)
+    assert (code, shown is not None and abs(parse_duration(shown[1]).total_seconds() - waits) < 120) == (0, True), err
 
 
 def test_retry_takes_the_spec_from_the_journal(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -296,7 +296,11 @@ def test_update_changes_the_labels_of_all_selected_nodes(tpuctl: Console, sweep:
         ("sweep-1", "7"),
         ("sweep-2", "7"),
     ]
-    assert (out, err, code) == ("sweep-1\tREADY\nsweep-2\tREADY\n", "", 0)
+    assert (out, err, code) == (
+        "sweep-1\tREADY\nsweep-2\tREADY\n",
+        said("sweep-1: set labels run=7", "sweep-2: set labels run=7"),
+        0,
+    )
     labels = {node["nodeId"]: node.get("labels") for node in json.loads(tpuctl("list", "-o", "json")[0])}
     assert labels["sweep-1"] == {"team": "vision", "run": "7", **MINE}
     assert (labels["sweep-2"], labels["sweep-10"]) == ({"team": "vision", "run": "7"}, MINE)
@@ -452,7 +456,8 @@ def test_nodes_are_deleted_if_requests_cannot_be_listed(tpuctl: Console, sweep: 
 def test_absent_name_beside_a_pattern_is_gone_from_several_zones(tpuctl: Console, sweep: Sandbox) -> None:
     _, err, code = tpuctl("down", "nix", "sweep-1*", "--zone", f"{ZONE},{EAST}", "--yes")
 
-    assert ("nix: already gone" in err.splitlines(), left(sweep), code) == (
+    absent = "nix: already gone, or never there: the journal has no node of this name"
+    assert (absent in err.splitlines(), left(sweep), code) == (
         True,
         EVERYTHING - {"sweep-1", "sweep-10"},
         0,
@@ -530,3 +535,51 @@ def test_no_combination_of_flags_ends_a_node_that_does_not_match(tpuctl: Console
                 if node.project == project and session.exists(node) and node.state(session.now) != "DELETING"
             }
         assert (kept, code) == ({SPARED[flag] for flag in flags}, 0), (flags, err)
+
+
+@pytest.mark.parametrize("verb", ["down", "delete", "stop", "reset"])
+def test_kept_node_is_left_alone_unless_it_is_named(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox, "run-1")
+    put(sandbox, "run-2", labels={"tpuctl-keep": "yes"})
+    words = ["--mode", "recreate"] if verb == "reset" else []
+    alone = "left alone: `run-2`: its label `tpuctl-keep` keeps it; only an exact name selects a kept node"
+
+    _, shown, _ = tpuctl(verb, "run-*", *words, stdin="n\n")
+    plans = [tpuctl(verb, *chosen, "--dry-run", *words)[0] for chosen in [("--all",), ("run-2", "--older-than", "1m")]]
+
+    assert shown.splitlines()[0] == alone
+    assert [line.split()[0] for line in shown.splitlines()[1:3]] == ["NAME", "run-1"]
+    assert ["run-2" in plan for plan in plans] == [False, True]
+    assert sandbox.changes() == []
+
+
+def test_selection_of_kept_nodes_alone_deletes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "run-2", labels={"tpuctl-keep": "yes"})
+    put(sandbox, "run-3", state="STOPPED", labels={"tpuctl-keep": ""})
+
+    out, err, code = tpuctl("down", "run-*", "--yes")
+
+    why = "their label `tpuctl-keep` keeps them; only an exact name selects a kept node"
+    assert (out, err, code) == ("", f"left alone: `run-2`, `run-3`: {why}\n", 0)
+    assert [line.split("\t")[-1] for line in tpuctl("list")[0].splitlines()] == ["kept", "kept"]
+    assert sandbox.changes() == []
+
+
+def test_question_says_that_a_named_node_is_kept(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels={"tpuctl-keep": "yes"})
+
+    for words in (("down",), ("reset", "--mode", "recreate")):
+        assert "kept by " in tpuctl(words[0], "demo", *words[1:], stdin="n\n")[1]
+    assert sandbox.changes() == []
+    assert tpuctl("down", "demo", "--yes")[2] == 0
+    assert left(sandbox) == set()
+
+
+@pytest.mark.parametrize("verb", ["down", "stop", "reset"])
+def test_node_that_became_kept_during_the_question_is_left_alone(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox, "run-1")
+
+    _, err, code = answer(tpuctl, lambda: relabel(sandbox, "run-1", {"tpuctl-keep": "yes"}), verb, "run-*")
+
+    assert (code, sandbox.changes()) == (8, ["patch"]), err
+    assert "got other labels" in err

@@ -16,7 +16,7 @@ SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 def test_stop_and_start_wait_for_the_state(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
-    stopped = tpuctl("stop", "demo")
+    stopped = tpuctl("stop", "demo", "--yes")
     started = tpuctl("start", "demo")
 
     assert stopped[::2] == ("demo\tSTOPPED\n", 0)
@@ -36,11 +36,30 @@ def test_stop_of_a_stopped_node_sends_no_request(tpuctl: Console, sandbox: Sandb
     assert sandbox.changes() == []
 
 
+@one_face
+def test_stop_without_a_terminal_needs_yes(tpuctl: Console, sandbox: Sandbox) -> None:
+    """It ends what runs on the node, of others too: a script must say that it means it."""
+    put(sandbox, "demo")
+    put(sandbox, "theirs", labels={"tpuctl-owner": "ann"})
+
+    assert tpuctl("stop", "demo", "theirs") == (
+        "",
+        said(
+            "error: cannot ask for confirmation (stop `demo`, `theirs`?): stdin is not a terminal",
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
+        ),
+        2,
+    )
+    assert tpuctl("stop", "theirs", stdin="n\n") == ("", "stop `theirs`? [y/N] error: nothing was done\n", 1)
+    assert sandbox.changes() == []
+    assert tpuctl("stop", "demo", stdin="y\n")[::2] == ("demo\tSTOPPED\n", 0)
+
+
 def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     put(sandbox, "b")
 
-    out, err, code = tpuctl("stop", "a", "b")
+    out, err, code = tpuctl("stop", "a", "b", "--yes")
 
     assert (out, code) == ("a\tSTOPPED\nb\tSTOPPED\n", 0)
     assert err.splitlines()[:3] == ["a: stopping it", "b: stopping it", "a: STOPPING"]
@@ -114,7 +133,7 @@ def test_skip_validation_sends_the_request(
 ) -> None:
     put(sandbox, **fields)
 
-    out, err, code = tpuctl(verb, "demo", "--skip-validation")
+    out, err, code = tpuctl(verb, "demo", "--skip-validation", "--yes")
 
     assert (out, code) == ("", 8)
     assert says in err
@@ -133,7 +152,7 @@ def test_stop_with_one_impossible_node_stops_none(tpuctl: Console, sandbox: Sand
 def test_stop_of_a_spot_node_warns(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, **SPOT)
 
-    out, err, code = tpuctl("stop", "demo", "--no-wait")
+    out, err, code = tpuctl("stop", "demo", "--yes", "--no-wait")
 
     assert (out, code) == ("demo\tSTOPPING\n", 0)
     assert told(err)[0] == "it is a spot node: once stopped it cannot be started again"
@@ -155,7 +174,7 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
     for verb in ("stop", "start"):
         sandbox.fault(lost, method=f"*.nodes.{verb}")
 
-    assert (tpuctl("stop", "demo")[2], tpuctl("start", "demo")[2]) == (0, 0)
+    assert (tpuctl("stop", "demo", "--yes")[2], tpuctl("start", "demo")[2]) == (0, 0)
     assert sandbox.changes() == ["stop", "start"]
 
 
@@ -169,6 +188,39 @@ def test_setting_that_only_the_output_needs_fails_before_the_change(
     sandbox.add_node("demo")
     configured = replace(tpuctl, environ={**tpuctl.environ, name: value})
 
-    _, err, code = configured("stop", "demo", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
+    _, err, code = configured("stop", "demo", "--yes", *(() if name == "TPUCTL_OUTPUT" else ("-o", "json")))
 
     assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err
+
+
+@one_face
+def test_question_of_a_stop_says_that_a_spot_node_is_lost(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "od")
+    put(sandbox, "sp", **SPOT)
+    lost = "cannot be started again once stopped: `sp`, spot"
+
+    assert tpuctl("stop", "sp", stdin="n\n") == ("", f"stop `sp` ({lost})? [y/N] error: nothing was done\n", 1)
+    assert tpuctl("stop", "--all", stdin="n\n")[1].splitlines()[-1].startswith(f"stop `od`, `sp` ({lost})?")
+    assert f"cannot ask for confirmation (stop `sp` ({lost})?)" in tpuctl("stop", "sp")[1]
+    plan = tpuctl("stop", "--all", "--dry-run")[0]
+    assert "stop sp in us-central2-b: requested; cannot be started again once stopped\n" in plan
+    assert "stop od in us-central2-b: requested\n" in plan
+    assert sandbox.changes() == []
+
+
+@one_face
+def test_selection_shows_what_is_left_out_and_the_price_after_the_start(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "on")
+    put(sandbox, "slice", acceleratorType="v4-16")
+    put(sandbox, "off", zone="us-central1-a", acceleratorType="v5litepod-4", state="STOPPED")
+
+    stopping = tpuctl("stop", "--all", stdin="n\n")[1].splitlines()
+    starting = tpuctl("start", "--state", "STOPPED", stdin="n\n")[1].splitlines()
+
+    assert [line.split()[0] for line in stopping[:2]] == ["NAME", "on"]
+    reason = "it is a slice of 2 workers, and the service stops single-worker nodes only"
+    assert stopping[2] == f"left out: `slice` cannot be stopped: {reason}"
+    assert stopping[3].startswith("stop `on`?")
+    assert starting[1].split()[:4] == ["off", "us-central1-a", "v5litepod-4", "STOPPED"]
+    assert starting[1].split()[-1] == "$4.80"
+    assert starting[2].startswith("start `off`, for $4.80/h?")

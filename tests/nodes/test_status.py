@@ -98,7 +98,7 @@ def test_status_uses_a_configured_zone_but_not_only_that_of_gcloud(tpuctl: Conso
 
 @pytest.mark.parametrize(
     "arguments",
-    [("status",), ("ssh",), ("update", "--labels", "a=b"), ("down", "--yes"), ("delete", "--yes"), ("stop",), ("wait",),
+    [("status",), ("ssh",), ("update", "--labels", "a=b"), ("down", "--yes"), ("delete", "--yes"), ("stop", "--yes"), ("wait",),
      ("start",), ("reset", "--yes"), ("up",)],
 )  # fmt: skip
 def test_status_of_an_ambiguous_name_lists_both_nodes(

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put
+from tests.lifecycle import UP, USER, ZONE, EventfulClock, one_face, own, put
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tpuctl.clock import ManualClock
 from tpuctl.nodes.expiry import expiry_label, owner_label
@@ -53,7 +53,11 @@ def test_new_node_has_end_and_owner(tpuctl: Console, command: tuple[str, ...], o
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        pytest.param(("--ttl", "0"), "`--ttl 0s` is not in the future", id="zero"),
+        pytest.param(("--ttl", "0s"), "`--ttl 0s` is not in the future", id="zero"),
+        pytest.param(("--ttl", "8"), "`8` has no unit: write `8h` for hours or `8m` for minutes", id="no-unit"),
+        pytest.param(("--ttl", "299s"), "`--ttl 4m59s` is too short: a time limit is at least 5m", id="too-short"),
+        pytest.param(("--until", "8"), "`8` is not a time", id="until-no-unit"),
+        pytest.param(("--until", "1m"), "is too short", id="until-too-short"),
         pytest.param(("--ttl", "-1h"), "`-1h` is not a duration", id="negative"),
         pytest.param(("--ttl", "366d"), "`--ttl 366d` is too long", id="beyond-a-year"),
         pytest.param(("--until", "2025-12-31T23:59:59Z"), "`--until 2025-12-31T23:59:59Z` is not in", id="past"),
@@ -124,7 +128,7 @@ def test_untrusted_project_file_does_not_end_or_keep_nodes(
 
 
 @one_face
-@pytest.mark.parametrize("text", ["0", "366d", "never"])
+@pytest.mark.parametrize("text", ["0", "8", "299s", "366d", "never"])
 def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: str) -> None:
     assert (tpuctl(*UP, TPUCTL_TTL=text)[2], sandbox.changes()) == (2, [])
 
@@ -134,7 +138,7 @@ def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: s
     [
         pytest.param(until(1), (), ("2026-01-01T01:00:00Z", False), id="kept-without-ttl"),
         pytest.param(until(1), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="set"),
-        pytest.param(until(9), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="shortened"),
+        pytest.param(until(9), ("--ttl", "2h", "--yes"), ("2026-01-01T02:00:00Z", True), id="shortened"),
         pytest.param({}, ("--ttl", "2h"), ("2026-01-01T02:00:00Z", True), id="added"),
         pytest.param({}, (), (None, False), id="none"),
         pytest.param(until(2), ("--ttl", "2h"), ("2026-01-01T02:00:00Z", False), id="same"),
@@ -146,7 +150,7 @@ def test_bad_setting_is_a_usage_error(tpuctl: Console, sandbox: Sandbox, text: s
 def test_up_sets_the_end_of_an_existing_node_only_with_ttl(
     tpuctl: Console, sandbox: Sandbox, before: dict[str, str], options: tuple[str, ...], after: tuple[str | None, bool]
 ) -> None:
-    put(sandbox, labels=before)
+    own(sandbox, labels=before)
 
     assert tpuctl(*UP, *options)[2] == 0
     assert (end(tpuctl), sandbox.changes() == ["patch"]) == after
@@ -173,7 +177,7 @@ def test_up_says_that_no_guard_ends_one_of_several_nodes(
 ) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo", "other"))
     for name in ("demo", "other"):
-        put(sandbox, name, queued_resource="research")
+        own(sandbox, name, queued_resource="research")
 
     _, err, code = tpuctl("up", "demo", *options)
 
@@ -202,7 +206,7 @@ def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...
 
 @one_face
 def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, state="CREATING", age=timedelta())
+    own(sandbox, state="CREATING", age=timedelta())
 
     _, err, code = tpuctl(*UP, "--ttl", "2h", "--no-wait")
 
@@ -213,7 +217,7 @@ def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox
 
 @one_face
 def test_up_says_that_it_could_not_remove_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, state="CREATING", age=timedelta(), labels=until(5))
+    own(sandbox, state="CREATING", age=timedelta(), labels=until(5))
 
     _, err, code = tpuctl(*UP, "--ttl", "forever", "--no-wait")
 
@@ -224,10 +228,87 @@ def test_up_says_that_it_could_not_remove_the_end(tpuctl: Console, sandbox: Sand
 
 @one_face
 def test_up_sets_the_end_of_a_node_that_is_being_created(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, state="CREATING", age=timedelta())
+    own(sandbox, state="CREATING", age=timedelta())
 
     assert tpuctl(*UP, "--ttl", "2h")[2] == 0
     assert (end(tpuctl), sandbox.changes()) == ("2026-01-01T02:00:00Z", ["patch"])
+
+
+OWN, OTHER = {"tpuctl-owner": USER}, {"tpuctl-owner": "ann_example-com"}
+OF_ANN = "its owner is ann_example-com"
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("labels", "line", "reason"),
+    [
+        pytest.param(OWN, ("up", "demo", "--ttl", "8h"), None, id="own"),
+        pytest.param(OWN | until(9), ("up", "demo", "--ttl", "9h"), None, id="own-same"),
+        pytest.param(OWN | until(9), ("up", "demo", "--ttl", "8h"), "its end moves from", id="own-earlier"),
+        pytest.param(OWN | until(9), ("up", "demo", "--ttl", "forever"), None, id="own-never"),
+        pytest.param(OWN, ("up", "demo", "--idle", "2h"), None, id="own-idle"),
+        pytest.param(OTHER, ("up", "demo", "--ttl", "8h"), OF_ANN, id="others"),
+        pytest.param(OTHER | until(7), ("up", "demo", "--until", "8h"), OF_ANN, id="others-later"),
+        pytest.param(OTHER | until(8), ("up", "demo", "--ttl", "8h"), None, id="others-same"),
+        pytest.param(OTHER | until(8), ("up", "demo", "--ttl", "forever"), OF_ANN, id="others-never"),
+        pytest.param(OTHER, ("up", "demo", "--ttl", "forever"), None, id="others-without-end-never"),
+        pytest.param(OTHER, ("up", "demo", "--idle", "5m"), OF_ANN, id="others-idle"),
+        pytest.param(OTHER, ("up", "demo", "--idle", "forever"), OF_ANN, id="others-never-idle"),
+        pytest.param(OTHER, ("up", "demo"), None, id="others-without-option"),
+        pytest.param({}, ("up", "demo", "--ttl", "8h"), "its owner is unknown", id="unknown-owner"),
+        pytest.param(OWN | until(9), ("extend", "demo", "2h"), None, id="extend-own"),
+        pytest.param(OWN | until(9), ("extend", "demo", "--until", "8h"), "its end moves from", id="extend-earlier"),
+        pytest.param(OTHER | until(9), ("extend", "demo", "2h"), OF_ANN, id="extend-others"),
+        pytest.param(OTHER | until(9), ("extend", "demo", "--no-expiry"), OF_ANN, id="extend-others-never"),
+    ],
+)
+def test_limits_of_another_or_an_earlier_end_need_an_answer(
+    tpuctl: Console, sandbox: Sandbox, labels: dict[str, str], line: tuple[str, ...], reason: str | None
+) -> None:
+    put(sandbox, labels=labels)
+
+    _, err, code = tpuctl(*line, "--zone", ZONE)
+
+    if reason is None:
+        assert code == 0, err
+        return
+    assert (code, sandbox.changes(), reason in err) == (2, [], True), err
+    refused = tpuctl(*line, "--zone", ZONE, stdin="n\n")
+    assert (refused[2], "nothing was done" in refused[1], sandbox.changes()) == (2, True, [])
+    assert tpuctl(*line, "--zone", ZONE, "--yes")[2] == 0
+
+
+@one_face
+def test_up_leaves_the_limits_of_a_node_alone_that_another_client_creates_meanwhile(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """The question was about a node of its own that did not exist."""
+    sandbox.fault("http-error", method="*.nodes.create", status=503, count=1)
+    clock.after(timedelta(), lambda: put(sandbox, labels=OTHER))
+
+    _, err, code = tpuctl(*UP, "--ttl", "8h", "--idle", "2h")
+
+    assert (code, end(tpuctl), "patch" in sandbox.changes()) == (0, None, False), err
+    assert "its time limit is not changed, because this run did not create the node: `tpuctl extend" in err
+    assert "no idle limit is applied, because this run did not create the node" in err
+
+
+@one_face
+def test_idle_limit_of_the_setting_is_not_for_nodes_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, labels=OTHER)
+
+    _, err, code = tpuctl("up", "demo", TPUCTL_IDLE="5m")
+
+    assert (code, "no idle limit is applied, because this run did not create the node" in err) == (0, True), err
+
+
+@one_face
+def test_up_says_that_nothing_ends_a_kept_node(tpuctl: Console, sandbox: Sandbox) -> None:
+    own(sandbox, labels={"tpuctl-keep": ""})
+
+    _, err, code = tpuctl("up", "demo", "--ttl", "8h")
+
+    assert (code, "nothing ends it while it has the label tpuctl-keep" in err) == (0, True), err
 
 
 @one_face
@@ -391,7 +472,7 @@ def test_service_clock_decides_and_a_difference_is_told_once(
     tpuctl: Console, sandbox: Sandbox, ahead: timedelta, words: str, line: tuple[str, ...]
 ) -> None:
     for name in "ab":
-        put(sandbox, name)
+        own(sandbox, name, owner=HERE)
     wrong = replace(tpuctl, clock=ManualClock(START + ahead))
 
     _, err, code = wrong(*line, "--zone", ZONE)

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conftest import Console, Sandbox
+from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
@@ -110,6 +110,77 @@ def test_down_cancels_all_requests_of_an_interrupted_race(
     assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
     assert tpuctl("queue", "list")[:1] == ("",)
     assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
+
+
+def lost_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """Interrupt a race; all its requests get their nodes later."""
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+    sandbox.advance(minutes=20)
+
+
+def test_losers_of_an_interrupted_race_are_listed_and_deleted_by_gc(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """Each of them bills, and no run is left to cancel it."""
+    lost_race(tpuctl, sandbox, clock)
+    losers = [f"{ZONES[2]}/t", f"{ZONES[1]}/t"]
+
+    listed = tpuctl("list")[1].splitlines()
+    shown = tpuctl("gc")
+    assert listed[-1] == (
+        f"`t` has 3 nodes of one race, in {', '.join(sorted(ZONES))}; `tpuctl gc` lists those that lost once its run is over"
+    )
+    assert [line.split("\t")[-1] for line in shown[0].splitlines()] == [f"lost the race to {ZONES[0]}"] * 2
+    assert "to delete: 2, which hold 16 chips of preemptible v6e, about $" in shown[1]
+    assert sandbox.changes() == ["create"] * 3
+
+    out, _, code = tpuctl("gc", "--yes", "-o", "name")
+
+    assert (out.split(), code, sandbox.changes()) == (losers, 0, ["create"] * 3 + ["delete"] * 2)
+    assert tpuctl("list", "-o", "name") == (f"{ZONES[0]}/t\n", "", 0)
+    assert tpuctl("gc", "--yes")[:1] == ("",)
+    assert tpuctl("up", "t", "--timeout", "2h")[::2] == ("t\tREADY\n", 0)
+
+
+def test_loser_of_a_race_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    lost_race(tpuctl, sandbox, clock)
+    found: list[Result] = []
+    clock.after(timedelta(minutes=2), lambda: found.append(tpuctl("gc", "--yes", "-o", "name")))
+
+    tpuctl("watch", f"{ZONES[1]}/t", "--until", "5m")
+
+    ((out, err, code),) = found
+    assert (out, code) == (f"{ZONES[2]}/t\n", 0)
+    assert f"left alone: `{ZONES[1]}/t` (lost the race to {ZONES[0]}): it is in use: `watch on " in err
+
+
+def test_race_of_another_machine_is_over_with_the_time_of_its_requests(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """Its lease is not seen here: until then its run may be about to choose."""
+    lost_race(tpuctl, sandbox, clock)
+    for file in (sandbox.state.path.parent / "journal").rglob("*.jsonl"):
+        file.unlink()
+
+    sandbox.advance(minutes=80)
+    assert tpuctl("gc", "-o", "name")[0] == ""
+    sandbox.advance(minutes=30)
+    assert tpuctl("gc", "-o", "name")[0].split() == [f"{ZONES[1]}/t", f"{ZONES[0]}/t"]
+    assert "lost the race to asia" in tpuctl("gc")[0]
+
+
+def test_race_without_a_usable_node_has_no_losers(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """The node is still wanted: the next `up` goes on, or `--waiting-for` ends the requests."""
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+
+    assert tpuctl("gc", "--yes") == ("", "nothing to delete in any zone of project sandbox\n", 0)
+    assert sandbox.changes() == ["create"] * 3
 
 
 def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sandbox: Sandbox) -> None:

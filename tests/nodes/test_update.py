@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
@@ -19,9 +20,10 @@ from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import ConflictError, InvalidInputError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation, OperationError
+from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.nodes.actions import update_node
-from tpuctl.nodes.commands.update import attached_disks
+from tpuctl.nodes.actions import spec_changes, update_node
+from tpuctl.nodes.commands.update import attached_disks, describe_changes
 from tpuctl.output.terminal import StandardStreams
 
 
@@ -66,7 +68,10 @@ def test_update_changes_only_the_given_fields(
 ) -> None:
     (tpuctl.folder / "notes.txt").write_text("hello\n")
 
-    assert tpuctl("update", "trainer", *arguments) == ("trainer\tREADY\n", "", 0)
+    out, err, code = tpuctl("update", "trainer", *arguments)
+
+    assert (out, code, err.count("\n")) == ("trainer\tREADY\n", 0, 1)
+    assert re.match("trainer: (set|removed) (labels|tags|metadata|the description)", err)
     assert (fields(tpuctl), node.changes()) == ({**BEFORE, **changed}, ["patch"])
 
 
@@ -169,7 +174,9 @@ def test_update_clears_fields_and_changes_disks(
 ) -> None:
     before = stored(equipped)
 
-    assert tpuctl("update", "trainer", *line.split(), "--yes") == ("trainer\tREADY\n", "", 0)
+    out, err, code = tpuctl("update", "trainer", *line.split(), "--yes")
+
+    assert (out, code, err.count("\n"), err.startswith("trainer: ")) == ("trainer\tREADY\n", 0, 1, True)
     assert stored(equipped) == {name: entry for name, entry in {**before, field: value}.items() if entry is not None}
 
 
@@ -208,7 +215,7 @@ def test_detaching_from_a_running_node_asks(tpuctl: Console, equipped: Sandbox) 
     assert "detach old from trainer (is it unmounted on the workers)? [y/N]" in refused[1]
     assert tpuctl(*line, terminal=True, stdin="y\n")[2] == 0
     equipped.add_node("off", state="STOPPED", dataDisks=[OLD])
-    assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "", 0)
+    assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "off: removed disks old\n", 0)
 
 
 class _SlowUser(io.StringIO):
@@ -234,10 +241,10 @@ def detach_old(tpuctl: Console, meanwhile: Callable[[], object]) -> tuple[str, i
 
 @one_face
 def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equipped: Sandbox) -> None:
-    """An older end of the node would let `tpuctl gc` delete it."""
-    _, code = detach_old(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "tpuctl-expires=4100000000"))
+    """Labels are written as a whole: an older end of the node would let `tpuctl gc` delete it."""
+    _, code = detach_old(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "run=9"))
 
-    labels = {"team": "vision", "tpuctl-expires": "4100000000", "tpuctl-owner": "ada", "a": "b"}
+    labels = {"team": "vision", "tpuctl-expires": "4000000000", "tpuctl-owner": "ada", "run": "9", "a": "b"}
     assert (code, stored(equipped)["labels"], stored(equipped)["dataDisks"]) == (0, labels, [SHARED])
 
 
@@ -261,7 +268,7 @@ def test_name_of_two_attached_disks_is_refused() -> None:
 
 @one_face
 def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) -> None:
-    note = "`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh\n"
+    note = "trainer: removed external addresses\n`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh\n"
 
     assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", note, 0)
     assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", "", 0)
@@ -324,3 +331,66 @@ def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> Non
         "the update of `trainer` has not finished after 4s",
         "it continues in the cloud; check it with `tpuctl status z/trainer`",
     )
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"labels": {"team": "vision", "run": "8", "a": "b"}}, ["set labels run=8, a=b"], id="set"),
+        pytest.param({"labels": {}}, ["removed labels run, team"], id="removed"),
+        pytest.param({"labels": {"run": "8"}}, ["set labels run=8", "removed labels team"], id="both"),
+        pytest.param({"metadata": {"key": "secret", "b": "c"}}, ["set metadata key, b"], id="no-values-of-metadata"),
+        pytest.param({"tags": ["ssh"]}, ["set tags ssh", "removed tags web"], id="tags"),
+        pytest.param({"description": ""}, ["removed the description"], id="no-description"),
+        pytest.param({"description": "new"}, ["set the description"], id="description"),
+        pytest.param({"dataDisks": []}, ["removed disks d"], id="disks"),
+        pytest.param({"networkConfig": {"enableExternalIps": True}}, ["set external addresses"], id="addresses"),
+        pytest.param({"networkConfig": {"enableExternalIps": False}}, ["removed external addresses"], id="no-address"),
+    ],
+)
+def test_words_for_a_change(change: dict[str, Any], expected: list[str]) -> None:
+    disks = [{"sourceDisk": "projects/p/zones/z/disks/d", "mode": "READ_WRITE"}]
+    found = Node(NodeName("p", "us-central2-b", "trainer"), {**BEFORE, "dataDisks": disks})
+
+    assert describe_changes(found, change) == expected
+
+
+@one_face
+def test_selection_that_loses_something_is_shown_and_asked_about(tpuctl: Console, node: Sandbox) -> None:
+    node.add_node("plain")
+    words = ("update", "--all", "--clear-labels")
+
+    piped = tpuctl(*words)
+    _, err, refused = tpuctl(*words, stdin="n\n")
+
+    assert (piped[2], refused, node.changes()) == (2, 1, [])
+    assert [line.split()[0] for line in err.splitlines()[:2]] == ["NAME", "trainer"]
+    assert err.splitlines()[2:] == [
+        "trainer: removes labels run, team",
+        "update `trainer`? [y/N] error: nothing was done",
+    ]
+    assert tpuctl(*words, "--yes")[2] == 0
+    assert tpuctl("update", "--all", "--labels", "a=b")[2] == 0
+    assert node.changes() == ["patch"] * 3
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("label", "hint"),
+    [
+        pytest.param("tpuctl-owner", "`tpuctl up` and `tpuctl create` write it", id="owner"),
+        pytest.param("tpuctl-expires", "`tpuctl extend NODE 2h` changes", id="end"),
+    ],
+)
+def test_label_that_other_commands_write_is_not_set(tpuctl: Console, node: Sandbox, label: str, hint: str) -> None:
+    _, err, code = tpuctl("update", "trainer", "--labels", f"run=8,{label}=1")
+
+    assert (code, node.changes()) == (2, [])
+    assert err.startswith(f"error: `--labels` does not set `{label}`\n  hint: {hint}")
+
+
+def test_up_does_not_change_the_owner_of_an_existing_node() -> None:
+    found = Node(NodeName("p", "us-central2-b", "trainer"), {"labels": {"tpuctl-owner": "ann"}})
+    spec = NodeSpec("v4-8", "tpu-ubuntu2204-base", labels={"tpuctl-owner": "bob", "run": "7"})
+
+    assert spec_changes(found, spec) == {"labels": {"tpuctl-owner": "ann", "run": "7"}}

@@ -47,7 +47,7 @@ SHORT = {
     "status": ("status", "demo"),
     "types": ("types",),
     "down": ("down", "demo", "--no-wait", "--yes"),
-    "stop": ("stop", "demo", "--no-wait"),
+    "stop": ("stop", "demo", "--no-wait", "--yes"),
     "up": ("up", "demo", *TYPE, *IN_ZONE, "--no-wait"),
 }
 

@@ -87,7 +87,7 @@ def test_node_that_has_not_expired_is_left_alone(
 
 @one_face
 def test_extension_counts(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
-    put(sandbox, labels=until(3))
+    put(sandbox, labels=until(3) | {"tpuctl-owner": "you_example-com"})
 
     out, _, code = watch(happens=lambda: tpuctl("extend", "demo", "1h", "--zone", ZONE))
 

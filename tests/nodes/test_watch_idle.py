@@ -21,7 +21,8 @@ esac
 exit 0
 """
 IDLE = '{"inUse":[],"unknown":[],"uses":[],"age":9000,"last":"it booted"}'
-OWNED = {"tpuctl-owner": "ada"}
+OWNED = {"tpuctl-owner": "you_example-com"}
+OF_ADA = {"tpuctl-owner": "ada"}
 
 
 def answering(answer: str) -> str:
@@ -31,10 +32,12 @@ def answering(answer: str) -> str:
 # what the workers answer, labels of the node, its type, options; changes requested, the end of the watch in words
 _WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], str]] = {
     "created-by-tpuctl": (IDLE, OWNED, "v4-8", (), ["delete"], "it was idle for 12m: it is being deleted"),
-    "of-others": (IDLE, {}, "v4-8", (), ["stop"], "it was idle for 12m: it is being stopped"),
+    "of-others": (IDLE, {}, "v4-8", ("--yes",), ["stop"], "it was idle for 12m: it is being stopped"),
     "stop": (IDLE, OWNED, "v4-8", ("--on-idle", "stop"), ["stop"], "it was idle for 12m: it is being stopped"),
     "slice": (IDLE, OWNED, "v4-16", (), ["delete"], "it was idle for 12m: it is being deleted"),
-    "slice-of-others": (IDLE, {}, "v4-16", (), [], "an idle node is not stopped: it is a slice of 2 workers"),
+    "of-others-unconfirmed": (IDLE, {}, "v4-8", (), [], "no idle limit is applied, because this run did not create"),
+    "of-another-user": (IDLE, OF_ADA, "v4-8", (), [], "no idle limit is applied, because this run did not create"),
+    "slice-of-others": (IDLE, {}, "v4-16", ("--yes",), [], "an idle node is not stopped: it is a slice of 2 workers"),
     "kept": (
         IDLE,
         {**OWNED, "tpuctl-keep": ""},
@@ -90,7 +93,8 @@ def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        pytest.param(("--idle", "0"), "`--idle 0s` is not between 5m and 365d", id="zero"),
+        pytest.param(("--idle", "0s"), "`--idle 0s` is not between 5m and 365d", id="zero"),
+        pytest.param(("--idle", "8"), "`8` has no unit: write `8h` for hours or `8m` for minutes", id="no-unit"),
         pytest.param(("--idle", "299s"), "`--idle 4m59s` is not between 5m and 365d", id="too-short"),
         pytest.param(("--idle", "366d"), "`--idle 366d` is not between 5m and 365d", id="too-long"),
         pytest.param(("--on-idle", "stop"), "`--on-idle` needs a time", id="no-time"),

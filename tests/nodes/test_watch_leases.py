@@ -94,7 +94,7 @@ def test_force_lease_ends_the_other_watch(tpuctl: Console, sandbox: Sandbox, mea
 
 
 @two_machines
-@pytest.mark.parametrize("command", [("up",), ("reset", "--yes"), ("stop",), ("down", "--yes")])
+@pytest.mark.parametrize("command", [("up",), ("reset", "--yes"), ("stop", "--yes"), ("down", "--yes")])
 def test_commands_of_another_machine_on_a_watched_node(
     tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile, command: tuple[str, ...]
 ) -> None:

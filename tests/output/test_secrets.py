@@ -75,7 +75,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "history": ("history", "old", "-o", "json"),
     "reset": ("reset", "demo", "--mode", "recreate", "--dry-run"),
     "start": ("start", "off", "-o", "json", "--events", "{folder}/events.json"),
-    "stop": ("stop", "demo", "-o", "json"),
+    "stop": ("stop", "demo", "--yes", "-o", "json"),
     "create": ("create", "made", *NEW, "-o", "yaml", "--events", "{folder}/events.json"),
     "delete": ("delete", "demo", "--dry-run"),
     "update": ("update", "demo", "--metadata", f"more={SECRET}", "-o", "json"),

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tpuctl.redaction import hide_metadata, hide_suspicious_values
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.channel import bootstrap
 from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, UniquePaths, safe_path
 from tpuctl.support.bundle_sources import hide_guest_attributes
-from tpuctl.support.redaction import hide_metadata, hide_suspicious_values
 
 
 @given(st.text())

@@ -52,12 +52,15 @@ class DurationType(click.ParamType[timedelta | str]):
 
     name = "duration"
 
+    def __init__(self, parse: Callable[[str], timedelta] = parse_duration) -> None:
+        self._parse = parse
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta | str:
         """Return the duration, or the word `forever`."""
         if not isinstance(value, str) or value == "forever":
             return value  # type: ignore[no-any-return]  # converted before, or the word
         try:
-            return parse_duration(value)
+            return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 

@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from tpuctl.durations import format_duration, parse_duration
+from tpuctl.durations import format_duration, parse_duration, parse_long_duration
 from tpuctl.errors import SANDBOX_HINT, SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
@@ -69,7 +69,8 @@ class SettingSpec:
     `policy` says which files may set it, `effect` what it does in a project file that requires trust. `environment` is tpuctl's
     own variable; `foreign` are variables of gcloud and Google's libraries, in order. `gcloud` is a property of gcloud's
     configuration. `separator` splits a list written as one text. `fields` are the keys of each record, `optional_fields` may be
-    omitted. `shortest` and `longest` limit a duration. Only a text with `has_lines` may contain line ends.
+    omitted. `shortest` and `longest` limit a duration; one that `needs_unit` is never a
+    bare number. Only a text with `has_lines` may contain line ends.
     """
 
     key: str
@@ -90,6 +91,7 @@ class SettingSpec:
     has_lines: bool = False
     fields: tuple[str, ...] = ()
     optional_fields: tuple[str, ...] = ()
+    needs_unit: bool = False
     shortest: timedelta | None = None
     longest: timedelta | None = None
 
@@ -146,7 +148,13 @@ _SPECS: Final = (
     ),
     _any("zone", _TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone"),
     _any("zones", _LIST, "zones to try for a new node, in this order or ranked; or any", has_flag=False),
-    _any("sandbox", _BOOLEAN, "use the local sandbox instead of the cloud", default="false"),
+    _trusted(
+        "sandbox",
+        _BOOLEAN,
+        "use the local sandbox instead of the cloud",
+        "every command acts in the local sandbox: nodes of the cloud are neither shown nor deleted, and still bill",
+        default="false",
+    ),
     _own("endpoint", _TEXT, "URL of another Cloud TPU API"),
     _own(
         "impersonate_service_account",
@@ -260,7 +268,8 @@ _SPECS: Final = (
         _DURATION,
         "time until a new node may be deleted, like 8h; of two files the lower limit",
         "new nodes are deleted after this time",
-        shortest=timedelta(seconds=1),
+        needs_unit=True,
+        shortest=timedelta(minutes=5),
         longest=timedelta(days=365),
     ),
     _trusted(
@@ -268,6 +277,7 @@ _SPECS: Final = (
         _DURATION,
         "time without use after which a node is deleted or stopped, like 2h",
         "nodes that are not used for this time are deleted, or stopped",
+        needs_unit=True,
         shortest=timedelta(minutes=5),
         longest=timedelta(days=365),
     ),
@@ -659,7 +669,8 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
     if key != "sandbox":
         return
     is_on = as_boolean(value)
-    # With a user-wide sandbox, `down` would succeed while a real node is billed; a cloned repository must not disable it.
+    # With a user-wide sandbox, `down` would succeed while a real node is billed, as in the folder of a file that came with
+    # a repository: there it requires trust. Such a file must not disable it either.
     if is_on and kind is FileKind.USER:
         raise SettingError(
             f"{place}: `sandbox: true` is never read from the user file",
@@ -797,11 +808,14 @@ def as_number(value: RawValue) -> int:
 
 
 def as_duration(spec: SettingSpec, value: RawValue) -> timedelta:
-    """Return a duration, within the limits of the setting; a bare number is seconds."""
+    """Return a duration, within the limits of the setting; a bare number is seconds, unless the setting needs a unit."""
+    text = _scalar(value)
     try:
-        duration = parse_duration(_scalar(value))
+        duration = parse_duration(text)
     except (ValueError, OverflowError):
         raise ValueError("it must be a duration like 90s, 30m, 2h or 1h30m") from None
+    if spec.needs_unit:
+        parse_long_duration(text)
     if spec.shortest is not None and duration < spec.shortest:
         raise ValueError(f"it must be at least {spec.shortest.total_seconds():g}s")
     if spec.longest is not None and duration > spec.longest:

@@ -5,9 +5,9 @@ the API (`cloud.errors`), the errors of ssh (`ssh.ssh_errors`) and the end of a 
 
 One log takes three steps: `scanner` finds the known messages in it (values of `log_lines`), `conclusion` tells causes from
 symptoms (`unrecognised` judges a log without a known message), `explanation_rendering` shows the verdicts. All modules but
-`command` and `report` are pure: bytes go in, values come out; they neither open a file nor read a clock. The pure modules
+`command` are pure: bytes go in, values come out; they neither open a file nor read a clock. The pure modules
 import `models` and the base; `lookup` also asks `check` and `doctor` for the rules behind the ids of findings; only
-`command`, `report` and the rendering import `app`, `nodes`, `output` and `support`.
+`command` and the rendering import `app`, `nodes` and `output`.
 Start with `messages` (what tpuctl knows), then `scanner.LogReader` and `conclusion.conclude`.
 
 What a reader must know:

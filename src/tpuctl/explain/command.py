@@ -209,8 +209,12 @@ def write_report(app: App, explanation: Explanation, name: str) -> ExitCode:
     if name == _STDIN:
         app.terminal.page(text.splitlines())
         return ExitCode.OK
-    with _path(app, name).open("x", encoding="utf-8") as file:
-        file.write(text)
+    try:
+        with _path(app, name).open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise InvalidInputError(f"cannot write `{name}`: {why}", hint="name a new file in a folder of yours") from error
     app.terminal.note(f"wrote {name}: read it, then attach it to an issue of tpuctl")
     return ExitCode.OK
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl import __version__
 from tpuctl.explain.unrecognised import search_term
-from tpuctl.support.redaction import AccountAliases, redact
+from tpuctl.redaction import AccountAliases, redact
 
 if TYPE_CHECKING:
     from tpuctl.explain.conclusion import Explanation

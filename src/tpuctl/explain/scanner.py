@@ -86,7 +86,9 @@ class NeededWords(NamedTuple):
     """Words that a text must have to contain a literal."""
 
     inner: frozenset[bytes]  # whole words
-    edges: frozenset[bytes]  # the end of the first and the beginning of the last word; of a single word any part
+    edges: tuple[
+        bytes, ...
+    ]  # the end of the first and the beginning of the last word, the rarer first; of one word any part
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +133,10 @@ def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
             words = anchor.translate(_WORD_TABLE).split()
             # The first and the last word may be a part of a longer one.
             edges = (words[0] + b" ", b" " + words[-1]) if len(words) > 1 else words
-            known = needed.get(letters, NeededWords(frozenset(words), frozenset(edges)))
-            needed[letters] = NeededWords(known.inner & frozenset(words[1:-1]), known.edges & frozenset(edges))
+            inner, shared = needed.get(letters, (frozenset(words), edges))
+            # A long word is rarer than a short one.
+            rare_first = sorted({*edges}.intersection(shared), key=lambda edge: (-len(edge), edge))
+            needed[letters] = NeededWords(inner.intersection(words[1:-1]), tuple(rare_first))
     # An anchor that contains a shorter one is not searched for: the shorter one stands for it.
     loose: dict[bytes, NeededWords] = {}
     for letters in sorted(needed, key=lambda letters: (len(letters), letters)):

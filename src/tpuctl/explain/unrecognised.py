@@ -62,6 +62,8 @@ _UNTELLING = re.compile(
     r"|(?i:ignore|harmless)"
 )
 _NO_WORDS = re.compile(r"[^\w.'_-]+")
+# What stands before it only carries the reason, or guesses at it.
+_WRAPPER = re.compile(r"^.{0,800}?\b(?:Original error:|most likely due to (?!.{0,400}Original error:).{0,400}$)\s{0,4}")
 
 
 @functools.cache
@@ -97,7 +99,7 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     """
     found: Sighting | None = None
     for suspect in suspects:
-        text = suspect.place.text[:_MAX_SEARCHED]
+        text = _WRAPPER.sub("", suspect.place.text[:_MAX_SEARCHED])
         if suspect.score < _LEAST_SCORE or _is_untelling(text):
             continue
         kind = _kind_of(text)

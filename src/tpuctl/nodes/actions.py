@@ -24,7 +24,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node, NodeState
+from tpuctl.models.node import OWNER_LABEL, Node, NodeState
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
 from tpuctl.nodes.actuator import (
@@ -150,8 +150,8 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
 
     Other values of the node are kept.
     """
-    # The label marks a node that this run created. On another node it would lead to a deletion.
-    labels = {key: value for key, value in spec.labels.items() if key != REMOVAL_LABEL}
+    # The one marks a node that this run created: on another node it would lead to a deletion. The other says who created it.
+    labels = {key: value for key, value in spec.labels.items() if key not in {REMOVAL_LABEL, OWNER_LABEL}}
     metadata = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
     tags = node.raw.get("tags") or []
     wanted: dict[str, Any] = {

@@ -58,7 +58,7 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_note, is_expired, with_expiry
+from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, with_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
@@ -195,6 +195,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
     """Run the set-up, report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
     node.run_setup()
+    node.ensure_expiry()
     node.start_guard(level)
     node.record_usable(level)
     notes = [note, expiry_note(node.tracker.node, node.server_now())] if level.is_usable else [note]
@@ -487,7 +488,7 @@ def _watch_step(
 
 def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callable[[Node, IdleLimit], bool]) -> None:
     """Stop or delete a node that was idle for the time of its limit, and end its watch."""
-    found, limit, idle = node.seen.node, node.task.idle, node.idle_time
+    found, limit, idle = node.seen.node, node.idle_limit, node.idle_time
     if found is None or limit is None or idle is None:
         return
     left = limit.after - idle
@@ -723,8 +724,14 @@ class NodeReconciler:
             self.tracker.policy = replace(self.policy, goal=Condition.HEALTHY)
             self.tracker.workers = ()
             self.report(EventKind.NOTE, f"waiting until it is healthy, not until ssh answers: {error.message}")
-        if self.task.idle is not None and self.is_usable:
+        if self.idle_limit is not None and self.is_usable:
             self._examine_activity()
+
+    @property
+    def idle_limit(self) -> IdleLimit | None:
+        """The limit of idleness of the node that was observed last; None without one, or if it is not for this node."""
+        node = self.seen.node
+        return self.task.idle if node is not None and self.task.may_limit(node) else None
 
     @property
     def idle_time(self) -> timedelta | None:
@@ -861,12 +868,23 @@ class NodeReconciler:
         self._key_sent_to = node.id
 
     def ensure_expiry(self) -> None:
-        """Give a node that exists the end that the user named, or none, once its labels can be changed."""
+        """Give a node that exists the end that the user named, or none, once its labels can be changed, or move its end on."""
         node, end, removes_end = self.seen.node, self.tracker.ends, self.tracker.removes_end
-        if node is None or (end is None and not removes_end) or node.state not in PATCHABLE_STATES:
+        if node is None or node.state not in PATCHABLE_STATES:
             return
         if self.seen.differences or self.tracker.requested.pending:
             return  # it may be deleted, and the next one is created with that end
+        if end is None and not removes_end:
+            end = self._end_to_move_to(node)
+            if end is None:
+                return
+        elif not self.task.may_limit(node):
+            change = f"--until {format_timestamp(end)}" if end else "--no-expiry"
+            command = f"`tpuctl extend {self.name.zone}/{self.name.node_id} {change}`"
+            self.report(
+                EventKind.NOTE, f"its time limit is not changed, because this run did not create the node: {command}"
+            )
+            end = node.expires
         if node.expires != end:
             text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
@@ -875,6 +893,13 @@ class NodeReconciler:
                 self.tracker.history.write("extend", reason="expires never", id=node.id)
             self.tracker.note(node=Node(node.name, {**node.raw, "labels": with_expiry(node.labels, end)}))
         self.tracker.ends, self.tracker.removes_end = None, False
+
+    def _end_to_move_to(self, node: Node) -> datetime | None:
+        """Return the later end of a node of this run, None if it has enough time left."""
+        ttl = self.task.moves_end
+        if ttl is None or node.expires is None or not self.task.may_limit(node):
+            return None
+        return later_end(node.expires, ttl, self.server_now())
 
     def record_usable(self, level: Condition) -> None:
         """Record that the node is usable. After `policy.refill` in this state the repair budgets are full again."""
@@ -908,16 +933,22 @@ class NodeReconciler:
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
-        node, limit, task = self.seen.node, self.task.idle, self.task
+        node, limit, task = self.seen.node, self.idle_limit, self.task
         if node is None or task.purpose is None or not level.is_usable:
             return
+        removes_idle = task.removes_idle and task.may_limit(node)
+        if limit is None and task.idle is not None:
+            command = f"`tpuctl up {self.name.node_id} --idle {format_duration(task.idle.after)}`"
+            self.report(
+                EventKind.NOTE, f"no idle limit is applied, because this run did not create the node: {command}"
+            )
         has_ssh = level.includes(Condition.SSH)
         if node.expires is None and limit is None:
-            if task.removes_idle and (text := remove_node_guard(self._context, node, has_ssh=has_ssh)):
+            if removes_idle and (text := remove_node_guard(self._context, node, has_ssh=has_ssh)):
                 self.report(EventKind.NOTE, text)
                 self.tracker.history.write("guard", text=text, ok=False, id=node.id)
             return
-        started = start_node_guard(self._context, node, limit, ends_idle=task.removes_idle, has_ssh=has_ssh)
+        started = start_node_guard(self._context, node, limit, ends_idle=removes_idle, has_ssh=has_ssh)
         self.report(EventKind.NOTE, started.text)
         until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
         self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # How much longer than its run a node of `run --up --rm` lives, if the client was killed.
 DEFAULT_GRACE: Final = timedelta(hours=1)
+# A node is not brought up in a shorter time.
+SHORTEST_TIME: Final = timedelta(minutes=5)
 LONGEST_TIME: Final = timedelta(days=365)
 
 
@@ -48,6 +50,45 @@ def is_expired(node: Node, now: datetime) -> bool:
 def extended_expiry(node: Node, by: timedelta, now: datetime) -> datetime:
     """Return the new end of a node: counted from its present end, or from now if it has none or has passed it."""
     return max(node.expires or now, now) + by
+
+
+def later_end(end: datetime, ttl: timedelta, now: datetime) -> datetime | None:
+    """Return `ttl` from now as the end of a node whose run is alive; None while three quarters of that are left."""
+    return (now + ttl).replace(microsecond=0) if end - now < ttl * 3 / 4 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitChange:
+    """What a user wants for the limits of a node that exists: an end or none, and with `changes_idle` a limit of idleness."""
+
+    end: datetime | None = None
+    removes_end: bool = False
+    changes_idle: bool = False
+
+    def shortens(self, node: Node) -> bool:
+        """Return whether the node would end earlier than without the change."""
+        return self.end is not None and (node.expires is None or self.end < node.expires)
+
+    def objections(self, node: Node, owner: str) -> tuple[str, ...]:
+        """Return why the change needs a question to the user, whose label is `owner`; empty if it needs none."""
+        found = []
+        changes_end = self.end not in {None, node.expires} or (self.removes_end and EXPIRY_LABEL in node.labels)
+        if (changes_end or self.changes_idle) and (not owner or node.owner != owner):
+            found.append(f"its owner is {node.owner}" if node.owner else "its owner is unknown")
+        if self.end is not None and node.expires is not None and self.end < node.expires:
+            found.append(f"its end moves from {format_timestamp(node.expires)} to {format_timestamp(self.end)}")
+        return tuple(found)
+
+    def describe(self, name: str) -> str:
+        """Return the change of a node of that name, in words."""
+        words = []
+        if self.end is not None:
+            words.append(f"set the end of its time to {format_timestamp(self.end)}")
+        elif self.removes_end:
+            words.append("remove its time limit")
+        if self.changes_idle:
+            words.append("change its idle limit")
+        return f"`{name}`: {' and '.join(words)}"
 
 
 def end_of_new_node(spec: NodeSpec, now: datetime) -> datetime | None:

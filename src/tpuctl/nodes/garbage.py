@@ -1,8 +1,8 @@
 """Decide what `tpuctl gc` deletes, and why it leaves the rest alone. Pure: facts, rules and the time go in, items come out.
 
 A queued resource and its nodes are deleted together, so they are one group: it goes only if every node of it is meant. What
-is alive goes only if a rule that the user named applies to it. What is unknown (a state, an age, a lease, whether a worker is
-in use, a zone that did not answer) never counts as dead, expired or idle.
+is alive goes only if a rule that the user named applies to it, or if it lost a race that is over. What is unknown (a state, an
+age, a lease, whether a worker is in use, a zone that did not answer) never counts as dead, expired or idle.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class GarbageReason(StrEnum):
     """The rule that applies to a group."""
 
     DEAD = "dead"
+    LOST = "lost"
     EXPIRED = "expired"
     OLD = "old"
     IDLE = "idle"
@@ -89,6 +90,8 @@ class GarbageFacts:
     # The nodes that another process works on, with who does, or why the lease cannot be read.
     leases: Mapping[NodeName, str] = field(default_factory=dict)
     idleness: Mapping[NodeName, Idleness] = field(default_factory=dict)
+    # The nodes whose request lost a race that is over, with the zone of the winner.
+    lost: Mapping[NodeName, str] = field(default_factory=dict)
     prices: PriceList = field(default_factory=price_table)
     # The nodes that grants cover: their chips are free.
     covered: Collection[NodeName] = ()
@@ -300,6 +303,8 @@ def _reason_of(
             return GarbageReason.DEAD, f"{request.state}{_initiator(request)}"
         if request.state not in _WAITING:
             return None
+        if node.name in facts.lost:
+            return GarbageReason.LOST, _lost_to(facts.lost[node.name])
         if rules.expired and is_expired(node, now):
             return GarbageReason.EXPIRED, expiry_note(node, now)
         return _waiting_reason(request, rules, now)
@@ -307,6 +312,8 @@ def _reason_of(
         return GarbageReason.DEAD, str(node.state)
     if not node.state.is_known or node.state in {NodeState.STATE_UNSPECIFIED, NodeState.DELETING}:
         return None
+    if node.name in facts.lost:
+        return GarbageReason.LOST, _lost_to(facts.lost[node.name])
     if rules.expired and is_expired(node, now):
         return GarbageReason.EXPIRED, expiry_note(node, now)
     if rules.older_than is not None and node.created is not None and now - node.created >= rules.older_than:
@@ -316,6 +323,10 @@ def _reason_of(
     if rules.idle is not None and lasted is not None and lasted >= rules.idle:
         return GarbageReason.IDLE, f"idle for {format_duration(lasted)}"
     return None
+
+
+def _lost_to(winner: str) -> str:
+    return f"lost the race to {winner}"
 
 
 def is_dead_record(node: Node) -> bool:

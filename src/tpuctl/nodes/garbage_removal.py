@@ -55,6 +55,7 @@ _REQUESTS: Final = 8
 _MOST_LOOKUPS: Final = 8
 
 ExamineWorkers = Callable[[ResourceGroup], Mapping[NodeName, Idleness]]
+FindLost = Callable[[], Mapping[NodeName, str]]
 
 
 class RemovalOutcome(StrEnum):
@@ -94,14 +95,19 @@ class _NotDeletedError(Exception):
 
 
 class GarbageRemover:
-    """Deletes items, several at once. `examine` asks the workers of a group whether they are idle."""
+    """Deletes items, several at once.
 
-    def __init__(self, context: ActionContext, rules: GarbageRules, examine: ExamineWorkers) -> None:
+    `examine` asks the workers of a group whether they are idle, `find_lost` returns what has lost its race now.
+    """
+
+    def __init__(
+        self, context: ActionContext, rules: GarbageRules, examine: ExamineWorkers, find_lost: FindLost = dict
+    ) -> None:
         # Leases, the journal and the progress are used by one thread at a time.
         self._lock = RLock()
         self._emit = context.emit
         self._context = replace(context, emit=self._emit_alone)
-        self._rules, self._examine = rules, examine
+        self._rules, self._examine, self._find_lost = rules, examine, find_lost
 
     def remove(
         self, items: Sequence[GarbageItem], *, timeout: timedelta | None, wait: bool = True
@@ -207,6 +213,8 @@ class GarbageRemover:
         facts = GarbageFacts(project=group.project, nodes=group.nodes, requests=())
         if item.reason is GarbageReason.IDLE:
             facts = replace(facts, idleness=self._examine(group))
+        if item.reason is GarbageReason.LOST:
+            facts = replace(facts, lost=self._find_lost())
         again = judge_group(group, facts, self._rules, self._context.server_now())
         if again is None or again.reason is not item.reason:
             raise _NotDeletedError(RemovalOutcome.LEFT, f"this is no longer so: {item.why}")

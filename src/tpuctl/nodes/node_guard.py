@@ -53,6 +53,8 @@ def start_node_guard(
         return GuardStart(f"the guard on worker 0 did not start: {error.message}: {what_remains}", works=False)
     if problem := report.problem():
         return GuardStart(f"{problem}; it tries again, and until then {what_remains}", works=False)
+    if node.is_kept:
+        return GuardStart(what_remains, works=False)
     deeds = []
     if node.expires is not None:
         deeds.append(f"deletes it when its time ends ({format_timestamp(node.expires)}, unless it is extended)")
@@ -118,6 +120,8 @@ def _what_ends_several(node: Node, limit: IdleLimit | None) -> str:
 
 
 def _what_remains(node: Node, limit: IdleLimit | None) -> str:
+    if node.is_kept:
+        return f"nothing ends it while it has the label {KEEP_LABEL}"
     watch = f"tpuctl watch {node.name.node_id}" + (f" --idle {format_duration(limit.after)}" if limit else "")
     return f"only `{watch}` ends it" if node.expires is None else f"only `tpuctl gc --expired` and `{watch}` end it"
 

@@ -198,6 +198,47 @@ def is_race_alive(race: Race, listing: QueuedListing, *, now: datetime) -> bool:
     return any(name.zone in alive or name.zone in listing.unreachable for name in race.names)
 
 
+def find_lost_requests(
+    journal: Journal,
+    project: str,
+    nodes: Sequence[Node],
+    requests: Sequence[QueuedResource],
+    *,
+    now: datetime,
+    sees_runs: bool,
+) -> dict[NodeName, str]:
+    """Return the nodes of requests that lost a race whose run is over, each with the zone of the winner.
+
+    The winner is the recorded one, else the first in the order of the race that is ACTIVE with a READY node; without one
+    nothing has lost. A run that the journal has is over unless it holds a lease, which the caller checks, if this machine
+    `sees_runs`: their leases. Any other run is over after the time of its requests, which end with it.
+    """
+    ready = {node.name for node in nodes if node.state is NodeState.READY}
+    races: dict[tuple[str, str], dict[NodeName, QueuedResource]] = {}
+    for request in requests:
+        node_id = request.queued_resource_id
+        if race_id := race_id_of(request, node_id):
+            races.setdefault((node_id, race_id), {})[NodeName(project, request.zone, node_id)] = request
+    lost: dict[NodeName, str] = {}
+    for (_, race_id), members in races.items():
+        if len(members) < 2:
+            continue
+        remembered = remembered_race(journal, members)
+        race = remembered if remembered is not None and remembered.id == race_id else None
+        ends = [request.valid_until for request in members.values()]
+        if not (race and sees_runs) and not all(end is not None and now - end >= CLEAN_UP_TIME for end in ends):
+            continue
+        order = race.names if race else sorted(members, key=str)
+        usable = [
+            name for name in order if name in ready and name in members and members[name].state is QueuedState.ACTIVE
+        ]
+        if race and race.winner:
+            usable = [name for name in usable if race.winner == (name, members[name].created)]
+        for winner in usable[:1]:
+            lost |= {name: winner.zone for name in members if name != winner}
+    return lost
+
+
 def describe_race(names: Sequence[NodeName]) -> str:
     """Return what an interruption of a race leaves in the cloud, for `App.in_flight`."""
     zones = ", ".join(name.zone for name in names)

@@ -19,7 +19,7 @@ from tpuctl.models.spec import check_labels
 from tpuctl.names import NodeName, check_project, check_zone, closest_match, parse_node_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.models.node import Node
@@ -201,6 +201,13 @@ class Selection:
     def is_by_name(self) -> bool:
         """Return whether it only names nodes, each of which is meant and must be found."""
         return bool(self.names) and not self.has_conditions and not any(name.is_glob for name in self.names)
+
+    def leaves_kept(self, nodes: Iterable[Node], names: Iterable[NodeName]) -> bool:
+        """Return whether a destructive command leaves nodes alone: one is kept, and none of their `names` was given exactly."""
+        if not any(node.is_kept for node in nodes):
+            return False
+        exact = [pattern for pattern in self.names if not pattern.is_glob]
+        return not any(pattern.matches(name) for name in names for pattern in exact)
 
     def matches(self, node: Node, now: datetime, owner: str | None) -> bool:
         """Return whether it matches a node. `owner` is the label of the user, None if that is unknown."""

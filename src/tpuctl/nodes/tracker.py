@@ -37,7 +37,7 @@ from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
     from datetime import datetime
 
     from tpuctl.cloud.tpu import TpuClient
@@ -81,6 +81,10 @@ class ReconcileRequest:
     idle: IdleLimit | None = None
     # The user wants no limit of idleness: that of an earlier guard ends.
     removes_idle: bool = False
+    # Whether these limits are for a node that the run finds: it may be that of another owner, or one that has more time.
+    may_limit: Callable[[Node], bool] = lambda _: True
+    # The end of a node that `may_limit` accepts is moved on, so that at least three quarters of this time are left.
+    moves_end: timedelta | None = None
 
 
 # The limit for one round of ssh, and how often the workers of a usable node are probed.

@@ -121,11 +121,6 @@ def remove_guard(target: Target) -> bool:
     return _ask(target, {"remove": True}, _REPORT_TIMEOUT).mode == "removed"
 
 
-def fetch_guard(target: Target) -> GuardReport:
-    """Return the report of the guard of a worker. Raises as `start_guard`."""
-    return _ask(target, {}, _REPORT_TIMEOUT)
-
-
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
     with open_agent(target, "guard_setup", request, connect_within=timeout) as channel:
         return parse_guard_report(channel.read(timeout))

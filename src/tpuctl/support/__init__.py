@@ -2,7 +2,7 @@
 
 `bundle` collects, packs and reports; start there. `bundle_sources` gets documents from the API and this machine and, at the
 same time, files from all workers; `bundle_contents` stores and packs them; `bundle` adds the verdict on the logs and the
-list of files; `redaction` removes secrets, and is pure. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
+list of files; `tpuctl.redaction` removes secrets. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
 `cloud`, `ssh`, `output` and `app`.
 
 What a reader must know:

@@ -35,6 +35,7 @@ from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.github import unguarded
 from tpuctl.output.terminal import StatusLine, View
+from tpuctl.redaction import AccountAliases
 from tpuctl.ssh.channel import AgentError, explain_agent_errors
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.support.bundle_contents import (
@@ -52,7 +53,6 @@ from tpuctl.support.bundle_sources import (
     hide_guest_attributes,
     replace_folder,
 )
-from tpuctl.support.redaction import AccountAliases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -20,13 +20,13 @@ from threading import Lock
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.support.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
+from tpuctl.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from tpuctl.support.redaction import AccountAliases
+    from tpuctl.redaction import AccountAliases
 
 # Bytes reserved for the files that describe the bundle.
 RESERVED_BYTES = 256 * 1024

@@ -19,6 +19,7 @@ from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailab
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
 from tpuctl.nodes.locate import search_node
+from tpuctl.redaction import redact
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
@@ -31,7 +32,6 @@ from tpuctl.ssh.answers import (
 )
 from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, bootstrap, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
-from tpuctl.support.redaction import redact
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

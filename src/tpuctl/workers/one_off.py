@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -19,6 +19,7 @@ from tpuctl.app.spec_options import build_spec
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.clock import SystemClock
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.files import create_unlinked_file
@@ -31,7 +32,7 @@ from tpuctl.nodes.commands.node_lookup import locate_for_create
 from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
 from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, with_expiry
+from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, with_expiry
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
@@ -49,7 +50,7 @@ from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
 
     from tpuctl.app.app import App
@@ -182,12 +183,14 @@ def _reconcile_request(
     policy = repair_policy(app, RepairOptions(), timeout=deadline(app, None))
     now = app.now()
     spec = job.limit.applied(spec, now)
+    moves_end: timedelta | None = None
     if job.limit != TimeLimit():
         note_clock_difference(app)
     elif job.remove and spec.ttl is None:
         # If this process is killed, the node is left to the clean-up of others.
         waits = policy.timeout or _LONGEST_RUN if spec.is_queued else timedelta()
-        spec = replace(spec, ttl=waits + (timeout or _LONGEST_RUN) + DEFAULT_GRACE, expires=None)
+        moves_end = (timeout or _LONGEST_RUN) + DEFAULT_GRACE
+        spec = replace(spec, ttl=waits + moves_end, expires=None)
     task = ReconcileRequest(
         name=name,
         policy=policy,
@@ -197,6 +200,7 @@ def _reconcile_request(
         removes_end=job.limit.is_unlimited,
         idle=job.idle,
         removes_idle=job.removes_idle,
+        moves_end=moves_end,
     )
     return task, found
 
@@ -211,11 +215,12 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         return f"`{name.node_id}` in {name.zone} {made}"
 
     undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
-    with app.in_flight(origin, resume=app.command_line(), undo=undo):
+    with app.in_flight(origin, resume=app.command_line(), undo=undo), ExitStack() as until_collected:
         if app.summary and one_off.spec:
             app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))
         with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
+        until_collected.enter_context(_end_moved_on(app, ready, one_off))
         if job.exclusive and not one_off.was_made:
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
         summarize_nodes(app, [ready])
@@ -235,10 +240,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
                 here = app.invocation.folder
                 below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
                 request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
-        is_ours = job.remove and one_off.was_made and request.timeout is None
-        has_default_end = is_ours and job.limit == TimeLimit() and app.settings["ttl"] is None
-        with _end_moved_on(app, ready, _LONGEST_RUN + DEFAULT_GRACE if has_default_end else None):
-            result = run_command(app, found, request)
+        result = run_command(app, found, request)
         code = show_result(app, result, detached=request.detach, again=app.command_line())
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [one.target for one in result.results if one.code is not None]
@@ -249,27 +251,23 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
 
 @contextmanager
-def _end_moved_on(app: App, node: Node, ttl: timedelta | None) -> Iterator[None]:
+def _end_moved_on(app: App, node: Node, one_off: OneOffNode) -> Iterator[None]:
     """Move the end of the node's time on while the block runs: only a run that was killed leaves a node that ends.
 
-    None for a node whose end the user has chosen, or that has none.
+    Not for a node whose end the user has chosen, or that is another run's.
     """
-    if ttl is None:
-        yield
-        return
     over = threading.Event()
 
-    def with_new_end(labels: Mapping[str, str]) -> Mapping[str, str]:
-        return with_expiry(labels, app.now() + ttl)
-
     def move() -> None:
-        moved, warned = app.clock.monotonic(), False
-        while not over.wait(_END_CHECK_SECONDS):
-            if app.clock.monotonic() - moved < ttl / 4:
+        end, warned = node.expires, False
+        while end is not None and not over.wait(_END_CHECK_SECONDS):
+            ttl = one_off.moves_end
+            later = None if ttl is None else later_end(end, ttl, app.now())
+            if later is None:
                 continue
             try:
-                app.client.change_labels(node.name, with_new_end, expected_id=node.id)
-                moved, warned = app.clock.monotonic(), False
+                app.client.change_labels(node.name, partial(with_expiry, end=later), expected_id=node.id)
+                end, warned = later, False
             except TpuctlError as error:
                 if not warned:
                     app.terminal.warn(f"cannot move the end of the time of `{node.name.node_id}`: {error.message}")
@@ -287,9 +285,10 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
     if not one_off.was_made:
         if one_off.was_there and wait:
             if one_off.is_left(app.client) is False:
-                app.terminal.warn(
-                    f"`{name.node_id}` existed before this run, and another client has deleted it meanwhile"
-                )
+                why = "another client has deleted it meanwhile"
+                if (end := one_off.past_end(app.now())) is not None:
+                    why = f"its time ended {format_timestamp(end)}: the guard, `tpuctl gc` or `tpuctl watch` deleted it"
+                app.terminal.warn(f"`{name.node_id}` existed before this run, and {why}")
             else:
                 app.terminal.note(f"`{name.node_id}` existed before this run and is not deleted")
         return ExitCode.OK
@@ -316,14 +315,14 @@ class OneOffNode:
 
     def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool, now: datetime) -> None:
         spec = task.spec.with_removal_label() if task.spec and removes else task.spec
-        self._task = replace(task, spec=spec)
+        self._task = replace(task, spec=spec, may_limit=lambda _: self.was_made)
         self._node: Node | None = None
         self.was_there = found is not None
         mark = spec.labels.get(REMOVAL_LABEL) if spec else None
         self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
-        if self.was_taken_over and spec and spec.ttl and task.ends is None and found and found.expires:
+        if self.was_taken_over and spec and spec.ttl and found and found.expires:
             # The earlier run chose its end, which may be near. A later one stays.
-            end = max(found.expires, (now + spec.ttl).replace(microsecond=0))
+            end = max(found.expires, task.ends or (now + spec.ttl).replace(microsecond=0))
             self._task = replace(self._task, ends=end)
         self.was_made = self.was_taken_over
         self.is_removed = False
@@ -338,6 +337,11 @@ class OneOffNode:
     def name(self) -> NodeName:
         """The node's full name."""
         return self._task.name
+
+    @property
+    def moves_end(self) -> timedelta | None:
+        """How far ahead the end of the node is while this run lives; None for one whose end is not moved on."""
+        return self._task.moves_end if self.was_made else None
 
     def note(self, event: NodeEvent) -> None:
         """Record a creation by this run, or that another client created the node first; a listener for the run's events."""
@@ -381,6 +385,10 @@ class OneOffNode:
         if isinstance(result, TpuctlError):
             raise result
         self.is_removed = self.was_deleted = True
+
+    def past_end(self, now: datetime) -> datetime | None:
+        """Return the end of the node's time, as this run saw it last, if it has passed; else None."""
+        return self._node.expires if self._node is not None and is_expired(self._node, now) else None
 
     def is_left(self, cloud: TpuClient) -> bool | None:
         """Return whether the node of this run still exists and is not being deleted; None if the API does not answer."""

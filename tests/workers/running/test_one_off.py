@@ -343,10 +343,10 @@ def test_one_off_with_workdir_alone_syncs_nothing(tpuctl: Console, workers: Slic
 
 
 @one_face
-def test_end_of_the_node_moves_on_while_a_run_without_limit_lives(
+def test_end_of_the_node_moves_on_while_its_run_lives(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:
-    """Else the guard would delete the node under a run of more than a day. `--timeout` is a limit: its end stays."""
+    """Else the guard would delete the node under a run of more than a day, or one whose bring-up or sync takes long."""
     started = tmp_path / "started"
 
     def let_days_pass() -> None:
@@ -362,4 +362,4 @@ def test_end_of_the_node_moves_on_while_a_run_without_limit_lives(
         days.join()
         return sandbox.changes().count("patch")
 
-    assert (patches("--timeout", "40h"), patches()) == (0, 1)
+    assert (patches("--timeout", "40h"), patches(), patches("--ttl", "40h")) == (1, 2, 2)

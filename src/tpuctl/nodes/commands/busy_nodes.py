@@ -31,15 +31,28 @@ if_idle_option = grouped_option(
 def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool) -> str:
     """Return the beginning of a question about nodes in use; empty if they are idle, or if the user is not asked.
 
+    Of several nodes it has their number, after a line for each one in use, those of others first.
+
     Raises `ConflictError` with `if_idle` unless all of them are known to be idle.
     """
     if not nodes or not (if_idle or (app.terminal.may_ask and not yes)):
         return ""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # only for a question
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
+
     uses = find_node_uses(app, nodes)
     if if_idle:
         require_idle(nodes, uses)
     examined = [node for node in nodes if uses[node.name].uses or uses[node.name].was_examined]
-    return "".join(f"{text}; " for node in examined if (text := describe_use(node, uses[node.name])))
+    busy = [node for node in examined if not uses[node.name].is_idle]
+    if len(nodes) == 1:
+        return "".join(f"{describe_use(node, uses[node.name])}; " for node in busy)
+    mine = owner_label(owner_identity(app))
+    for node in sorted(busy, key=lambda node: node.owner == mine):
+        app.terminal.note(describe_use(node, uses[node.name]))
+    sure = sum(bool(uses[node.name].uses) for node in busy)
+    counts = [f"{sure} in use"] * bool(sure) + [f"{len(busy) - sure} that may be in use"] * (sure < len(busy))
+    return f"{' and '.join(counts)}: " if counts else ""
 
 
 def find_node_uses(app: App, nodes: Sequence[Node], *, counts_leases: bool = True) -> Mapping[NodeName, NodeUse]:

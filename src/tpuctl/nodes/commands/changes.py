@@ -81,12 +81,12 @@ def start(app: App, *, selection: GivenSelection, **options: Any) -> int:  # tho
 def stop(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
-    On a terminal it asks before it stops a node in use.
+    It asks first, because what runs on the nodes ends: without a terminal it needs --yes.
 
     \b
     Examples:
       tpuctl stop trainer
-      tpuctl stop trainer-0 trainer-1 --no-wait
+      tpuctl stop trainer-0 trainer-1 --yes --no-wait
       tpuctl stop trainer --if-idle
       tpuctl stop 'sweep-*' --older-than 12h
     """
@@ -133,7 +133,8 @@ def delete(
 def down(app: App, *, selection: GivenSelection, **options: Any) -> int:  # those of ChangeOptions
     """Delete nodes, the queued resources that own them, and preempted nodes of that name, so that nothing bills.
 
-    Prints "already gone" only after a search of all zones for nodes and queued resources. Patterns and conditions find waiting
+    Prints "already gone" only after a search of all zones for nodes and queued resources; of a name that the journal never
+    had, it says so, and names a node with a similar one. Patterns and conditions find waiting
     requests too; what they select is shown before the question.
 
     \b

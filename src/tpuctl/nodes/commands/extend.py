@@ -9,13 +9,19 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command
+from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.value_completion import complete_node
-from tpuctl.durations import format_duration, format_timestamp, parse_duration
-from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
+from tpuctl.durations import format_duration, format_timestamp, parse_long_duration
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
-from tpuctl.nodes.commands.time_options import MomentType, check_time_left, next_moment, note_clock_difference
-from tpuctl.nodes.expiry import extended_expiry
+from tpuctl.nodes.commands.time_options import (
+    MomentType,
+    check_time_left,
+    confirm_limits,
+    next_moment,
+    note_clock_difference,
+)
+from tpuctl.nodes.expiry import LimitChange, extended_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +54,11 @@ class _Extension:
         check_time_left(f"extend {node.name.node_id} {format_duration(self.by)}", end - now)
         return end
 
+    def change_of(self, node: Node, now: datetime) -> LimitChange:
+        """Return the change of a node. Raises `InvalidInputError` as `new_end`."""
+        end = self.new_end(node, now)
+        return LimitChange(end=end, removes_end=end is None)
+
 
 @cli_command("extend")
 @click.argument("words", metavar="NODE... [TIME]", nargs=-1, shell_complete=complete_node)
@@ -60,6 +71,7 @@ class _Extension:
     help="New end, instead of TIME: 18:30, 8h from now, or a time in RFC 3339.",
 )
 @grouped_option("--no-expiry", group=OptionGroup.LIFETIME, is_flag=True, help="Remove the time limit of the nodes.")
+@yes_option
 def command(
     app: App,
     *,
@@ -67,10 +79,12 @@ def command(
     selector: tuple[str, ...],
     until: timedelta | time | datetime | None,
     no_expiry: bool,
+    yes: bool,
 ) -> int:
     """Move the end of the time of nodes: TIME is added to their present end, or to now if they have none or passed it.
 
-    The nodes keep running. The label `tpuctl-expires` has the end, which `tpuctl watch` and `tpuctl gc --expired` read.
+    The nodes keep running. The label `tpuctl-expires` has the end, which `tpuctl watch` and `tpuctl gc --expired` read. Asks
+    before it moves an end to an earlier time, gives one to a node in use, or changes that of another owner.
 
     \b
     Examples:
@@ -79,18 +93,22 @@ def command(
       tpuctl extend trainer --no-expiry
     """
     from tpuctl.nodes.actions import change_expiry  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.actuator import PATCHABLE_STATES  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import expiry_view  # noqa: PLC0415  # as above
 
     names, extension = _parse(app, words, until=until, no_expiry=no_expiry)
     nodes = _find_nodes(app, names, selector)
     note_clock_difference(app)
+    movable = [node for node in nodes if node.state in PATCHABLE_STATES]
+    confirm_limits(app, [(node, extension.change_of(node, app.now())) for node in movable], yes=yes)
     changed: list[Node] = []
     errors: list[TpuctlError] = []
     with app.progress() as progress:
         context = app.context(progress)
         for node in nodes:
             try:
-                end = _bound(extension, app)
+                end = _bound(extension, app, seen=node, owner=None if yes else user_label(app))
                 changed.append(change_expiry(context, node, end, timeout=app.settings.duration("timeout")))
             except TpuctlError as error:
                 error.node = node.name.node_id
@@ -103,8 +121,23 @@ def command(
     return worst_exit_code(failure.exit_code for failure in errors) if errors else ExitCode.OK
 
 
-def _bound(extension: _Extension, app: App) -> Callable[[Node], datetime | None]:
-    return lambda node: extension.new_end(node, app.now())
+def _bound(extension: _Extension, app: App, *, seen: Node, owner: str | None) -> Callable[[Node], datetime | None]:
+    """Return what finds the new end of a node right before the change. With an `owner`, only for the node as it was `seen`.
+
+    Another client may have changed it since the user was asked: it raises `ConflictError` if that is a reason to ask again.
+    """
+
+    def new_end(node: Node) -> datetime | None:
+        change = extension.change_of(node, app.now())
+        is_same = (node.expires, node.owner) == (seen.expires, seen.owner)
+        if owner is not None and not is_same and (reasons := change.objections(node, owner)):
+            raise ConflictError(
+                f"another client changed `{node.name.node_id}`: {'; '.join(reasons)}",
+                hint="nothing was done; run the command again",
+            )
+        return change.end
+
+    return new_end
 
 
 def _parse(
@@ -130,7 +163,7 @@ def _parse(
         nodes = " ".join(names) or "NODE"
         raise InvalidInputError(f"`{last}` is no time", hint=f"remove the limit: `tpuctl extend {nodes} --no-expiry`")
     try:
-        by = parse_duration(last)
+        by = parse_long_duration(last)
     except ValueError as error:
         raise InvalidInputError(f"no time given: {error}", hint=_EXAMPLE) from None
     check_time_left(f"extend … {last}", by)

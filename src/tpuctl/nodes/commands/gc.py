@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness, ResourceGroup
     from tpuctl.nodes.garbage_removal import RemovalResult
@@ -81,10 +83,10 @@ def command(
 ) -> int:
     """Show what is dead or forgotten in all zones, with what it costs and holds of the quota; with --yes delete it.
 
-    Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests. What is alive is deleted only by a rule that is
-    named: --expired, --older-than, --idle, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others
-    created, and what is being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a
-    zone did not answer.
+    Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests; forgotten is what lost a race (`up --race`) that
+    was killed. What else is alive is deleted only by a rule that is named: --expired, --older-than, --idle, --waiting-for. Left
+    alone are nodes with the label `tpuctl-keep`, what others created, and what is being brought up. Right before each deletion
+    everything is looked at again. The exit code is 1 if a zone did not answer.
 
     \b
     Examples:
@@ -156,12 +158,29 @@ def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
         prices=app.prices,
         covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
+        lost=_find_lost(app, nodes.nodes, requests.queued_resources),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
     asked = idle_candidates(facts, rules, app.now())
     holders = ((name, _holder(app, name)) for group in (*wanted, *asked) for name in group.names)
     facts = replace(facts, leases={name: holder for name, holder in holders if holder})
     return replace(facts, idleness=_examine(app, idle_candidates(facts, rules, app.now())))
+
+
+def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> Mapping[NodeName, str]:
+    """Return what lost a race that is over, with the zone of the winner. Leases are still to be checked."""
+    from tpuctl.nodes.racing import find_lost_requests  # noqa: PLC0415  # not needed by --help
+
+    # A journal in a bucket has the runs of all machines, leases on this machine only its own.
+    sees_runs = bool(app.settings.text("lease")) or not app.settings.text("journal")
+    return find_lost_requests(app.journal, app.project, nodes, requests, now=app.now(), sees_runs=sees_runs)
+
+
+def _lost_now(app: App) -> Mapping[NodeName, str]:
+    from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # not needed by --help
+
+    client, project = app.client, app.project
+    return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources)
 
 
 def _holder(app: App, name: NodeName) -> str:
@@ -185,7 +204,9 @@ def _delete(
         app.in_flight("the deletions that were requested continue", resume=app.command_line()),
         app.progress(events=events) as progress,
     ):
-        remover = GarbageRemover(app.context(progress), rules, examine=lambda group: _examine(app, [group]))
+        remover = GarbageRemover(
+            app.context(progress), rules, examine=lambda group: _examine(app, [group]), find_lost=lambda: _lost_now(app)
+        )
         results = remover.remove(wanted, timeout=timeout)
     deleted = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
     nodes = [node for item in deleted for node in item.group.nodes]

@@ -217,8 +217,12 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
     return found
 
 
+# A guard looks each five minutes, and tries a failed request again after at most 15.
+_GUARD_DELAY = timedelta(minutes=15)
+
+
 def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_TimelineLine]:
-    """Return a line for the time limit that a guard enforces, if it has passed and nothing was seen of the node since.
+    """Return a line for the time limit that a guard enforces, if it has passed and the node was not seen alive long after.
 
     The guard cannot write to this journal.
     """
@@ -226,13 +230,16 @@ def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_Time
     # An extension to `never` has none.
     limits = [entry.get("until") for _, entry in dated if entry.get("event") in {"guard", "extend"}]
     end = parse_timestamp(limits[-1]) if limits else None
-    if end is None or end > now or any(at >= end and _is_sign_of_life(entry) for at, entry in dated):
+    if end is None or end > now or any(at >= end + _GUARD_DELAY and _is_sign_of_life(entry) for at, entry in dated):
         return []
-    if any(entry.get("event") == "delete" for _, entry in dated[-1:]):
+    last, entry = dated[-1]
+    if entry.get("event") == "delete":
         return []
     return [
         _TimelineLine(
-            end, "expired", "its time ended: the guard on worker 0 deletes it, unless it was extended elsewhere"
+            max(end, last),
+            "expired",
+            "its time ended: the guard on worker 0 deletes it, unless it was extended elsewhere",
         )
     ]
 

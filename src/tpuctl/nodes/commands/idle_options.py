@@ -13,7 +13,7 @@ import click
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.durations import format_duration
+from tpuctl.durations import format_duration, parse_long_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.nodes.idleness import IdleAction, IdleLimit
 
@@ -31,7 +31,7 @@ class IdleOptions(GivenOptions):
 
     idle: timedelta | str | None = option(
         "--idle",
-        type=DurationType(),
+        type=DurationType(parse_long_duration),
         metavar="TIME",
         help="Time without TPU process, job and ssh session after which a node is deleted or stopped, such as 2h; "
         "forever for no limit. [default: none]",

@@ -19,6 +19,7 @@ from tpuctl.nodes.rendering import (
     node_rows,
     node_totals,
     nodes_json,
+    race_lines,
     unreachable_row,
 )
 from tpuctl.output.terminal import OutputFormat, View
@@ -93,6 +94,8 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
             matching = f" match: {chosen}" if chosen else ""
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
         if line := dead_request_line(requests):
+            terminal.note(line)
+        for line in race_lines(nodes):
             terminal.note(line)
 
     app.show(View(value=value, names=lambda: node_labels(found), text=show))

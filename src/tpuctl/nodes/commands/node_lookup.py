@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,10 +20,11 @@ from tpuctl.errors import (
     QuotaError,
     ServiceUnavailableError,
     SettingError,
+    TpuctlError,
     worst_exit_code,
 )
 from tpuctl.models.node import Tier
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, closest_match
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
@@ -49,6 +51,10 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeReference
     from tpuctl.nodes.selection import Selection
+
+_DIGITS = re.compile(r"[0-9]+")
+# How similar a misspelled name is: `trianer` and `trainer`, not `train` and `eval`.
+_MISSPELLED = 0.75
 
 
 def locate_for_create(
@@ -272,6 +278,30 @@ def select_nodes_and_requests(
     return nodes, waiting, listing.unreachable
 
 
+def is_in_journal(app: App, reference: NodeReference) -> bool:
+    """Return whether the journal has a node of that name, in any zone."""
+    key = (reference.project or app.project, reference.node_id)
+    return any((name.project, name.node_id) == key for name in app.journal.names())
+
+
+def near_node(app: App, reference: NodeReference) -> Node | None:
+    """Return the node whose name is most similar to one that does not exist; None if none is, or the API does not answer.
+
+    A name with another number is another node, not a misspelled one: `sweep-1` and `sweep-2`.
+    """
+    try:
+        nodes = app.client.list_nodes(reference.project or app.project).nodes
+    except TpuctlError:
+        return None  # the name itself was looked up without a failure
+    by_id = {
+        node.name.node_id: node
+        for node in nodes
+        if _DIGITS.sub("", node.name.node_id) != _DIGITS.sub("", reference.node_id)
+    }
+    near = closest_match(reference.node_id, by_id, similarity=_MISSPELLED)
+    return by_id[near] if near else None
+
+
 def nothing_selected_error(app: App, selection: Selection) -> NotFoundError:
     """Return the error for a selection that matches no node although every zone answered."""
     return NotFoundError(
@@ -293,9 +323,12 @@ def bind_names(app: App, selection: Selection) -> Selection:
 
 def selection_owner(app: App, selection: Selection) -> str | None:
     """Return the label of the user for `--mine`; None if the selection does not need it."""
-    if not selection.is_mine:
-        return None
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # only for --mine
+    return user_label(app) if selection.is_mine else None
+
+
+def user_label(app: App) -> str:
+    """Return the label of the user, which the nodes have that the user creates."""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # few commands ask for it
     from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
 
     return owner_label(owner_identity(app))

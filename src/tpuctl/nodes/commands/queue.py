@@ -294,6 +294,9 @@ def _cancel_target(app: App, text: str) -> DeletionTarget:
 
 def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
+    from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.state_changes import existing_nodes  # noqa: PLC0415  # as above
+
     running = [target for target in targets if target.node]
     if not running:
         return
@@ -303,7 +306,9 @@ def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) ->
         for target in running
         if target.request and target.node
     )
-    if not app.terminal.confirm(f"delete {what} and all data on it?", yes=yes):
+    nodes = [node for target in running for node in existing_nodes(app, target)]
+    in_use = use_in_question(app, nodes, if_idle=False, yes=yes)
+    if not app.terminal.confirm(f"{in_use}delete {what} and all data on it?", yes=yes):
         raise NotConfirmedError("nothing was done")
 
 
@@ -339,7 +344,9 @@ def queue_retry(
       tpuctl queue retry trainer
       tpuctl queue retry trainer --queue-for 12h
     """
+    from tpuctl.models.spec import QueueWindow  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # as above
+    from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import retry_request  # noqa: PLC0415  # as above
 
     limit, reference = deadline(app, timeout), app.reference(name, allow_queued=True)
@@ -357,7 +364,8 @@ def queue_retry(
     remembered = app.journal.last_spec(node_name) if request.is_from_tpuctl else None
     spec = remembered.spec if remembered and remembered.spec.is_queued else request.spec(project)
     valid_for = _valid_for(request, queue_for)
-    limit_text = "without a limit" if valid_for is None else f"for {format_duration(valid_for)}"
+    window = QueueWindow(now=app.now(), valid_until=valid_for).ended_by(end_of_new_node(spec, app.now()))
+    limit_text = "without a limit" if window.valid_until is None else f"for {format_duration(window.valid_until)}"
     with (
         app.progress(events=events) as progress,
         app.in_flight(

@@ -22,7 +22,7 @@ from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
-from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
+from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected, without_kept
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
@@ -97,7 +97,7 @@ def command(
         selected = select_nodes(app, asked)
     chosen: list[tuple[Node, ResetMode]] = []
     refused: list[TpuctlError] = []
-    for node in selected.nodes:
+    for node in without_kept(app, asked, selected.nodes):
         try:
             chosen.append((node, reset_mode(node, ResetMode(mode))))
         except TpuctlError as error:
@@ -110,7 +110,7 @@ def command(
         show_plan(app, steps, spec=None, nodes=nodes)
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused))
     if not asked.is_by_name:
-        show_selected(app, nodes)
+        show_selected(app, nodes, refused)
     in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
     if nodes and not app.terminal.confirm(in_use + _question(chosen), yes=yes):
         raise NotConfirmedError("nothing was done")
@@ -125,7 +125,7 @@ def command(
         app.progress(events=events) as progress,
         app.in_flight(f"the reset of `{names}` has begun; {began} stopped or deleted now", resume=f"tpuctl up {names}"),
     ):
-        recheck = selection_check(app, asked)
+        recheck = selection_check(app, asked, leaves_kept=True)
         outcomes = reset_nodes(app.context(progress), resets, recheck=recheck, force_lease=force_lease)
     close_shared_connections(app, nodes)
     return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused]))
@@ -137,4 +137,6 @@ def _question(chosen: Sequence[tuple[Node, ResetMode]]) -> str:
     for each, text in _QUESTIONS.items():
         names = [node.name for node, mode in chosen if mode is each]
         parts += [text.format(name_nodes(names))] if names else []
+    kept = [node.name for node, mode in chosen if mode is ResetMode.RECREATE and node.is_kept]
+    parts += [f"kept by the label `tpuctl-keep`: {name_nodes(kept)}"] if kept else []
     return f"{'; '.join(parts)}?"

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import AccessError, ConflictError, CredentialsError, NotConfirmedError
+from tpuctl.models.billing import sum_dollars
+from tpuctl.models.node import Node, NodeState
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.commands.busy_nodes import use_in_question
@@ -22,12 +24,14 @@ from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_t
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.models.node import Node
+    from tpuctl.errors import TpuctlError
+    from tpuctl.models.billing import Dollars
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.costs import NodeRate
     from tpuctl.nodes.garbage import ResourceGroup
     from tpuctl.output.tables import Row
 
@@ -47,6 +51,8 @@ class DeletionChoice:
     # By the resource name in the delete request; empty if nodes were named.
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict)
     requests: tuple[QueuedResource, ...] = ()
+    # Matches that are left alone, because they are kept and not named.
+    kept: tuple[NodeName, ...] = ()
 
     def recheck(self, app: App, target: DeletionTarget) -> None:
         """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more.
@@ -63,7 +69,8 @@ class DeletionChoice:
             if current.is_being_deleted:
                 continue  # by another client, or with the first target of its race
             matched = self.selection.matches_group(current, app.now(), selection_owner(app, self.selection))
-            if matched is not GroupMatch.ALL:
+            is_kept = self.selection.leaves_kept(current.described, current.all_names)
+            if is_kept or matched is not GroupMatch.ALL:
                 raise NoLongerSelectedError(group.id, f"became {current.state}, or got other labels,")
 
 
@@ -100,8 +107,11 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
     groups = sorted(group_resources(facts), key=lambda group: (group.zone, natural_key(group.id)))
     now = app.now()
     chosen: list[ResourceGroup] = []
+    kept: list[NodeName] = []
     for group in groups:
         match selection.matches_group(group, now, owner):
+            case GroupMatch.ALL if selection.leaves_kept(group.described, group.all_names):
+                kept += group.names
             case GroupMatch.ALL:
                 chosen.append(group)
             case GroupMatch.SOME:
@@ -118,12 +128,13 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
     for reference in missing:
         _check_is_in_no_zone(app, context, reference)
     note_left_out(app, selection, there, [name for group in chosen for name in group.all_names])
+    _note_kept(app, kept)
     own_requests = [group.request for group in chosen if group.request]
     targets = [group_target(context, group, own_requests) for group in chosen]
-    kept = {name for group in groups if group not in chosen for name in group.names}
+    others = {name for group in groups if group not in chosen for name in group.names}
     for index, target in enumerate(targets):
         # The other zones of a race belong to it only if they are selected too.
-        is_whole = not (app.zones or unreachable) and target.race is not None and kept.isdisjoint(target.race.names)
+        is_whole = not (app.zones or unreachable) and target.race is not None and others.isdisjoint(target.race.names)
         targets[index] = target if is_whole else replace(target, race=None)
     return DeletionChoice(
         selection,
@@ -132,7 +143,21 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
         unreachable=unreachable,
         groups={target.deleted: group for target, group in zip(targets, chosen, strict=True)},
         requests=requests,
+        kept=tuple(kept),
     )
+
+
+def without_kept(app: App, selection: Selection, nodes: Sequence[Node]) -> list[Node]:
+    """Return the nodes that a command may interrupt, and note the kept ones that the selection does not name."""
+    kept = [node for node in nodes if selection.leaves_kept([node], [node.name])]
+    _note_kept(app, [node.name for node in kept])
+    return [node for node in nodes if node not in kept]
+
+
+def _note_kept(app: App, names: Sequence[NodeName]) -> None:
+    if names:
+        theirs = "its label `tpuctl-keep` keeps it" if len(names) == 1 else "their label `tpuctl-keep` keeps them"
+        app.terminal.note(f"left alone: {name_nodes(names)}: {theirs}; only an exact name selects a kept node")
 
 
 def _missing_names(
@@ -174,8 +199,11 @@ def _check_is_in_no_zone(app: App, context: ActionContext, reference: NodeRefere
         )
 
 
-def selection_check(app: App, selection: Selection) -> Callable[[Node], Node]:
-    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read."""
+def selection_check(app: App, selection: Selection, *, leaves_kept: bool = False) -> Callable[[Node], Node]:
+    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read.
+
+    With `leaves_kept` a node that is kept now, and not named, is no longer selected.
+    """
 
     def check(node: Node) -> Node:
         if selection.is_by_name:
@@ -183,17 +211,35 @@ def selection_check(app: App, selection: Selection) -> Callable[[Node], Node]:
         current = app.client.get_node(node.name)
         if current.id != node.id:
             raise NoLongerSelectedError(node.name.node_id, "was recreated")
-        if not selection.matches(current, app.now(), selection_owner(app, selection)):
+        is_kept = leaves_kept and selection.leaves_kept([current], [current.name])
+        if is_kept or not selection.matches(current, app.now(), selection_owner(app, selection)):
             raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
         return current
 
     return check
 
 
-def show_selected(app: App, nodes: Sequence[Node]) -> None:
-    """Show the nodes that a selection matched, before a question about them."""
+def show_selected(
+    app: App, nodes: Sequence[Node], refused: Iterable[TpuctlError] = (), *, priced: Sequence[Node] | None = None
+) -> None:
+    """Show the nodes that a selection matched, before a question about them, and why others are left out.
+
+    The prices are those of `priced`, the same nodes in other states.
+    """
     if nodes:
-        _TABLE.note(app.terminal, _rows(app, nodes, ()))
+        _TABLE.note(app.terminal, [*node_rows(nodes, app.now(), _rates(app, priced or nodes, ()))])
+    for error in refused:
+        app.terminal.note(f"left out: {error.message}")
+
+
+def as_started(nodes: Sequence[Node]) -> list[Node]:
+    """Return nodes as they are after a start, so that their prices are those of chips."""
+    return [Node(node.name, {**node.raw, "state": str(NodeState.READY)}) for node in nodes]
+
+
+def hourly_price(app: App, nodes: Sequence[Node]) -> Dollars:
+    """Return what nodes cost together for an hour in their states."""
+    return sum_dollars(rate.per_hour for rate in _rates(app, nodes, ()))
 
 
 def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
@@ -228,5 +274,8 @@ def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
 
 
 def _rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[Row]:
-    rates = node_rates(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))
-    return [*node_rows(nodes, app.now(), rates)]
+    return [*node_rows(nodes, app.now(), _rates(app, nodes, requests))]
+
+
+def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
+    return node_rates(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))

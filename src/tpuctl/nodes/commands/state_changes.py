@@ -13,16 +13,25 @@ from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_c
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
 from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import nothing_selected_error, report_silent_zones, select_nodes
+from tpuctl.nodes.commands.node_lookup import (
+    is_in_journal,
+    near_node,
+    nothing_selected_error,
+    report_silent_zones,
+    select_nodes,
+)
 from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
+    as_started,
     confirm_groups,
+    hourly_price,
     name_nodes,
     search_place,
     select_groups,
     selection_check,
     show_selected,
+    without_kept,
 )
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
@@ -82,10 +91,12 @@ def _change_nodes(
     timeout, wait = deadline(app, options.timeout), not options.no_wait
     with within_deadline(app, timeout if wait else None):
         selected = select_nodes(app, selection)
+    is_stop = verb is Verb.STOP
+    nodes = without_kept(app, selection, selected.nodes) if is_stop else selected.nodes
     found: list[Node] = []
     needed: list[Node] = []
     refused: dict[NodeName, TpuctlError] = {}
-    for node in selected.nodes:
+    for node in nodes:
         try:
             if is_needed(node, skip_validation=options.skip_validation):
                 needed.append(node)
@@ -95,11 +106,16 @@ def _change_nodes(
                 raise
             refused[node.name] = error
     if options.dry_run:
-        show_plan(app, tuple(PlanStep(verb, node.name, "requested") for node in needed), spec=None)
+        lost = _lost_by_stop(needed) if is_stop else []
+        reasons = [f"requested{f'; {_FOR_GOOD}' if node in lost else ''}" for node in needed]
+        steps = (PlanStep(verb, node.name, reason) for node, reason in zip(needed, reasons, strict=True))
+        show_plan(app, tuple(steps), spec=None)
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused.values()))
+    if not selection.is_by_name:
+        show_selected(app, needed, refused.values(), priced=None if is_stop else as_started(needed))
     _confirm_change(app, needed, verb, options, is_by_name=selection.is_by_name)
     names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
-    recheck = selection_check(app, selection)
+    recheck = selection_check(app, selection, leaves_kept=is_stop)
     outcomes: list[NodeResult | TpuctlError] = []
     with (
         app.progress(events=options.events) as progress,
@@ -121,24 +137,34 @@ def _change_nodes(
                     refused[node.name] = error
                     continue
             tasks.append(ReconcileRequest(name=node.name, policy=policy, pending=pending))
-        if verb is Verb.STOP:
+        if is_stop:
             close_shared_connections(app, needed)
         outcomes = reconcile_nodes(context, tasks, once=not wait)
     return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused.values()]))
 
 
 def _confirm_change(app: App, nodes: list[Node], verb: Verb, options: ChangeOptions, *, is_by_name: bool) -> None:
-    """Ask about nodes that a selection matched, and about named ones that a stop would interrupt.
+    """Ask about nodes that a selection matched, and about each stop: what runs on them ends.
 
-    Raises `NotConfirmedError` if the user refuses.
+    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` without a terminal and `--yes`.
     """
-    if not is_by_name:
-        show_selected(app, nodes)
     stopped = nodes if verb is Verb.STOP else []
     in_use = use_in_question(app, stopped, if_idle=options.if_idle, yes=options.yes)
-    question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}?"
-    if nodes and (in_use or not is_by_name) and not app.terminal.confirm(question, yes=options.yes):
+    then = "" if stopped else f", for {hourly_price(app, as_started(nodes))}/h"
+    if lost := _lost_by_stop(stopped):
+        tiers = " and ".join(sorted({str(node.tier) for node in lost}))
+        then = f" ({_FOR_GOOD}: {name_nodes([node.name for node in lost])}, {tiers})"
+    question = f"{in_use}{verb} {name_nodes([node.name for node in nodes])}{then}?"
+    if (stopped or (nodes and not is_by_name)) and not app.terminal.confirm(question, yes=options.yes):
         raise NotConfirmedError("nothing was done")
+
+
+_FOR_GOOD = "cannot be started again once stopped"
+
+
+def _lost_by_stop(nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes whose stop is for good."""
+    return [node for node in nodes if not node.tier.can_start_again]
 
 
 def show_refusals(app: App, errors: Iterable[TpuctlError]) -> int:
@@ -165,7 +191,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
         raise absent_error(missing[0], search_place(app))
-    if not targets and not missing:
+    if not targets and not missing and not found.kept:
         if found.unreachable:
             raise incomplete_list_error(found.unreachable)
         if is_strict:
@@ -233,12 +259,23 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
 
 
 def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
+    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
-        gone = f"{reference.node_id}: already gone"
-        app.terminal.note(gone if by == "down" else absent_error(reference, search_place(app)).message)
+        absent = absent_error(reference, search_place(app)).message
+        if is_in_journal(app, reference):
+            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
+            continue
+        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
+        app.terminal.note(gone if by == "down" else absent)
+        if near := near_node(app, reference):
+            place = f"{near.name.zone}/{near.name.node_id}"
+            app.terminal.warn(
+                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
+                f"  hint: see it with `tpuctl status {place}`",
+            )
 
 
-def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
+def existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
     """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
     if target.node:
         yield target.node
@@ -250,7 +287,7 @@ def _existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
 
 def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    nodes = list(chain.from_iterable(_existing_nodes(app, target) for target in targets))
+    nodes = list(chain.from_iterable(existing_nodes(app, target) for target in targets))
     in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
     once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
@@ -282,7 +319,8 @@ def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
 
 def _description(target: DeletionTarget) -> str:
     """Return in words what is deleted."""
-    node = f"the {target.node.accelerator_type} node ({target.node.state})" if target.node else ""
+    kept = ", kept by its label `tpuctl-keep`" if target.node and target.node.is_kept else ""
+    node = f"the {target.node.accelerator_type} node ({target.node.state}{kept})" if target.node else ""
     if target.request is None:
         return node
     request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"

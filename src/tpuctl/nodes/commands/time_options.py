@@ -11,16 +11,22 @@ import click
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_timestamp
-from tpuctl.errors import InvalidInputError
-from tpuctl.nodes.expiry import LONGEST_TIME
+from tpuctl.durations import format_duration, format_timestamp, parse_long_duration, parse_timestamp
+from tpuctl.errors import InvalidInputError, NotConfirmedError
+from tpuctl.nodes.expiry import LONGEST_TIME, SHORTEST_TIME
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
+    from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.expiry import LimitChange
 
 # A smaller difference of two clocks does not matter to a time limit.
 _CLOCK_TOLERANCE = timedelta(minutes=1)
+# A question about several nodes names this many.
+_MOST_NAMED = 4
 
 
 class MomentType(click.ParamType["timedelta | time | datetime"]):
@@ -35,7 +41,7 @@ class MomentType(click.ParamType["timedelta | time | datetime"]):
         if not isinstance(value, str):
             return value  # type: ignore[no-any-return]  # converted before
         try:
-            return parse_duration(value)
+            return parse_long_duration(value)
         except ValueError:
             pass
         if "T" in value and (moment := parse_timestamp(value)):
@@ -63,9 +69,10 @@ class TimeLimitOptions(GivenOptions):
 
     ttl: timedelta | str | None = option(
         "--ttl",
-        type=DurationType(),
+        type=DurationType(parse_long_duration),
         metavar="TIME",
-        help="Time from now until the node may be deleted, such as 8h or 2d; forever for no limit. [default: none]",
+        help="Time from now until the node may be deleted, at least 5m, such as 8h or 2d; forever for no limit. "
+        "[default: none]",
     )
     until: timedelta | time | datetime | None = option(
         "--until",
@@ -123,14 +130,45 @@ def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
 
 
 def check_time_left(what: str, left: timedelta) -> None:
-    """Raise `InvalidInputError` unless the time left is positive and at most a year."""
+    """Raise `InvalidInputError` unless the time left is at least `SHORTEST_TIME` and at most a year."""
     if left <= timedelta():
         raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as 8h")
+    if left < SHORTEST_TIME:
+        raise InvalidInputError(
+            f"`{what}` is too short: a time limit is at least {format_duration(SHORTEST_TIME)}",
+            hint="name a later time, such as 8h; `tpuctl down NODE` deletes a node now",
+        )
     if left > LONGEST_TIME:
         raise InvalidInputError(
             f"`{what}` is too long: a time limit is at most {format_duration(LONGEST_TIME)}",
             hint="name a shorter time, or none for a node without a time limit",
         )
+
+
+def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes: bool) -> None:
+    """Ask before limits change of a node that would end earlier than it does now and may be in use, or has another owner.
+
+    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` if a question cannot be answered.
+    """
+    if yes:
+        return
+    from tpuctl.nodes.commands.busy_nodes import find_node_uses  # noqa: PLC0415  # few commands ask
+    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # as above
+
+    owner = user_label(app)
+    reasons = {node.name: [*change.objections(node, owner)] for node, change in changes}
+    # Only of a node that gets an earlier end does it matter what it does, and not if the question cannot be answered.
+    ending = [
+        node for node, change in changes if change.shortens(node) and (app.terminal.may_ask or not reasons[node.name])
+    ]
+    for name, use in find_node_uses(app, ending, counts_leases=False).items() if ending else ():
+        if use.uses or (use.unknown and use.was_examined):
+            reasons[name].append(f"it {'is' if use.uses else 'may be'} in use: {use.words}")
+    asked = [(node, change) for node, change in changes if reasons[node.name]]
+    texts = [f"{change.describe(node.name.node_id)} ({'; '.join(reasons[node.name])})" for node, change in asked]
+    more = f", and {len(texts) - _MOST_NAMED} more nodes" if len(texts) > _MOST_NAMED else ""
+    if texts and not app.terminal.confirm(f"{', '.join(texts[:_MOST_NAMED])}{more}?", yes=False):
+        raise NotConfirmedError("nothing was done")
 
 
 def note_clock_difference(app: App) -> None:

@@ -40,6 +40,7 @@ from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, que
 from tpuctl.nodes.commands.time_options import (
     TimeLimit,
     TimeLimitOptions,
+    confirm_limits,
     note_clock_difference,
     time_limit,
     time_limit_options,
@@ -56,6 +57,7 @@ from tpuctl.nodes.commands.zone_options import (
     zone_options,
 )
 from tpuctl.nodes.conditions import ObservedState, Verb
+from tpuctl.nodes.expiry import LimitChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +97,8 @@ class UpOptions:
     limit: TimeLimit
     idle: IdleLimit | None
     removes_idle: bool
+    # Whether the idle limit is that of an option, not that of the setting.
+    names_idle: bool
 
 
 @cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
@@ -157,7 +161,13 @@ def command(
     from tpuctl.nodes.actions import bring_up_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     limit = time_limit(app, limits)
-    options = UpOptions(**given, limit=limit, idle=idle_limit(app, idling), removes_idle=idling.is_unlimited)
+    options = UpOptions(
+        **given,
+        limit=limit,
+        idle=idle_limit(app, idling),
+        removes_idle=idling.is_unlimited,
+        names_idle=idling.idle is not None,
+    )
     preflight = preflight_check(app, checks)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
@@ -413,7 +423,11 @@ def _locate(
 def _task(
     app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, policy: Policy, options: UpOptions
 ) -> ReconcileRequest:
-    """Return the task of one node. Asks before a replacement; raises `NotConfirmedError` if the user refuses."""
+    """Return the task of one node. Asks before a replacement and before some changes of its limits.
+
+    Raises `NotConfirmedError` if the user refuses.
+    """
+    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
     differences = spec.differences(found) if spec and found else ()
@@ -421,10 +435,25 @@ def _task(
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
+        from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # as above
+
         what = "; ".join(map(str, differences))
-        question = f"delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=options.yes)
+        question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=options.yes):
             raise NotConfirmedError("nothing was done")
+    limit, owner = options.limit, user_label(app)
+    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=options.names_idle)
+    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
+    # Of a node that is replaced or recreated no limit is left.
+    limited = found if is_alive and not policy.replace and change != LimitChange() else None
+    if limited is not None:
+        confirm_limits(app, [(limited, change)], yes=options.yes or options.dry_run)
+
+    def may_limit(node: Node) -> bool:
+        is_confirmed = limited is not None and node.id == limited.id
+        return is_confirmed or not dataclasses.replace(change, changes_idle=True).objections(node, owner)
+
     return ReconcileRequest(
         name=name,
         policy=policy,
@@ -434,10 +463,11 @@ def _task(
         force_lease=options.force_lease,
         accepts_healthy=options.goal is None,
         since=app.silent_since,
-        ends=options.limit.end(app.now()),
-        removes_end=options.limit.is_unlimited,
+        ends=change.end,
+        removes_end=change.removes_end,
         idle=options.idle,
         removes_idle=options.removes_idle,
+        may_limit=may_limit,
     )
 
 

@@ -16,7 +16,7 @@ from tpuctl.errors import (
     NotFoundError,
     TpuctlError,
 )
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL, NodeState
 from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
@@ -24,7 +24,7 @@ from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.commands.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
-from tpuctl.nodes.commands.selected_changes import selection_check
+from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
@@ -125,6 +125,7 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     if not wanted.given and wanted.internal_ips is None:
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_labels(parse_pairs("--labels", wanted.labels))
+    _check_own_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
     disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
     try:
@@ -143,6 +144,8 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
         steps = tuple(PlanStep(Verb.UPDATE, name, ", ".join(fields)) for name, fields in changes.items())
         show_plan(app, steps, spec=None, nodes=selected.nodes, changes=changes)
         return report_silent_zones(app, selected.unreachable, ExitCode.OK)
+    if not chosen.is_by_name:
+        _confirm_removals(app, [(node, _changes(app, node, wanted, disks)) for node in selected.nodes], yes=yes)
     _confirm_detaching(app, selected.nodes, wanted, yes=yes)
     for node in selected.nodes:
         try:
@@ -152,6 +155,7 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
                 raise NoLongerSelectedError(node.name.node_id, "was recreated")
             if fields := _changes(app, current, wanted, disks):
                 update_node(app.client, app.clock, node.name, fields, timeout=app.settings.duration("timeout"))
+                app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
             if fields.get("networkConfig") == {"enableExternalIps": False}:
                 ways = "use `--iap` or `--internal-ip` for ssh"
                 app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
@@ -160,6 +164,76 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
             error.node = node.name.node_id if len(selected.nodes) > 1 else None
             outcomes.append(error)
     return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
+
+
+_LABEL_COMMANDS = {
+    EXPIRY_LABEL: "`tpuctl extend NODE 2h` changes the end of a node's time, `tpuctl extend NODE never` removes it",
+    OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
+}
+
+
+def _check_own_labels(labels: Mapping[str, str]) -> None:
+    """Check that no label is set that `gc`, `--mine` and the guard trust. Raises `InvalidInputError`."""
+    for key in labels:
+        if key in _LABEL_COMMANDS:
+            raise InvalidInputError(f"`--labels` does not set `{key}`", hint=_LABEL_COMMANDS[key])
+
+
+def _confirm_removals(app: App, changes: Sequence[tuple[Node, Mapping[str, Any]]], *, yes: bool) -> None:
+    """Show what selected nodes lose, and ask. Raises `NotConfirmedError` if the user refuses."""
+    losses = [(node, removed) for node, fields in changes if (removed := removed_words(node, fields))]
+    if not losses:
+        return
+    nodes = [node for node, _ in losses]
+    show_selected(app, nodes)
+    for node, removed in losses:
+        app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
+    if not app.terminal.confirm(f"update {name_nodes([node.name for node in nodes])}?", yes=yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def describe_changes(node: Node, fields: Mapping[str, Any]) -> list[str]:
+    """Return what a change sets and removes, in words. Values of metadata may be secret, and are left out."""
+    found = []
+    for field, noun in _NOUNS.items():
+        before, after = _items(field, node.raw.get(field)), _items(field, fields.get(field, node.raw.get(field)))
+        put = [
+            f"{key}={value}" if field == "labels" else key for key, value in after.items() if before.get(key) != value
+        ]
+        found += [f"{noun} {', '.join(put)}"] if put else []
+    if fields.get("networkConfig") == {"enableExternalIps": True}:
+        found.append(_ADDRESSES)
+    removed = removed_words(node, fields)
+    return [*([f"set {', '.join(found)}"] if found else []), *([f"removed {', '.join(removed)}"] if removed else [])]
+
+
+def removed_words(node: Node, fields: Mapping[str, Any]) -> list[str]:
+    """Return what a node loses by a change, by field."""
+    found = []
+    for field, noun in _NOUNS.items():
+        if field in fields:
+            gone = _items(field, node.raw.get(field)).keys() - _items(field, fields[field]).keys()
+            found += [f"{noun} {', '.join(sorted(gone))}"] if gone else []
+    if fields.get("networkConfig") == {"enableExternalIps": False}:
+        found.append(_ADDRESSES)
+    return found
+
+
+_NOUNS = {"labels": "labels", "tags": "tags", "metadata": "metadata", "description": "the", "dataDisks": "disks"}
+_ADDRESSES = "external addresses"
+
+
+def _items(field: str, value: Any) -> dict[str, str]:  # of the API, as the other values here
+    """Return the parts of a field by their names."""
+    match field:
+        case "tags":
+            return dict.fromkeys(value or (), "")
+        case "description":  # "set the description"
+            return {"description": value} if value else {}
+        case "dataDisks":
+            return {last_segment(disk["sourceDisk"]): disk.get("mode", "") for disk in value or ()}
+        case _:
+            return dict(value or {})
 
 
 def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:

@@ -84,7 +84,13 @@ class WatchOptions:
 @route_options
 @force_lease_option
 @events_option
-@grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Also repair nodes that may be in use.")
+@grouped_option(
+    "--yes",
+    "-y",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Also repair nodes that may be in use, and apply --idle to nodes of other owners.",
+)
 def command(
     app: App,
     *,
@@ -106,7 +112,7 @@ def command(
       tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes, user_label  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
@@ -142,6 +148,7 @@ def command(
     if zone_choice(app) is not None:
         app.choose_zone(None)
     names = retry_until_answered(app, find_names, timeout=None)
+    owner = user_label(app)
     tasks = [
         ReconcileRequest(
             name=name,
@@ -152,6 +159,7 @@ def command(
             force_lease=options.force_lease,
             accepts_healthy=options.goal is None,
             idle=limit,
+            may_limit=lambda node: options.yes or node.owner == owner,
         )
         for name in names
     ]

@@ -67,7 +67,8 @@ def is_locked(path: str) -> bool:
 def read(path: str) -> bytes | None:
     """Return the content of a small file, None if it does not exist."""
     try:
-        file = os.open(path, os.O_RDONLY)
+        # Without waiting for the writer of a pipe that another user put there.
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
         return None
     try:

@@ -136,7 +136,7 @@ def describe_job(folder: str) -> dict[str, Any]:
     try:
         about = json.loads(read_small(folder + "/about"))
         command = printable(str(about["command"]))[:LONGEST_COMMAND]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):  # any user can write such a file
         command = ""
     try:
         facts = os.stat(folder + "/token")

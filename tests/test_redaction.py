@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.support.secrets_in_places import IN_PLACES, READABLE
 from tests.support.secrets_planted import AROUND, HARMLESS, NAMED, PEM, TOKENS
-from tpuctl.support.redaction import AccountAliases, Redactor, redact
+from tpuctl.redaction import AccountAliases, Redactor, redact
 
 # More than is decided at once, and the place about which that is cut.
 WINDOW = 256 * 1024
@@ -136,7 +136,7 @@ def test_wrapped_token_is_removed_completely() -> None:
 
 def test_training_logs_stay_unchanged() -> None:
     """`explain` reads the logs of a bundle after redaction."""
-    logs = [path.read_bytes() for path in sorted((Path(__file__).parent.parent / "corpus").rglob("*.log"))]
+    logs = [path.read_bytes() for path in sorted((Path(__file__).parent / "corpus").rglob("*.log"))]
     logs = [log for log in logs if b"\0" not in log[:100]]
 
     assert len(logs) > 100
