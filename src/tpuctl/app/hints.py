@@ -137,7 +137,7 @@ def _run_elsewhere(search: _CommandLine, given: _CommandLine) -> str:
     new = [
         (name, ["--zone", "ZONE"] if option[-1] == "any" else option)
         for name, option in search.options
-        # The user chose a capacity type: a job that nobody watches gets no other, more expensive one.
+        # The user chose a capacity type: an unattended job gets no other, more expensive one.
         if not (name == "tier" and has_tier)
     ]
     left_out = {name for name, _ in new} | _CONSENT_OPTIONS - {"timeout"}

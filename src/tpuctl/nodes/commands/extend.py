@@ -11,7 +11,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.value_completion import complete_node
-from tpuctl.durations import format_duration, format_timestamp, parse_long_duration
+from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_long_duration
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
 from tpuctl.nodes.commands.time_options import (
