@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -9,15 +10,24 @@ import pytest
 
 from tests.check.offer_facts import facts, node, request, resources, spec, wanted
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import EventfulClock, one_face, told
 from tpuctl.check.facts import CheckFacts, Unknown, WantedNode
 from tpuctl.check.rules.quota_rules import project_is_within_budget
 from tpuctl.models.grants import Grant
 from tpuctl.models.node import Tier
 
 EAST = "us-east5-b"
+BEYOND = (
+    "all nodes cost $43.20/h now, more than the budget of $40/h: another run created some at the same time; "
+    "besides this one: `us-east5-b/other` ($21.60/h); nothing was deleted"
+)
 GRANT = Grant(EAST, "v6e", "on-demand", 8, None)
 CALM = node(f"{EAST}/calm", "v6e-8")
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
 
 
 def about(limit: str | None = "40", **more: Any) -> WantedNode:
@@ -142,3 +152,26 @@ def test_lower_budget_of_two_files_counts(tpuctl: Console, project: str, own: st
     user_file.write_text(f"budget: {own}\n")
 
     assert tpuctl("create", "one", "--type", "v6e-8", "--zone", EAST, "--no-wait")[2] == code
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        pytest.param(("--budget", "40"), [BEYOND], id="beyond-together"),
+        pytest.param(("--budget", "43.20"), [], id="within-together"),
+        pytest.param(("--budget", "40", "--skip-check", "tpu409"), [], id="check-skipped"),
+        pytest.param((), [], id="no-budget"),
+    ],
+)
+def test_budget_is_looked_at_again_after_the_creation(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, options: tuple[str, ...], says: list[str]
+) -> None:
+    """Another run creates a node between the check and the creation of this one: neither has seen the other."""
+    sandbox.fault("drop-before", method="*.nodes.create")
+    clock.after(timedelta(seconds=1), lambda: sandbox.add_node("other", zone=EAST, acceleratorType="v6e-8"))
+
+    out, err, code = tpuctl("up", "trainer", "--type", "v6e-8", "--zone", EAST, "--for", "ready", *options)
+
+    assert (out, code, sandbox.changes()) == ("trainer\tREADY\n", 0, ["create"]), err
+    assert [line for line in told(err, "trainer") if "budget" in line] == says

@@ -386,12 +386,32 @@ def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbo
     chosen = f"(project theirs, zone {ZONE}, type v4-8: from tpuctl.yaml)"
 
     assert (
-        f"creating v4-8 with tpu-ubuntu2204-base {chosen}: there is none" in trusted("up", "demo", "--for", "ready")[1]
+        f"creating v4-8 with tpu-ubuntu2204-base, price unknown {chosen}: there is none"
+        in trusted("up", "demo", "--for", "ready")[1]
     )
-    assert f"creating v4-8 with tpu-ubuntu2204-base {chosen}\n" in trusted("create", "made", "--no-wait")[1]
+    assert (
+        f"creating v4-8 with tpu-ubuntu2204-base, price unknown {chosen}\n" in trusted("create", "made", "--no-wait")[1]
+    )
     there = "europe-west4-a"
     by_flag = trusted("up", "other", "--type", "v3-8", "--zone", there, "--for", "ready", "--project", "mine")[1]
     assert "creating v3-8 with tpu-ubuntu2204-base: there is none" in by_flag
+
+
+@one_face
+def test_type_of_the_file_is_said_with_its_price_before_the_creation(
+    tpuctl: Console, sandbox: Sandbox, project: Path
+) -> None:
+    """A type needs no trust: a copied file may ask for two thousand dollars per hour."""
+    project.write_text("type: v5p-1024\nzone: us-east5-a\n")
+    chosen = "(zone us-east5-a, type v5p-1024: from tpuctl.yaml)"
+
+    planned = tpuctl("up", "demo", "--dry-run")[0].splitlines()
+    own = tpuctl("up", "demo", "--dry-run", "--type", "v5p-8")[0]
+    created = tpuctl("create", "demo", "--no-wait", "--skip-check", "all")[1]
+
+    assert planned[1] == "   price: $2,150.40/h, list of 2026-08 (type v5p-1024: from tpuctl.yaml)"
+    assert "from tpuctl.yaml" not in own
+    assert f"creating v5p-1024 with v2-alpha-tpuv5, $2,150.40/h {chosen}\n" in created
 
 
 @pytest.mark.parametrize(

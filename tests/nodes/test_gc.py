@@ -39,7 +39,9 @@ def dead(sandbox: Sandbox, name: str = "demo", **labels: str) -> None:
 def test_gc_shows_and_deletes_only_with_yes(tpuctl: Console, sandbox: Sandbox) -> None:
     dead(sandbox)
     put(sandbox, "alive", labels=MINE)
-    shown = f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\tPREEMPTED\n"
+    shown = (
+        f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\t{MINE['tpuctl-owner']}\tPREEMPTED\n"
+    )
 
     found = tpuctl("gc")
     assert found[0] == shown
@@ -85,6 +87,7 @@ def test_watch_does_not_create_again_what_had_expired(tpuctl: Console, sandbox: 
 
     assert (code, sandbox.changes()) == (3, ["delete"])
     assert "`gc` ended `demo`" in err
+    assert "starts or creates it again; to watch it nevertheless, pass `--force-lease`" in err
 
 
 def test_watch_creates_again_after_the_record_of_a_preempted_node_was_deleted(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import struct
 import time
 from collections.abc import Callable
@@ -89,6 +91,30 @@ def test_idle_node_is_deleted(tpuctl: Console, sandbox: Sandbox, worker: Worker)
 
 def hold(worker: Worker) -> Any:
     return running("sleep", "60", path=worker.root / "dev" / "accel0")
+
+
+@one_face
+@pytest.mark.parametrize("flag", [pytest.param("--older-than=1h", id="old"), pytest.param("--expired", id="expired")])
+def test_node_of_others_that_is_in_use_is_shown_and_left_alone_if_idle(
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, flag: str
+) -> None:
+    put(sandbox, labels={"tpuctl-owner": "ann", "tpuctl-expires": "1700000000"}, age=DAY)
+    words = ("gc", flag, "--everyones")
+
+    with hold(worker):
+        out, err, _ = tpuctl(*words)
+        found = json.loads(tpuctl(*words, "-o", "json")[0])
+        left = tpuctl(*words, "--if-idle", "--yes")[1]
+
+    use = r"worker 0: process \d+ \(sleep\) holds the TPU"
+    assert re.search(rf"\tann\t[^\t]+; {use}\n$", out), out
+    shown = f"`{ZONE}/demo`, created by ann, is or may be in use: {use}; `--if-idle` leaves it alone"
+    assert re.match(shown, err), err
+    assert [(item["delete"], bool(item["inUse"])) for item in found] == [(True, True)]
+    assert re.search(f"left alone: `{ZONE}/demo` .*: it is not known to be idle: {use}", left), left
+    assert sandbox.changes() == []
+    assert tpuctl(*words, "--if-idle", "--yes")[2] == 0
+    assert sandbox.changes() == ["delete"]
 
 
 @one_face

@@ -99,6 +99,33 @@ def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
     )
 
 
+def _guarded(*later: Told) -> tuple[Told, ...]:
+    until = {"id": "1", "ok": True, "text": "guarded", "until": "2026-01-01T00:10:00Z"}
+    return (*LIFE[:5], (220, "guard", until), *later)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("life", "expired"),
+    [
+        pytest.param(_guarded(), "2026-01-01T00:10:00Z", id="not-seen-after"),
+        pytest.param(_guarded((660, "usable", {"id": "1"})), "2026-01-01T00:11:00Z", id="alive-shortly-after"),
+        pytest.param(_guarded((1500, "usable", {"id": "1"})), None, id="alive-long-after"),
+        pytest.param(_guarded((590, "delete", {"id": "1", "spec": SPEC})), None, id="deleted"),
+        pytest.param(_guarded((590, "extend", {"id": "1", "reason": "expires never"})), None, id="never-any-more"),
+        pytest.param(_guarded((590, "delete", {"id": "1", "spec": SPEC}), seen(630, None)), None, id="gone"),
+    ],
+)
+def test_history_ends_with_what_the_guard_did(tpuctl: Console, life: tuple[Told, ...], expired: str | None) -> None:
+    write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal", writer="here 1"), life)
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    lines = [line.split("\t") for line in tpuctl("history", "trainer")[0].splitlines()]
+
+    assert [line[0] for line in lines if line[1] == "expired"] == ([expired] if expired else [])
+
+
 @one_face
 def test_history_on_a_narrow_terminal_has_no_bars(lived: Console) -> None:
     narrow, _, _ = lived("history", "trainer", "-n", "3", terminal=True, width=60, NO_COLOR="1")

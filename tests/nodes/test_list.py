@@ -372,3 +372,16 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
 @one_face
 def test_list_with_a_mistyped_zone_suggests_it(tpuctl: Console) -> None:
     assert f"did you mean `{ZONE}`?" in tpuctl("list", "--zone", ZONE[:-2] + ZONE[-1])[1]
+
+
+@one_face
+def test_labels_of_the_user_come_first_and_those_of_tpuctl_only_in_a_pipe(tpuctl: Console, sandbox: Sandbox) -> None:
+    labels = {"tpuctl-owner": "ann", "variant": "7", "tpuctl-request": "f" * 32, "team": "vision"}
+    sandbox.add_node("sweep-1", acceleratorType="v4-8", labels=labels)
+
+    piped = tpuctl("list", "--columns", "labels")[0]
+    wide = tpuctl("list", "-o", "wide", terminal=True, COLUMNS="120", NO_COLOR="1")[0]
+
+    assert piped == f"team=vision,variant=7,tpuctl-owner=ann,tpuctl-request={'f' * 32}\n"
+    assert "team=vision,variant=7" in wide
+    assert "tpuctl-" not in wide

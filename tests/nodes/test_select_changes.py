@@ -537,6 +537,18 @@ def test_no_combination_of_flags_ends_a_node_that_does_not_match(tpuctl: Console
         assert (kept, code) == ({SPARED[flag] for flag in flags}, 0), (flags, err)
 
 
+@pytest.mark.parametrize("verb", ["down", "stop", "reset"])
+def test_question_names_the_zones_where_a_name_repeats(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
+    put(sandbox, "w1")
+    for zone in (EAST, ZONE):
+        put(sandbox, "w2", zone=zone, acceleratorType="v6e-8" if zone == EAST else "v4-8")
+
+    _, err, code = tpuctl(verb, "w*", stdin="n\n")
+
+    assert (code, f"`w1`, `{ZONE}/w2`, `{EAST}/w2`" in err.splitlines()[-1]) == (1, True), err
+    assert sandbox.changes() == []
+
+
 @pytest.mark.parametrize("verb", ["down", "delete", "stop", "reset"])
 def test_kept_node_is_left_alone_unless_it_is_named(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     put(sandbox, "run-1")

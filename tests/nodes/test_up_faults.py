@@ -303,6 +303,8 @@ def test_node_deleted_by_another_tpuctl_is_not_recreated_and_names_it(
     assert (out, code, sandbox.changes()) == ("", 3, ["create", "delete"])
     assert told(err)[2] == "DELETING"
     assert told(err)[3].startswith("error: `delete` ended `demo` (delete on ")
+    # Not a word about a watch: `up` has no lease to force.
+    assert told(err)[4] == "  hint: `tpuctl up demo --type v4-8 --zone us-central2-b` starts or creates it again"
 
 
 @one_face

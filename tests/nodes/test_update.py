@@ -268,12 +268,17 @@ def test_name_of_two_attached_disks_is_refused() -> None:
 
 @one_face
 def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) -> None:
-    note = "trainer: removed external addresses\n`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh\n"
+    ways = "`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh"
+    note = f"trainer: removed external addresses\n{ways}\n"
 
     assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", note, 0)
     assert tpuctl("update", "trainer", "--internal-ips") == ("trainer\tREADY\n", "", 0)
     assert "externalIp" not in tpuctl("status", "trainer", "-o", "json")[0]
-    assert tpuctl("update", "trainer", "--no-internal-ips") == ("trainer\tREADY\n", "", 0)
+    assert tpuctl("update", "trainer", "--no-internal-ips") == (
+        "trainer\tREADY\n",
+        "trainer: set external addresses\n",
+        0,
+    )
     assert "externalIp" in tpuctl("status", "trainer", "-o", "json")[0]
     assert equipped.changes() == ["patch", "patch"]
 
@@ -391,6 +396,8 @@ def test_label_that_other_commands_write_is_not_set(tpuctl: Console, node: Sandb
 
 def test_up_does_not_change_the_owner_of_an_existing_node() -> None:
     found = Node(NodeName("p", "us-central2-b", "trainer"), {"labels": {"tpuctl-owner": "ann"}})
-    spec = NodeSpec("v4-8", "tpu-ubuntu2204-base", labels={"tpuctl-owner": "bob", "run": "7"})
+    spec = NodeSpec(
+        accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base", labels={"tpuctl-owner": "bob", "run": "7"}
+    )
 
     assert spec_changes(found, spec) == {"labels": {"tpuctl-owner": "ann", "run": "7"}}

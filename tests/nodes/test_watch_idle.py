@@ -106,12 +106,17 @@ def test_idle_limit_out_of_bounds_is_an_error(offline: Console, words: tuple[str
     assert (expected in err, code) == (True, 2), err
 
 
-def node(kind: str, *, owned: bool, spot: bool = False, kept: bool = False) -> Node:
+def node(kind: str, *, owned: bool, owner: str = "", spot: bool = False, kept: bool = False) -> Node:
+    labels = {
+        **(OWNED if owned else {}),
+        **({"tpuctl-owner": owner} if owner else {}),
+        **({"tpuctl-keep": ""} if kept else {}),
+    }
     return Node.from_api(
         {
             "name": "projects/p/locations/us-central2-b/nodes/trainer",
             "acceleratorType": kind,
-            "labels": {**(OWNED if owned else {}), **({"tpuctl-keep": ""} if kept else {})},
+            "labels": labels,
             "schedulingConfig": {"spot": spot},
         }
     )
@@ -122,6 +127,8 @@ def node(kind: str, *, owned: bool, spot: bool = False, kept: bool = False) -> N
     [
         pytest.param(node("v4-8", owned=True), None, IdleAction.DELETE, id="ours"),
         pytest.param(node("v4-8", owned=False), None, IdleAction.STOP, id="of-others"),
+        pytest.param(node("v4-8", owned=True, owner="ann"), None, IdleAction.STOP, id="of-another-account"),
+        pytest.param(node("v4-8", owned=True, owner="ann"), IdleAction.DELETE, IdleAction.DELETE, id="as-asked-for"),
         pytest.param(node("v4-16", owned=False), None, None, id="slice-of-others"),
         pytest.param(node("v4-16", owned=True), IdleAction.STOP, None, id="slice-to-stop"),
         pytest.param(node("v4-16", owned=False), IdleAction.DELETE, IdleAction.DELETE, id="slice-to-delete"),
@@ -130,4 +137,4 @@ def node(kind: str, *, owned: bool, spot: bool = False, kept: bool = False) -> N
     ],
 )
 def test_action_for_an_idle_node(found: Node, chosen: IdleAction | None, expected: IdleAction | None) -> None:
-    assert IdleLimit(timedelta(hours=1), chosen).action_for(found) is expected
+    assert IdleLimit(timedelta(hours=1), chosen, OWNED["tpuctl-owner"]).action_for(found) is expected

@@ -377,22 +377,26 @@ class App:
         ) as progress:
             yield progress
 
-    def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
-        """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
-        from random import Random  # noqa: PLC0415  # not needed by --help
-
+    @property
+    def chosen_by_file(self) -> dict[str, str]:
+        """The keys that describe a node and have their value from the project file, not from a flag or variable."""
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
-        from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
-        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
 
-        # The keys that describe a node and have their value from the project file, not from a flag or variable.
         keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
         found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
-        chosen_by_file = {
+        return {
             key: str(found[key].value)
             for key in keys
             if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
         }
+
+    def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
+        """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
+        from random import Random  # noqa: PLC0415  # not needed by --help
+
+        from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
+
         return ActionContext(
             cloud=self.client,
             clock=self.clock,
@@ -404,7 +408,7 @@ class App:
             random=self.invocation.random or Random(),  # noqa: S311  # jitter, not a secret
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
-            chosen_by_file=chosen_by_file,
+            chosen_by_file=self.chosen_by_file,
             owner=lambda: owner_label(owner_identity(self)),
         )
 

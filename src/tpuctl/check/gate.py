@@ -24,10 +24,10 @@ from tpuctl.check.findings import (
 )
 from tpuctl.check.gathering import FactGatherer, Sources
 from tpuctl.check.rules import RULES
-from tpuctl.check.rules.quota_rules import BUDGET_CHECK, PRICE_CHECK
+from tpuctl.check.rules.quota_rules import BUDGET_CHECK, PRICE_CHECK, budget_excess
 from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
 from tpuctl.durations import format_timestamp, parse_timestamp
-from tpuctl.errors import CheckFailedError
+from tpuctl.errors import CheckFailedError, TpuctlError
 from tpuctl.files import read_json_cache, write_json_cache
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError
@@ -95,6 +95,19 @@ class PreflightCheck:
         self._memory.clear(keep=key)
         for line in warning_lines(findings):
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
+
+    def look_again(self, name: NodeName, spec: NodeSpec, *, tell: Callable[[NodeEvent], None]) -> None:
+        """Say if all nodes cost more than the budget right after the creation of one: another run created some meanwhile.
+
+        Nothing is deleted, and an answer that is missing is not said: the check before the creation had it.
+        """
+        if self.settings.budget is None or self._accepted & {ALL_CHECKS, BUDGET_CHECK}:
+            return
+        now, wanted = self._now(), self.settings.wanted(name.project, name.zone, spec, name=name)
+        with suppress(TpuctlError):
+            resources = self._new_gatherer().resources(name.project)
+            if excess := budget_excess(wanted, resources, now):
+                tell(NodeEvent(EventKind.NOTE, now, name, f"{excess}; nothing was deleted", {"check": True}))
 
     @property
     def max_price(self) -> Decimal | None:

@@ -190,6 +190,15 @@ class FactGatherer:
         self._has_begun = True
         return self._pool.result(project_calls(self._sources, project)["nodes"])
 
+    def resources(self, project: str) -> Fact[ProjectResources]:
+        """Return the nodes and queued resources of all zones."""
+        self._pool.begin()
+        every = project_calls(self._sources, project)
+        calls = (every["nodes"], every["requests"])
+        for call in calls:
+            self._pool.start(call)
+        return _join_resources(*map(self._pool.result, calls))
+
     def facts(self, wanted: WantedNode, now: datetime) -> CheckFacts:
         """Return all facts that the rules need. Raises `CredentialsError` without valid credentials."""
         if not self._has_begun:

@@ -90,7 +90,9 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
                 f"creating {describe_spec(context, spec, name.zone)}{chosen}",
                 verb=str(Verb.CREATE),
             )
-        return context.cloud.create_node(name, spec_with_ssh_key(context, spec))
+        operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
+    context.look_again(name, spec)
+    return operation
 
 
 def spec_with_ssh_key(context: ActionContext, spec: NodeSpec) -> NodeSpec:

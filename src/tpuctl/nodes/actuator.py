@@ -66,6 +66,11 @@ class ActionContext:
         if self.preflight is not None:
             self.preflight.check(name, spec, replaces=replaces, tell=self.emit)
 
+    def look_again(self, name: NodeName, spec: NodeSpec) -> None:
+        """Say if other runs created nodes at the same time as this one, so that all cost more than the budget."""
+        if self.preflight is not None:
+            self.preflight.look_again(name, spec, tell=self.emit)
+
     def report(self, kind: EventKind, name: NodeName, text: str, **data: object) -> None:
         """Report an event of a node."""
         self.emit(NodeEvent(kind, self.clock.now(), name, text, data))
@@ -156,11 +161,16 @@ def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec
 
 
 def describe_spec(context: ActionContext, spec: NodeSpec, zone: str) -> str:
-    """Describe a spec and its price, if that is known: `v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h`."""
+    """Describe a spec and its price, if that is known: `v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h`.
+
+    Of a type that a project file chose, also that the price is unknown: the file may be another one's.
+    """
     shape = f" ({spec.topology})" if spec.topology else ""
     tier = f", {spec.tier}" if spec.tier else ""
     # The check before the creation has read the prices: nothing is read between the announcement and the request.
     price_of = context.preflight.settings.hourly_price if context.preflight else hourly_price
     price = price_of(spec.accelerator_type, zone, spec.tier)
-    cost = "" if price.per_hour is None else f", {price}"
+    is_of_file = context.chosen_by_file.get("type") == spec.accelerator_type
+    unknown = ", price unknown" if is_of_file else ""
+    cost = unknown if price.per_hour is None else f", {price}"
     return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}{cost}"

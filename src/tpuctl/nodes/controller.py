@@ -1012,6 +1012,8 @@ class NodeReconciler:
         self.tracker.ends, self.tracker.removes_end = None, False
         self.tracker.requested.begin(RequestedChange(Verb.CREATE, operation, is_of_request=spec.is_queued))
         self.tracker.record_creation()
+        if not spec.is_queued:  # it waits, and bills nothing yet
+            context.look_again(self.name, spec)
 
     def _enqueue(self, spec: NodeSpec) -> Operation:
         """Request the node through the queue."""

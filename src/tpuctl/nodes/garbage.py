@@ -74,6 +74,8 @@ class GarbageRules:
     everyones: bool = False
     # The label of the user; None if the identity is unknown, and then everything belongs to others.
     owner: str | None = None
+    # Leaves alone what is alive and not known to be unused.
+    if_idle: bool = False
     # The conditions that the labels of each node of a group must meet.
     labels: Sequence[LabelCondition] = ()
 
@@ -210,6 +212,8 @@ class GarbageItem:
     left_because: str = ""
     # It belongs to others, which alone keeps it.
     is_of_others: bool = False
+    # Who uses it, or why that is unknown; empty if it is idle or its workers were not asked.
+    in_use: str = ""
 
     @property
     def is_deleted(self) -> bool:
@@ -269,8 +273,10 @@ def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, 
         return _doubtful_item(item, facts, rules)
     # The reason of a living node says more than that of a dead one.
     reason, why = max(reasons, key=lambda one: one[0] is not GarbageReason.DEAD)
-    item = replace(item, reason=reason, why=why)
+    item = replace(item, reason=reason, why=why, in_use=_use_of(group, facts))
     kept = _why_left(group, found, facts)
+    if not kept and rules.if_idle and item.in_use:
+        kept = f"it is not known to be idle: {item.in_use}"
     is_foreign = not rules.everyones and any(
         rules.owner is None or node.owner != rules.owner for node in group.described
     )
@@ -357,6 +363,23 @@ def _why_left(group: ResourceGroup, reasons: Sequence[tuple[GarbageReason, str] 
             return f"`{node.name.node_id}` of the same queued resource is {node.state}, and no rule applies to it"
     held = next((facts.leases[name] for name in group.names if name in facts.leases), None)
     return f"it is in use: {held}" if held else ""
+
+
+def _use_of(group: ResourceGroup, facts: GarbageFacts) -> str:
+    """Return who uses the nodes of a group, as far as their workers were asked."""
+    asked = (facts.idleness.get(node.name) for node in group.nodes)
+    return "; ".join(idleness.detail for idleness in asked if idleness is not None and idleness.lasted is None)
+
+
+def busy_candidates(facts: GarbageFacts, rules: GarbageRules, now: datetime) -> tuple[ResourceGroup, ...]:
+    """Return the groups with READY nodes whose workers are asked who uses them: those of others, or all with `if_idle`."""
+    return tuple(
+        item.group
+        for item in find_garbage(facts, rules, now)
+        if item.is_deleted
+        and any(node.state is NodeState.READY for node in item.group.nodes)
+        and (rules.if_idle or any(node.owner != rules.owner for node in item.group.nodes))
+    )
 
 
 def idle_candidates(facts: GarbageFacts, rules: GarbageRules, now: datetime) -> tuple[ResourceGroup, ...]:

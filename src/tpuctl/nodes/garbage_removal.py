@@ -211,7 +211,7 @@ class GarbageRemover:
         if group.identity != item.group.identity:
             raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {group.state} now")
         facts = GarbageFacts(project=group.project, nodes=group.nodes, requests=())
-        if item.reason is GarbageReason.IDLE:
+        if item.reason is GarbageReason.IDLE or self._rules.if_idle:
             facts = replace(facts, idleness=self._examine(group))
         if item.reason is GarbageReason.LOST:
             facts = replace(facts, lost=self._find_lost())

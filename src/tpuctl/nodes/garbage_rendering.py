@@ -25,6 +25,7 @@ GARBAGE_COLUMNS = (
     Column("age", Kind.TIME),
     Column("quota", Kind.NUMBER),
     Column("price", Kind.NUMBER, "$/HOUR"),
+    Column("owner"),
     Column("why", Kind.TEXT),
 )
 _MOST_LINES = 20
@@ -46,7 +47,8 @@ def garbage_row(item: GarbageItem) -> tuple[Cell, ...]:
         age,
         Cell("?" if item.quota is None else f"{item.quota.amount} {item.quota.unit}"),
         _price_cell(item),
-        Cell(item.why),
+        Cell(group.described[0].owner or ""),
+        Cell(item.why, plain=f"{item.why}; {item.in_use}" if item.in_use else None),
     )
 
 
@@ -77,6 +79,7 @@ def garbage_json(item: GarbageItem, result: RemovalResult | None = None) -> dict
         "owner": first.owner,
         "reason": item.reason and str(item.reason),
         "why": item.why,
+        "inUse": item.in_use or None,
         "quota": quota,
         "perHour": item.per_hour.to_json(),
         "delete": item.is_deleted,
@@ -86,11 +89,17 @@ def garbage_json(item: GarbageItem, result: RemovalResult | None = None) -> dict
 
 
 def left_lines(items: Sequence[GarbageItem], results: Mapping[str, str]) -> list[str]:
-    """Return a line for each item that a rule applies to and that is left alone, and one for those of others.
+    """Return a line for each item in use, for each that a rule applies to and that is left alone, and one for those of others.
 
     `results` has why others were not deleted, by their labels.
     """
-    lines = [f"left alone: `{item.group.label}` ({item.why}): {why}" for item, why in _kept(items, results)]
+    lines = [
+        f"`{item.group.label}`, created by {item.group.described[0].owner or 'others'}, is or may be in use: {item.in_use}; "
+        "`--if-idle` leaves it alone"
+        for item in items
+        if item.is_deleted and item.in_use and not results
+    ]
+    lines += [f"left alone: `{item.group.label}` ({item.why}): {why}" for item, why in _kept(items, results)]
     if len(lines) > _MOST_LINES:
         lines = [*lines[:_MOST_LINES], f"left alone: {len(lines) - _MOST_LINES} more; `-o json` has all"]
     foreign = [item.group.label for item in items if item.is_of_others]

@@ -29,10 +29,12 @@ class IdleAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IdleLimit:
-    """How long a node may be idle, and what happens then. `action` None: delete what tpuctl created, stop other nodes."""
+    """How long a node may be idle, and what happens then. `action` None: delete what the user created, stop other nodes."""
 
     after: timedelta
     action: IdleAction | None = None
+    # The label of the user; None if the identity is unknown, and then every node belongs to others.
+    owner: str | None = None
 
     def action_for(self, node: Node) -> IdleAction | None:
         """Return what to do with a node that is idle; None if it is kept, or if the service would refuse to stop it.
@@ -41,5 +43,5 @@ class IdleLimit:
         """
         if node.is_kept:
             return None
-        chosen = self.action or (IdleAction.DELETE if node.owner else IdleAction.STOP)
+        chosen = self.action or (IdleAction.DELETE if node.owner and node.owner == self.owner else IdleAction.STOP)
         return None if chosen is IdleAction.STOP and node.why_not_stoppable() else chosen

@@ -628,7 +628,7 @@ class LeaseGuard:
         other = self._context.leases.acquire(self._name, self._purpose, force_lease=self._force_lease)
         self._checked_at = self._context.clock.monotonic()
         if other is not None and other.record.ended is not None:
-            raise _ended_error(self._name, other)
+            raise _ended_error(self._name, other, self._purpose)
         self._holds, self.held_by = other is None, other.record.who if other else None
         return self._holds
 
@@ -665,7 +665,7 @@ class LeaseGuard:
     def raise_lost(self) -> None:
         """Raise an error that names the current holder."""
         self._holds = False
-        raise _ended_error(self._name, self._context.leases.holder(self._name))
+        raise _ended_error(self._name, self._context.leases.holder(self._name), self._purpose)
 
     def release(self) -> None:
         """Release the lease if it is ours."""
@@ -745,14 +745,15 @@ def end_lease(context: ActionContext, name: NodeName, by: str) -> None:
     context.leases.end(name, by, notify=partial(context.report, EventKind.NOTE, name))
 
 
-def _ended_error(name: NodeName, lease: Lease | None) -> TakenOverError | DeletedByOtherError:
+def _ended_error(name: NodeName, lease: Lease | None, purpose: str | None) -> TakenOverError | DeletedByOtherError:
     node_id = name.node_id
     if lease is not None and (at := lease.record.ended):
         by, who = lease.record.purpose, lease.record.who
         kind = TakenOverError if by == "stop" else DeletedByOtherError
+        watching = "; to watch it nevertheless, pass `--force-lease`" if purpose == "watch" else ""
         return kind(
             f"`{by}` ended `{node_id}` ({who}, {at}); this run leaves it alone",
-            hint=f"`tpuctl up {node_id}` starts or creates it again; to watch it nevertheless, pass `--force-lease`",
+            hint=f"`tpuctl up {node_id}` starts or creates it again{watching}",
         )
     taken = f" by {lease.record.who}" if lease else ""
     return TakenOverError(

@@ -43,7 +43,7 @@ NODE_COLUMNS = (
     Column("workers", Kind.NUMBER, is_wide=True),
     Column("owner", is_wide=True),
     Column("price", Kind.NUMBER, "$/HOUR", is_wide=True),
-    Column("version", is_wide=True),
+    Column("version", Kind.WORD, is_wide=True),
     Column("expires", Kind.TIME, is_wide=True),
     Column("labels", Kind.TEXT, is_wide=True),
     Column("lease", Kind.TEXT, "HELD BY", is_wide=True),
@@ -115,9 +115,16 @@ def _wide_cells(node: Node, now: datetime, price: Cell, holder: str) -> tuple[Ce
         price,
         Cell(node.runtime_version),
         Cell(format_duration(expires - now), format_timestamp(expires)) if expires else _NO_CELL,
-        Cell(label_words(node.labels)),
+        _labels_cell(node.labels),
         Cell(holder),
     )
+
+
+def _labels_cell(labels: Mapping[str, str]) -> Cell:
+    """Return the labels of the user; in a pipe then also tpuctl's own, which other columns show."""
+    own = {key: value for key, value in labels.items() if key.startswith("tpuctl-")}
+    users = {key: value for key, value in labels.items() if key not in own}
+    return Cell(label_words(users), plain=",".join(filter(None, (label_words(users), label_words(own)))))
 
 
 _NO_CELL = Cell("")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 
-from tests.conftest import Console
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE
 from tests.workers.jobs import Slice, until
+from tpuctl.sandbox.in_process import SandboxHttp
 
 
 def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slice) -> None:
@@ -60,3 +63,19 @@ def test_kill_terminates_processes_that_outlive_the_shell(tpuctl: Console, demo:
 
     assert tpuctl("kill", "demo", "a", "--wait")[::2] == ("a\tended by TERM\n", 0)
     assert tpuctl("logs", "demo", "a", "--tail", "1") == ("[0] saved\n[1] saved\n", "", 0)
+
+
+def test_kill_on_a_node_of_another_account_asks(tpuctl: Console, demo: Slice, sandbox: Sandbox) -> None:
+    line = "echo; while :; do sleep 0.05; done"
+    demo.run("a", line, "--worker", "0")
+    demo.until_printed("a", "\n", 0)
+    url = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes/demo?updateMask=labels"
+    body = json.dumps({"labels": {"tpuctl-owner": "ann"}}).encode()
+    assert SandboxHttp(sandbox.state).request(url, method="PATCH", body=body)[0].status == 200
+
+    whose = "`demo` was created by ann; send INT to job `a`"
+    assert tpuctl("kill", "demo", "a", "-s", "INT", stdin="n\n")[1] == f"{whose}? [y/N] error: nothing was done\n"
+    assert tpuctl("kill", "demo", "-s", "INT", stdin="n\n")[1].startswith(f"{whose} ({line})? [y/N] ")
+    assert tpuctl("kill", "demo", "a")[2] == 2
+    assert tpuctl("jobs", "demo")[0].split("\t")[2] == "running"
+    assert tpuctl("kill", "demo", "a", "--signal", "KILL", "--wait", "--yes")[::2] == ("a\tended by KILL\n", 0)

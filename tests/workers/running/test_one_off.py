@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, one_face, own, put
 from tests.workers.running import GOOD, REFUSED, Slice
 from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import administration
@@ -283,8 +283,21 @@ def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
 
 
 @one_face
-def test_one_off_node_deleted_by_another_client_is_reported(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
-    put(sandbox, "ci", acceleratorType="v4-8")
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        pytest.param({}, "another client has deleted it meanwhile", id="by-another-client"),
+        pytest.param(
+            {"tpuctl-expires": str(int((START - timedelta(hours=1)).timestamp()))},
+            "its time ended 2025-12-31T23:00:00Z: the guard, `tpuctl gc` or `tpuctl watch` deleted it",
+            id="at-the-end-of-its-time",
+        ),
+    ],
+)
+def test_one_off_node_deleted_under_the_run_is_reported(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, labels: dict[str, str], why: str
+) -> None:
+    put(sandbox, "ci", acceleratorType="v4-8", labels=labels)
     with open_server(sandbox.state) as server:
         server.start()
         url = f"{server.url}/v2/projects/sandbox/locations/{ZONE}/nodes/ci"
@@ -295,7 +308,52 @@ def test_one_off_node_deleted_by_another_client_is_reported(tpuctl: Console, wor
         _, err, code = tpuctl(*command)
 
     assert code == 0, err
-    assert "`ci` existed before this run, and another client has deleted it meanwhile" in err
+    assert f"`ci` existed before this run, and {why}" in err
+
+
+@one_face
+@pytest.mark.parametrize("limit", [("--ttl", "8h"), ("--until", "8h"), ("--ttl", "forever")], ids="=".join)
+def test_one_off_changes_no_limit_of_a_node_that_existed(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, limit: tuple[str, ...]
+) -> None:
+    own(sandbox, "ci", acceleratorType="v4-16", labels={"tpuctl-expires": "1767340800"})
+
+    _, err, code = tpuctl(*UP, "--rm", *limit, "--idle", "2h", "--", "true")
+
+    (node,) = json.loads(tpuctl("list", "-o", "json")[0])
+    assert (code, node["expires"]) == (0, "2026-01-02T08:00:00Z"), err
+    assert "ci: its time limit is not changed, because this run did not create the node: `tpuctl extend" in err
+    assert "ci: no idle limit is applied, because this run did not create the node: `tpuctl up ci --idle 2h`" in err
+
+
+@one_face
+@pytest.mark.parametrize("line", [("up", "ci", "--ttl", "8h"), ("extend", "ci", "8h")], ids=["up", "extend"])
+def test_end_of_a_node_with_a_running_job_needs_an_answer(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, line: tuple[str, ...]
+) -> None:
+    own(sandbox, "ci", acceleratorType="v4-16")
+    job = tpuctl("run", "ci", "--detach", "--", "exec sleep 60")[0].strip()
+
+    def has_end() -> bool:
+        return "tpuctl-expires" in json.loads(tpuctl("list", "-o", "json")[0])[0]["labels"]
+
+    _, err, code = tpuctl(*line, "--zone", ZONE)
+
+    assert (code, has_end(), f"(it is in use: job `{job}`" in err) == (2, False, True), err
+    assert (tpuctl(*line, "--zone", ZONE, "--yes")[2], has_end()) == (0, True)
+
+
+@one_face
+def test_end_of_the_node_counts_from_ready(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    """A bring-up longer than the time limit of the command and an hour: the guard would delete the node at once."""
+    sandbox.fault("hang", state="CREATING", duration=timedelta(hours=3))
+
+    out, err, code = tpuctl(*UP, "--rm", "--timeout", "10m", "--", "echo $TPUCTL_WORKER_ID", TPUCTL_TIMEOUT="8h")
+
+    assert (sorted(out.splitlines()), code, sandbox.changes()) == (
+        ["[0] 0", "[1] 1"], 0, ["create", "patch", "delete"],
+    ), err  # fmt: skip
+    assert "ci: setting the end of its time: 2026-01-01T04:1" in err
 
 
 @one_face

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any
 
 from tpuctl.accelerators import AcceleratorType, load_accelerators
-from tpuctl.check.facts import Absent, CheckFacts, Known, ProjectResources, Unknown, WantedNode, value_or_none
+from tpuctl.check.facts import Absent, CheckFacts, Fact, Known, ProjectResources, Unknown, WantedNode, value_or_none
 from tpuctl.check.findings import (
     Level,
     Remedy,
@@ -577,6 +577,23 @@ def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
         advice,
         why="`budget` is set: all nodes of the project together may not cost more",
         facts=values,
+    )
+
+
+def budget_excess(wanted: WantedNode, resources: Fact[ProjectResources], now: datetime) -> str:
+    """Return in words by what all nodes, with one that was just created, exceed the budget; empty if they do not."""
+    limit = wanted.budget
+    if limit is None or not isinstance(resources, Known):
+        return ""
+    facts = CheckFacts(now=now, wanted=wanted, project=Unknown("not needed"), resources=resources)
+    running = _billed_nodes(wanted, resources.value, now.date())
+    total = sum((one.price.per_hour or Decimal(0) for one in (*running, *_new_nodes(facts))), Decimal(0))
+    if total <= limit:
+        return ""
+    others = some_of([str(one) for one in running], _MAX_HOLDERS)
+    return (
+        f"all nodes cost ${total:,}/h now, more than the budget of ${limit:,}/h: another run created some at the same time; "
+        f"besides this one: {others}"
     )
 
 

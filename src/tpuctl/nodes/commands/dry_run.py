@@ -63,9 +63,8 @@ def show_plan(
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
             if price := _price(app, step, specs[step.name]):
-                terminal.write(
-                    f"   price: {price}" + (f", list of {price.as_of}" if price.per_hour is not None else "")
-                )
+                dated = f", list of {price.as_of}" if price.per_hour is not None else ""
+                terminal.write(f"   price: {price}{dated}{_file_of_type(app, specs[step.name])}")
             if request := entry.get("request"):
                 terminal.write(f"   {request['method']} {request['url']}")
                 if request.get("body"):
@@ -119,6 +118,12 @@ def _described(
     if commands := gcloud_commands(step, spec, changes, present, account=account):
         entry["gcloud"] = list(commands)
     return entry
+
+
+def _file_of_type(app: App, spec: NodeSpec | None) -> str:
+    """Return which project file chose the type, in parentheses; empty if none did."""
+    kind, file = app.chosen_by_file.get("type"), app.project_file
+    return f" (type {kind}: from {file.path.name})" if file and spec and spec.accelerator_type == kind else ""
 
 
 def _price(app: App, step: PlanStep, spec: NodeSpec | None) -> Price | None:

@@ -63,6 +63,12 @@ class GarbageOptions:
     yes: bool = option(
         "--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Delete what is found. [default: only show it]"
     )
+    if_idle: bool = option(
+        "--if-idle",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="Leave alone READY nodes that a job, a TPU process or an ssh session uses, or whose workers do not answer.",
+    )
     dry_run: bool = option(
         "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Only show what would be deleted; the default."
     )
@@ -92,7 +98,7 @@ def command(
     Examples:
       tpuctl gc
       tpuctl gc --expired --yes
-      tpuctl gc --older-than 3d --everyones -l team=research
+      tpuctl gc --older-than 3d --everyones --if-idle -l team=research
     """
     from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.garbage import find_garbage  # noqa: PLC0415  # as above
@@ -102,7 +108,7 @@ def command(
         raise InvalidInputError("`--yes` and `--dry-run` exclude one another", hint="leave out one of them")
     limit, rules = deadline(app, timeout), _rules(app, options, selector)
     with within_deadline(app, limit):
-        facts = _fetch(app, rules)
+        facts = _fetch(app, rules, is_deleting=options.yes)
     items = find_garbage(facts, rules, app.now())
     wanted = [item for item in items if item.is_deleted]
     code: int = ExitCode.OK
@@ -139,13 +145,17 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
         everyones=options.everyones,
         owner=owner_label(owner_identity(app)),
         labels=parse_label_conditions(selector),
+        if_idle=options.if_idle,
     )
 
 
-def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
-    """Return nodes and queued resources, the leases of what would be deleted, and whether workers are idle that must be."""
+def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
+    """Return nodes and queued resources, the leases of what would be deleted, and whether workers are idle that must be.
+
+    Without `is_deleting` also who uses the READY nodes of others that would be deleted.
+    """
     from tpuctl.models.billing import billed_tier, covering_grants  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.garbage import GarbageFacts, find_garbage, idle_candidates  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.garbage import GarbageFacts, busy_candidates, find_garbage, idle_candidates  # noqa: PLC0415  # not for --help
     from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
 
     client, project, zones = app.client, app.project, app.zones
@@ -164,7 +174,9 @@ def _fetch(app: App, rules: GarbageRules) -> GarbageFacts:
     asked = idle_candidates(facts, rules, app.now())
     holders = ((name, _holder(app, name)) for group in (*wanted, *asked) for name in group.names)
     facts = replace(facts, leases={name: holder for name, holder in holders if holder})
-    return replace(facts, idleness=_examine(app, idle_candidates(facts, rules, app.now())))
+    # What is deleted all the same is not asked.
+    busy = busy_candidates(facts, rules, app.now()) if rules.if_idle or not is_deleting else ()
+    return replace(facts, idleness=_examine(app, [*idle_candidates(facts, rules, app.now()), *busy]))
 
 
 def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> Mapping[NodeName, str]:

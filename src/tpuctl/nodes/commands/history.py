@@ -230,10 +230,11 @@ def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_Time
     # An extension to `never` has none.
     limits = [entry.get("until") for _, entry in dated if entry.get("event") in {"guard", "extend"}]
     end = parse_timestamp(limits[-1]) if limits else None
-    if end is None or end > now or any(at >= end + _GUARD_DELAY and _is_sign_of_life(entry) for at, entry in dated):
+    if end is None or end > now:
         return []
-    last, entry = dated[-1]
-    if entry.get("event") == "delete":
+    # The entry with the limit is one: a guard was started on a living node.
+    last, entry = [(at, entry) for at, entry in dated if _is_sign_of_life(entry)][-1]
+    if last >= end + _GUARD_DELAY or entry.get("event") == "delete":
         return []
     return [
         _TimelineLine(

@@ -39,7 +39,8 @@ class IdleOptions(GivenOptions):
     on_idle: str | None = option(
         "--on-idle",
         type=click.Choice([str(action) for action in IdleAction]),
-        help="Action for a node that was idle for the time of --idle. [default: delete what tpuctl created, stop other nodes]",
+        help="Action for a node that was idle for the time of --idle. "
+        "[default: delete what you created with tpuctl, stop other nodes]",
     )
 
     @property
@@ -65,4 +66,7 @@ def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:
         raise InvalidInputError(
             f"`--idle {format_duration(after)}` is not {bounds}", hint="name a time such as `--idle 2h`"
         )
-    return IdleLimit(after, IdleAction(options.on_idle) if options.on_idle else None)
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # most nodes have no limit
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
+
+    return IdleLimit(after, IdleAction(options.on_idle) if options.on_idle else None, owner_label(owner_identity(app)))

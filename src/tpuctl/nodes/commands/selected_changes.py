@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -268,8 +269,10 @@ def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool
 
 
 def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
-    """Return some names for a question: each, or the number of them and the first few."""
-    shown = ", ".join(f"`{name.node_id}`" for name in names[:_NAMED])
+    """Return some names for a question: each, or the number of them and the first few; with the zone where one repeats."""
+    count = Counter(name.node_id for name in names)
+    labels = [name.node_id if count[name.node_id] == 1 else f"{name.zone}/{name.node_id}" for name in names]
+    shown = ", ".join(f"`{label}`" for label in labels[:_NAMED])
     return shown if len(names) <= _NAMED else f"{len(names)} {what}s ({shown} and {len(names) - _NAMED} more)"
 
 

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.controller import NodeReconciler
     from tpuctl.nodes.hooks import HookFailure, Hooks
+    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
@@ -172,7 +173,7 @@ def command(
     try:
         with (
             app.progress(events=options.events, lasting=True) as progress,
-            app.in_flight(f"{listed} is not watched now", resume=app.command_line()),
+            app.in_flight(f"{listed} is not watched now{_guard_words(names, limit)}", resume=app.command_line()),
         ):
             if spec is None:
                 _require_lasting_journal(app)
@@ -197,6 +198,17 @@ def command(
             app.terminal.note("terminated: the watch has ended, the nodes keep running")
         return ExitCode.OK
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _guard_words(names: Sequence[NodeName], limit: IdleLimit | None) -> str:
+    """Return what outlives the watch; empty without an idle limit."""
+    if limit is None:
+        return ""
+    node = f"{names[0].zone}/{names[0].node_id}" if len(names) == 1 else "NODE"
+    return (
+        f"; a guard on worker 0 may still stop or delete it after {format_duration(limit.after)} without use: "
+        f"`tpuctl up {node} --for ssh --idle forever` removes it"
+    )
 
 
 def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None]:

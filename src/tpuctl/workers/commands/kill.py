@@ -23,6 +23,7 @@ from tpuctl.workers.worker_jobs import (
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
+    from tpuctl.workers.worker_jobs import JobScope
 
 # Most programs end by then, and the state shown is their last.
 _MOMENT = timedelta(seconds=1)
@@ -64,8 +65,9 @@ def command(
 ) -> int:
     """Send a signal to all processes of a job, on all its workers; succeeds if the job has already ended.
 
-    Without JOB the running job receives the signal; if several run, the newest, after a confirmation. Of several arguments the
-    last is the job. A process that has started its own session is not reached: see `tpuctl unstick`.
+    Without JOB the running job receives the signal; if several run, the newest, after a confirmation. On a node that another
+    account created it asks first; without a terminal it needs --yes. Of several arguments the last is the job. A process that
+    has started its own session is not reached: see `tpuctl unstick`.
 
     \b
     Examples:
@@ -79,15 +81,20 @@ def command(
             "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
         )
     scope = choose_targets_and_job(app, words, selector, worker)
-    job = scope.job
+    owners, hint = _other_owners(app, scope), None
+    job, facts = scope.job, [owners] if owners else []
+    what = f"job `{job}`"
     if job is None:
         listing = list_jobs(scope)
         newest = choose_job(scope, listing, running_first=True)
         running = sum(one.is_running for one in listing.jobs)
-        question = f"{running} jobs run on `{scope.nodes}`; send {signal_name(number)} to the newest"
-        if running > 1 and not app.terminal.confirm(f"{question}, `{newest.name}` ({newest.command})?", yes=yes):
-            raise NotConfirmedError("nothing was done", hint=f"name the job; list them: `tpuctl jobs {scope.nodes}`")
+        what = f"{'the newest,' if running > 1 else 'job'} `{newest.name}` ({newest.command})"
+        if running > 1:
+            facts.append(f"{running} jobs run on `{scope.nodes}`")
+            hint = f"name the job; list them: `tpuctl jobs {scope.nodes}`"
         job = newest.name
+    if facts and not app.terminal.confirm(f"{'; '.join(facts)}; send {signal_name(number)} to {what}?", yes=yes):
+        raise NotConfirmedError("nothing was done", hint=hint)
     done = signal_job(scope, job, number, wait=timeout if wait else _MOMENT)
     if done.sent:
         where = worker_names(done.sent, len(done.job.shares))
@@ -107,3 +114,13 @@ def command(
         hint = f"kill it: `tpuctl kill {scope.nodes} {job} --signal KILL`"
         errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
     return show_errors(app, errors)
+
+
+def _other_owners(app: App, scope: JobScope) -> str:
+    """Return which nodes other accounts created, by their labels; empty if there are none."""
+    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
+
+    owners = {target.node.name.node_id: target.node.owner for target in scope.targets if target.node.owner}
+    mine = owner_label(owner_identity(app)) if owners else None
+    return ", ".join(f"`{node}` was created by {owner}" for node, owner in owners.items() if owner != mine)

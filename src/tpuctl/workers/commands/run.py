@@ -151,8 +151,8 @@ class OneOffFlags(GivenOptions):
     rm: bool = option(
         "--rm",
         is_flag=True,
-        help="Delete the node of --up at the end, also after a failure, if this run created it. Its time ends an hour after "
-        "the --timeout of the command (default: a day), in case this process is killed.",
+        help="Delete the node of --up at the end, also after a failure, if this run created it. If this process is "
+        "killed, its time ends an hour after the --timeout of the command (default: a day).",
     )
     exclusive: bool = option("--exclusive", is_flag=True, help="Fail if the node of --up already exists.")
     sync: str | None = option(
