@@ -186,6 +186,13 @@ class BrokenNodeError(TpuctlError):
     kind = "broken"
 
 
+class PreemptedError(TpuctlError):
+    """The service preempted the node while a command ran there. The same command may succeed on another node."""
+
+    exit_code = ExitCode.BROKEN
+    kind = "preempted"
+
+
 class RemoteCommandError(TpuctlError):
     """A command on a worker failed or could not start."""
 

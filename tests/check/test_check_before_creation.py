@@ -243,12 +243,23 @@ def test_apis_down_do_not_stop_creation(tpuctl: Console, sandbox: Sandbox) -> No
 def test_dry_run_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*UP, *EU, "--dry-run")
 
-    assert (out.splitlines()[0], code, sandbox.changes()) == (
-        "1. create demo in us-central2-b: there is none yet",
-        9,
-        [],
-    )
+    assert (out, code, sandbox.changes()) == ("", 9, [])
     assert "TPU101" in err
+    assert "dry run" not in err
+
+
+@one_face
+def test_refusal_for_its_price_names_the_limit_first(tpuctl: Console, sandbox: Sandbox) -> None:
+    up = ("up", "a", "b", "--type", "v5litepod-8", "--zone", "us-central1-a", "--budget", "5", "--max-price", "1")
+
+    _, err, code = tpuctl(*up)
+
+    assert (code, sandbox.changes()) == (9, [])
+    assert (
+        "  hint: raise the limit with `--max-price PRICE` and `--budget PRICE`, or choose what costs less\n"
+        "  hint: `--skip-check TPU408 --skip-check TPU409` creates it without any limit on its cost\n"
+    ) in err
+    assert "all nodes with `a` and 1 other new node would cost $19.20/h" in err
 
 
 @one_face

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tpuctl_process import TpuctlProcess
+
 # Runs the program, and an action when one module is imported: send a signal, or report that the import has begun.
 PROGRAM = """
 import os, sys
@@ -60,3 +62,15 @@ def test_repeated_signals_print_no_traceback(tmp_path: Path) -> None:
         _, err = process.communicate(timeout=20)
 
     assert (err.strip(), process.returncode) in [("", 130), ("interrupted", 130)]
+
+
+def test_failure_without_a_reader_keeps_its_exit_code(tmp_path: Path) -> None:
+    """As in `tpuctl status x 2>&1 | head -1`."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    environ = {**os.environ, "TPUCTL_SANDBOX": "1", "XDG_STATE_HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    with TpuctlProcess(["list"], env=environ, cwd=tmp_path, stderr=subprocess.DEVNULL) as first:
+        assert first.wait(30) == 0  # it says that this is the sandbox
+    with TpuctlProcess(["status", "absent"], env=environ, cwd=tmp_path, stdout=writer, stderr=writer) as program:
+        os.close(writer)
+        assert program.wait(30) == 3

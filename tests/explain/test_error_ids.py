@@ -141,10 +141,7 @@ def test_entry_has_all_fields() -> None:
         origin=IdKind.MESSAGE,
         meaning=message.meaning,
         remedy=(
-            (
-                "try every zone that has the type with `tpuctl up trainer --zone any`, or spot before on-demand with "
-                "`--tier spot,on-demand`"
-            ),
+            "try every zone that has the type with `tpuctl up trainer --zone any`",
             "or let a request wait for capacity in us-x1-b with `tpuctl up trainer --queue`",
         ),
         exit_code=6,

@@ -8,7 +8,7 @@ import shlex
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import one_face, put
 
 pytestmark = one_face
 NODE = ("--type", "v6e-8", "--zone", "us-east5-b", "--for", "healthy", "--timeout", "1h")
@@ -57,3 +57,36 @@ def test_hint_with_tiers_replaces_the_typed_tier(tpuctl: Console, sandbox: Sandb
     (command,) = re.findall(r"`tpuctl (up [^`]*)`", err)
     assert (code, command) == (7, "up demo --zone any --tier spot,on-demand --type v6e-8 --for healthy")
     assert tpuctl(*shlex.split(command), "--dry-run")[2] == 0
+
+
+def test_hints_of_run_up_repeat_the_whole_job(tpuctl: Console, sandbox: Sandbox) -> None:
+    """Its `--rm`, its limits, its capacity type and its command stay; it works in one zone."""
+    sandbox.fault("operation-error")
+    job = "run ci --up v6e-8 --spot --rm --no-sync --timeout 3h"
+
+    _, err, code = tpuctl(*job.split(), "--zone", "us-east5-b", "--", "echo a b")
+
+    assert (code, re.findall(r"`tpuctl ([^`]*)`", err)[:2]) == (
+        6,
+        [f"{job} --zone ZONE -- 'echo a b'", f"{job} --zone us-east5-b --queue -- 'echo a b'"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("run", "trainr", "--", "true"), "did you mean `trainer`?"),
+        (("ssh", "traner"), "did you mean `trainer`?"),
+        (("status", "sweep-3"), "run `tpuctl list` to see the nodes of all zones"),
+    ],
+    ids=["run", "ssh", "another-number"],
+)
+def test_mistyped_name_has_the_near_one_in_its_hint(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], hint: str
+) -> None:
+    for name in ("trainer", "sweep-2"):
+        put(sandbox, name)
+
+    _, err, code = tpuctl(*words)
+
+    assert (code, err.splitlines()[1]) == (3, f"  hint: {hint}")

@@ -158,3 +158,23 @@ def test_extend_leaves_a_recreated_node_alone(tpuctl: Console, sandbox: Sandbox,
 
     assert (code, "another client recreated the node" in err) == (8, True)
     assert "tpuctl-expires" not in labels(tpuctl)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ("2h", "--until", "18:00"),
+            "error: `2h` and `--until` exclude each other\n  hint: give the time to add, or the new end\n",
+        ),
+        (("forever",), "error: `forever` is no time\n  hint: remove the limit: `tpuctl extend demo --no-expiry`\n"),
+    ],
+    ids=["time-and-until", "forever"],
+)
+def test_extend_explains_a_time_that_it_cannot_take(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], message: str
+) -> None:
+    put(sandbox)
+
+    assert tpuctl("extend", "demo", *words) == ("", message, 2)

@@ -70,8 +70,21 @@ def test_summary_has_the_failure_with_its_hints() -> None:
 
     assert made.markdown() == (
         "\n\n### tpuctl up demo\n\nSandbox: nothing here is real, and nothing is billed.\n\n"
-        "Failed with exit code 1: broken\n- badly\n- hint: run &#96;a&#96;\n- hint: or b\n\n"
+        "Failed with exit code 1: broken\n- badly\n- hint: run <code>a</code>\n- hint: or b\n\n"
     )
+
+
+def test_row_of_a_deleted_node_is_not_usable_and_lists_are_flush() -> None:
+    made = summary()
+    made.expect(NodeName("p", "us-central2-b", "demo"), "v4-8", "spot")
+    made.expect(NodeName("p", "us-central2-b", "other"), "v4-8", "spot")
+    made(event(EventKind.ACTION, "creating it", verb="create"))
+    made(event(EventKind.REACHED, "usable after 4m"))
+    made(event(EventKind.ACTION, "deleting it", verb="delete"))
+    made.note("terminated", "  resume: tpuctl up")
+
+    assert rows(made) == ["| demo | us-central2-b | v4-8 | spot | create, delete | being deleted |  |"]
+    assert made.markdown().endswith("terminated\n- resume: tpuctl up\n\n")
 
 
 def test_wait_without_a_change_is_no_summary(tmp_path: Path) -> None:
@@ -88,12 +101,13 @@ def test_wait_without_a_change_is_no_summary(tmp_path: Path) -> None:
         ("<script>alert(1)</script>", "&#60;script&#62;alert(1)&#60;/script&#62;"),
         ("[a](https://x) ![b](y)", "&#91;a&#93;(https://x) &#33;&#91;b&#93;(y)"),
         ("# a\n## b", "&#35; a&#92;n&#35;&#35; b"),
-        ("`a` *b* _c_ ~d~", "&#96;a&#96; &#42;b&#42; &#95;c&#95; &#126;d&#126;"),
+        ("`a` *b* _c_ ~d~", "<code>a</code> &#42;b&#42; &#95;c&#95; &#126;d&#126;"),
+        ("`<b>|*x*` `", "<code>&#60;b&#62;&#124;&#42;x&#42;</code> &#96;"),
         ("$e$ @f &lt;", "&#36;e&#36; &#64;f &#38;lt;"),
         ("\x1b[31m\u202e", "&#92;x1b&#91;31m&#92;u202e"),
         ("x" * 501, "x" * 500 + "…"),
     ],
-    ids=["cell", "html", "link", "heading", "marks", "signs", "control", "long"],
+    ids=["cell", "html", "link", "heading", "marks", "code", "signs", "control", "long"],
 )
 def test_text_has_no_effect_as_markdown(text: str, escaped: str) -> None:
     assert escape_markdown(text) == escaped

@@ -409,7 +409,10 @@ def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) 
         ),
         (
             ("file", "other"),
-            "no path is on a node\n  hint: write the node before a colon: `NODE:other`; write a local name as `./NAME`",
+            (
+                "no path is on a node\n  hint: a node ends with a colon: `other:` is the home folder of a node of that name, "
+                "`NODE:other` a path on a node; write a local name as `./NAME`"
+            ),
             2,
         ),
         (

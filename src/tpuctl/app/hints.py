@@ -57,6 +57,12 @@ class _CommandLine:
     arguments: list[str] = field(default_factory=list)
     options: list[tuple[str, list[str]]] = field(default_factory=list)  # parameter name, words as typed
     accepted: set[str | None] = field(default_factory=set)  # names of all parameters of the command
+    remote: list[str] = field(default_factory=list)  # `--`, and the remote command after it
+
+    @property
+    def brings_up(self) -> bool:
+        """Whether it is `tpuctl run --up`."""
+        return self.path == ["run"] and any(name == "up" for name, _ in self.options)
 
 
 def with_typed_options(
@@ -98,10 +104,13 @@ def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_
     if not parsed.path or parsed.path[0] in _LOCAL_COMMANDS or "--help" in words:
         return command
     present = {name for name, _ in parsed.options}
+    is_search = bool(present & _SEARCH_OPTIONS) and present <= _CONSENT_OPTIONS | _SEARCH_OPTIONS
+    if given.brings_up and is_search and parsed.path in _CREATE_COMMANDS:
+        return _run_elsewhere(parsed, given)
     # With options of its own it is another use of the command.
     names_same = bool(parsed.arguments) and set(parsed.arguments) <= set(given.arguments)
     is_same = parsed.path == given.path and names_same and present <= _CONSENT_OPTIONS
-    if present & _SEARCH_OPTIONS and present <= _CONSENT_OPTIONS | _SEARCH_OPTIONS:
+    if is_search:
         is_same = names_same and parsed.path in _CREATE_COMMANDS and given.path in _CREATE_COMMANDS
     present |= _CONSENT_OPTIONS
     if "tier" in present:
@@ -122,11 +131,27 @@ def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_
     return " ".join([before, *map(shlex.quote, extra)]) + separator + after
 
 
+def _run_elsewhere(search: _CommandLine, given: _CommandLine) -> str:
+    """Return the typed `run --up` with the options of a search. It needs one zone, and keeps its limits and its `--rm`."""
+    has_tier = any(name in _TIER_OPTIONS for name, _ in given.options)
+    new = [
+        (name, ["--zone", "ZONE"] if option[-1] == "any" else option)
+        for name, option in search.options
+        # The user chose a capacity type: an unattended job gets no other, more expensive one.
+        if not (name == "tier" and has_tier)
+    ]
+    left_out = {name for name, _ in new} | _CONSENT_OPTIONS - {"timeout"}
+    kept = [word for name, option in given.options if name not in left_out for word in option]
+    added = [word for _, option in new for word in option]
+    return shlex.join(["run", *given.arguments, *kept, *added, *given.remote])
+
+
 def _parse(words: Sequence[str], tree: click.Command) -> _CommandLine:
     parsed = _CommandLine()
     command = tree
     known = _options_of(command)
-    rest = list(words[: list(words).index("--")] if "--" in words else words)
+    end = list(words).index("--") if "--" in words else len(words)
+    rest, parsed.remote = list(words[:end]), list(words[end:])
     while rest:
         word = rest.pop(0)
         option = known.get(word.partition("=")[0])

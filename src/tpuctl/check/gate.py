@@ -192,8 +192,17 @@ def check_failed_error(errors: tuple[Finding, ...], what: str) -> CheckFailedErr
             f"    → {remedy.text}" + (f": `{remedy.command}`" if remedy.command else "")
             for remedy in finding.found.remedies
         ]
-    skip = " ".join(f"--skip-check {id_}" for id_ in dict.fromkeys(finding.id for finding in errors))
-    return CheckFailedError(count, details=lines, hint=f"fix it, or continue with `{skip}`")
+    ids = tuple(dict.fromkeys(finding.id for finding in errors))
+    skip = " ".join(f"--skip-check {id_}" for id_ in ids)
+    limits = [f"`{_LIMITS[id_]}`" for id_ in ids if id_ in _LIMITS]
+    if not limits:
+        return CheckFailedError(count, details=lines, hint=f"fix it, or continue with `{skip}`")
+    hint = f"raise the limit with {' and '.join(limits)}, or choose what costs less"
+    return CheckFailedError(count, details=lines, hint=f"{hint}\n`{skip}` creates it without any limit on its cost")
+
+
+# How to raise the limit that a check holds.
+_LIMITS = {PRICE_CHECK: "--max-price PRICE", BUDGET_CHECK: "--budget PRICE"}
 
 
 def warning_lines(findings: tuple[Finding, ...]) -> list[str]:

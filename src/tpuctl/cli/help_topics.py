@@ -35,7 +35,8 @@ EXIT_CODES: Final = {
     ExitCode.QUOTA: "quota used up, or zero",
     ExitCode.CONFLICT: "conflict: the node differs, or is in a state that forbids this, or another run holds its lease",
     ExitCode.CHECK_FAILED: "a check failed",
-    ExitCode.BROKEN: "the node is broken, and repair is used up or impossible",
+    ExitCode.BROKEN: "the node failed, not the command: it is broken, and repair is used up or impossible; or the service "
+    "preempted it while a command ran there (kind `preempted`)",
     ExitCode.REMOTE_FAILED: "a failure on a worker: of a command, a copy or the connection (`tpuctl ssh NODE -- COMMAND` on "
     "one worker exits with the command's own code)",
     ExitCode.INTERRUPTED: "Ctrl-C; the message says what is still in progress in the cloud, and nothing is undone (but `run` "

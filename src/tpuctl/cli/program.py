@@ -9,6 +9,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import click
 
@@ -84,9 +85,7 @@ def run(invocation: Invocation) -> int:
             app.interrupted("terminated")
         return ExitCode.TERMINATED
     except BrokenPipeError:
-        # Keeps the interpreter from complaining about a closed stdout at exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), invocation.streams.stdout.fileno())
+        _discard_output(invocation.streams.stdout, invocation.streams.stderr)
         return _PIPE_CLOSED
     except TpuctlError as error:
         return _show_failure(app, error)
@@ -131,8 +130,25 @@ def _show_failure(app: App, error: TpuctlError) -> int:
     from tpuctl.app.hints import call_hints  # noqa: PLC0415  # only for failures
 
     error.hint = "\n".join([*call_hints(app, error), *([error.hint] if error.hint else [])]) or None
-    app.show_error(error)
+    try:
+        app.show_error(error)
+    except BrokenPipeError:
+        # The failure has a code of its own, although its text has no reader: `tpuctl … 2>&1 | head`.
+        streams = app.invocation.streams
+        _discard_output(streams.stdout, streams.stderr)
     return error.exit_code
+
+
+def _discard_output(*streams: TextIO) -> None:
+    """Let streams whose reader has gone write nowhere: the interpreter would complain, and change the exit code."""
+    for stream in streams:
+        try:
+            stream.flush()
+        except BrokenPipeError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        except (OSError, ValueError):
+            pass
 
 
 def _complete(tree: click.Command, app: App, instruction: str) -> int:

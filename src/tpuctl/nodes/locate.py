@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,17 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.node import QueuedState
-from tpuctl.names import NodeName, NodeReference
+from tpuctl.names import NodeName, NodeReference, closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tpuctl.cloud.tpu import QueuedListing, TpuClient
+    from tpuctl.cloud.tpu import NodeListing, QueuedListing, TpuClient
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+
+
+_NAME_SIMILARITY = 0.75  # `trainr` is similar to `trainer`, `train` to `eval` is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +58,32 @@ def locate_node(finder: TpuClient, place: SearchPlace, reference: NodeReference)
         if node is None:
             raise NodeNotFoundError(name.node_id, name.zone)
         return node
-    node = search_node(finder, place, reference)
+    listing = finder.list_nodes(reference.project or place.project)
+    node = _only_node_of(listing, reference)
     if node is None:
-        raise NodeNotInProjectError(reference.node_id, reference.project or place.project)
+        error = NodeNotInProjectError(reference.node_id, reference.project or place.project)
+        if near := _near_name(reference.node_id, listing.nodes):
+            error.hint = f"did you mean `{near}`?\n{error.hint}"
+        raise error
     return node
+
+
+def _near_name(node_id: str, nodes: Iterable[Node]) -> str | None:
+    """Return the existing name that a mistyped one probably means; None if there is none.
+
+    Names that differ in a number name different nodes.
+    """
+    numbers = re.findall(r"\d+", node_id)
+    names = sorted(node.name.node_id for node in nodes if re.findall(r"\d+", node.name.node_id) == numbers)
+    return closest_match(node_id, names, similarity=_NAME_SIMILARITY)
 
 
 def search_node(finder: TpuClient, place: SearchPlace, reference: NodeReference) -> Node | None:
     """Search a node in all zones; None if every zone answered that it has none."""
-    listing = finder.list_nodes(reference.project or place.project)
+    return _only_node_of(finder.list_nodes(reference.project or place.project), reference)
+
+
+def _only_node_of(listing: NodeListing, reference: NodeReference) -> Node | None:
     found = only_node(listing.nodes, reference.node_id)
     if found is None and listing.unreachable:
         raise unreachable_zones_error(reference.node_id, listing.unreachable)

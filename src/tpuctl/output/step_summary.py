@@ -31,6 +31,7 @@ _MAX_ROWS: Final = 100
 _MAX_NOTES: Final = 20
 _LONGEST_TEXT: Final = 500
 _MARKUP: Final = re.compile(r"[\\`*_{}\[\]<>#|~&$@!]")
+_CODE: Final = re.compile("&#96;(.+?)&#96;")
 _OUTCOMES: Final = frozenset(
     {EventKind.REACHED, EventKind.RECOVERED, EventKind.PREEMPTED, EventKind.EXPIRED, EventKind.GAVE_UP}
 )
@@ -57,6 +58,7 @@ class StepSummary:
         self._command = command
         self.is_sandbox = False
         self._nodes: dict[NodeName, _NodeSummary] = {}
+        self._expected: dict[NodeName, tuple[str, str, str]] = {}
         self._tables: list[tuple[Sequence[str], list[Sequence[str]]]] = []
         self._notes: list[str] = []
 
@@ -65,10 +67,18 @@ class StepSummary:
         step = str(event.data.get("verb") or "")
         if event.kind is EventKind.ACTION and step and step not in _MINOR_STEPS:
             self._node(event.node).steps[step] += 1
+            if step == "delete":
+                # It was usable, and is not any more.
+                self._node(event.node).outcomes = []
+                self._node(event.node).state = "being deleted"
         elif event.kind is EventKind.STATE:
             self._node(event.node).state = event.text
         elif event.kind in _OUTCOMES:
             self._node(event.node).outcomes.append(event.text)
+
+    def expect(self, name: NodeName, accelerator_type: str, capacity: str) -> None:
+        """Note the node that was asked for. It has no row unless something happens to it."""
+        self._expected[name] = accelerator_type, capacity, ""
 
     def describe(self, name: NodeName, accelerator_type: str, capacity: str, price: str) -> None:
         """Note what a node is, and what it costs."""
@@ -81,7 +91,7 @@ class StepSummary:
 
     def note(self, *lines: str) -> None:
         """Add a paragraph, with further lines as a list."""
-        first, *others = lines
+        first, *others = map(str.strip, lines)
         self._notes.append("\n".join([escape_markdown(first), *(f"- {escape_markdown(line)}" for line in others)]))
 
     def fail(self, error: TpuctlError) -> None:
@@ -116,7 +126,7 @@ class StepSummary:
             os.close(file)
 
     def _node(self, name: NodeName) -> _NodeSummary:
-        return self._nodes.setdefault(name, _NodeSummary())
+        return self._nodes.setdefault(name, _NodeSummary(facts=self._expected.get(name, ("", "", ""))))
 
     def _parts(self) -> Iterator[str]:
         if self._nodes:
@@ -142,8 +152,12 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Return the text on one line, without effect as Markdown or HTML, and cut if it is long."""
+    """Return the text on one line, without effect as Markdown or HTML, and cut if it is long.
+
+    What stands in backticks is shown as code.
+    """
     shown = escape_unprintable(text)
     if len(shown) > _LONGEST_TEXT:
         shown = shown[:_LONGEST_TEXT] + "…"
-    return _MARKUP.sub(lambda found: f"&#{ord(found[0])};", shown)
+    # Entities stay entities in the element for code, not in Markdown's own backticks.
+    return _CODE.sub(r"<code>\1</code>", _MARKUP.sub(lambda found: f"&#{ord(found[0])};", shown))

@@ -614,7 +614,8 @@ def parse_copy_request(texts: tuple[str, ...], *, has_labels: bool) -> CopyReque
     if destination.nodes is None and not remote:
         raise InvalidInputError(
             "no path is on a node",
-            hint=f"write the node before a colon: `NODE:{destination.path}`; write a local name as `./NAME`",
+            hint=f"a node ends with a colon: `{destination.path}:` is the home folder of a node of that name, "
+            f"`NODE:{destination.path}` a path on a node; write a local name as `./NAME`",
         )
     if remote and len(remote) < len(sources):
         local = next(source for source in sources if source.nodes is None)

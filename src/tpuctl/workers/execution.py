@@ -24,8 +24,10 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
-from tpuctl.errors import ExitCode, InvalidInputError, RemoteCommandError, TimedOutError, TpuctlError
+from tpuctl.durations import format_duration
+from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.fan_out import fan_out
 from tpuctl.files import create_unlinked_file
 from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
@@ -76,7 +78,7 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
             ssh_options=shared_connection_options(app),
             source=source,
         )
-    return with_diagnosis(result, streams.tail)
+    return with_diagnosis(result if request.detach else with_preemptions(app, result), streams.tail)
 
 
 def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
@@ -93,8 +95,39 @@ def with_diagnosis(result: RunResult, tail: OutputTail) -> RunResult:
     return replace(result, diagnosis=diagnose_output(result.results, tail))
 
 
-def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
-    """Show the results of a run, failures last. Return the exit code."""
+def with_preemptions(app: App, result: RunResult) -> RunResult:
+    """Return the result with the nodes that were preempted, also if the command succeeded.
+
+    Only nodes that can be are read, and those with workers whose result is unknown. A node that cannot be read is not
+    preempted as far as is known.
+    """
+    if result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
+        return result
+    nodes = {one.target.node.name: one.target.node for one in result.results}
+    unknown = {one.target.node.name for one in result.results if one.code is None}
+    asked = [
+        node for name, node in nodes.items() if name in unknown or node.queued_resource or not node.tier.can_start_again
+    ]
+    until = SystemClock().monotonic() + _PREEMPTION_CHECK_TIMEOUT
+    outcomes = fan_out(lambda node: _is_preempted(app, node), asked, limit=_MAX_PREEMPTION_CHECKS, deadline=until)
+    return replace(result, preempted=tuple(one.item.name for one in outcomes if one.value))
+
+
+def _is_preempted(app: App, node: Node) -> bool:
+    """Return whether the service has preempted a node, or the queued resource that owned it."""
+    now = app.client.find_node(node.name)
+    if now is not None and now.id == node.id:
+        return now.is_preempted
+    return node.queued_resource is not None and (
+        app.client.get_queued_resource(node.queued_resource).was_suspended_by_service
+    )
+
+
+def show_result(app: App, result: RunResult, *, detached: bool = False, again: str | None = None) -> int:
+    """Show the results of a run, failures last. Return the exit code.
+
+    `again`: the command that runs it on a new node, None if the node must be recreated first.
+    """
     is_detached = detached and any(one.is_good for one in result.results)
 
     def show(terminal: Terminal) -> None:
@@ -107,18 +140,32 @@ def show_result(app: App, result: RunResult, *, detached: bool = False) -> int:
     app.show(View(value=lambda: run_json(result), text=show))
     for text in run_warnings(result.results):
         app.terminal.warn(text)
-    reasons = ssh_errors(result)
+    error = run_error(result)
+    if isinstance(error, PreemptedError) and again is not None:
+        error.hint = f"run it again: `{again}`"
+    if not isinstance(error, PreemptedError):
+        _warn_of_preemptions(app, result)
+    reasons = [] if isinstance(error, PreemptedError) else ssh_errors(result)
     if reasons and len(result.results) == 1:
         raise reasons[0]
     for reason in reasons:
         app.show_error(reason)
-    if error := run_error(result):
+    if error:
         app.show_error(error)
         show_diagnosis(app, result.diagnosis)
         return error.exit_code
     if result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
         app.terminal.note(str(result.stopped))
     return result.exit_code if result.stopped else ExitCode.OK
+
+
+def _warn_of_preemptions(app: App, result: RunResult) -> None:
+    """Warn of nodes that are PREEMPTED although the command did not fail there."""
+    for name in result.preempted:
+        text = f"`{name.node_id}` was PREEMPTED about when the command ended, and its boot disk is lost"
+        app.terminal.warn(text)
+        if app.summary:
+            app.summary.note(f"warning: {text}")
 
 
 def show_diagnosis(app: App, diagnosis: RunDiagnosis | None) -> None:
@@ -200,6 +247,9 @@ def _has_data(file: int, mode: int) -> bool:
 
 
 _SHOWN = 8
+# The results are known: an API that does not answer must not hold them back.
+_PREEMPTION_CHECK_TIMEOUT = timedelta(seconds=10)
+_MAX_PREEMPTION_CHECKS = 16
 # What TPU users see behind these exit codes of a shell (128 and the signal).
 _MEANINGS = {
     126: "cannot be executed",
@@ -235,6 +285,7 @@ def run_json(result: RunResult) -> dict[str, Any]:
             }
             for one in result.results
         ],
+        **({"preempted": [name.node_id for name in result.preempted]} if result.preempted else {}),
         "diagnosis": result.diagnosis.to_json() if result.diagnosis else None,
     }
 
@@ -259,6 +310,18 @@ def _remarks(result: WorkerResult) -> dict[str, bool]:
 
 def run_error(result: RunResult) -> TpuctlError | None:
     """Return what failed and on which workers; None if the run succeeded or the user stopped it."""
+    error = _command_error(result)
+    failed = {one.target.node.name for one in result.results if not one.is_good}
+    names = [name.node_id for name in result.preempted if name in failed]
+    if not names or not isinstance(error, RemoteCommandError):
+        return error
+    subject = " and ".join([", ".join(f"`{name}`" for name in names[:-1]), f"`{names[-1]}`"]).removeprefix(" and ")
+    hint = f"recreate what is lost with `tpuctl up {' '.join(names)}`, then run the command again"
+    return PreemptedError(f"{subject} {'were' if len(names) > 1 else 'was'} PREEMPTED: {error.message}", hint=hint)
+
+
+def _command_error(result: RunResult) -> TpuctlError | None:
+    """Return what failed as the workers show it, whatever happened to their nodes."""
     bad = [one for one in result.results if not one.is_good]
     if not bad or result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
         return None
@@ -266,7 +329,8 @@ def run_error(result: RunResult) -> TpuctlError | None:
     if result.stopped is StopReason.TIMED_OUT or all(one.was_late for one in bad):
         never_started = all(one.outcome is WorkerOutcome.NOT_STARTED for one in bad)
         what = "command not started on" if never_started else "command terminated on"
-        text = f"timed out: {what} {_count(bad, total)}: {worker_labels(bad)}"
+        after = f" after {format_duration(result.timeout)} (`--timeout`)" if result.timeout else ""
+        text = f"timed out{after}: {what} {_count(bad, total)}: {worker_labels(bad)}"
         return TimedOutError(text, hint=_reasons(one for one in bad if not one.was_late))
     absent = [one for one in bad if one.outcome in _ABSENT]
     if absent and all(not one.is_good and one.code is None for one in result.results):
@@ -444,7 +508,7 @@ def follow_job(
             ssh_options=scope.ssh_options,
             passes_signals=passes_signals,
         )
-    return with_diagnosis(result, streams.tail)
+    return with_diagnosis(with_preemptions(app, result), streams.tail)
 
 
 # A progress line appears after this time.

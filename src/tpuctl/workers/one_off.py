@@ -24,7 +24,7 @@ from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundEr
 from tpuctl.escaping import escape_unprintable
 from tpuctl.files import create_unlinked_file
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node, WorkerSet
+    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.idleness import IdleLimit
@@ -215,6 +216,8 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
 
     undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
     with app.in_flight(origin, resume=app.command_line(), undo=undo), ExitStack() as until_collected:
+        if app.summary and one_off.spec:
+            app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))
         with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
             ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
         until_collected.enter_context(_end_moved_on(app, ready, one_off))
@@ -238,7 +241,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
                 below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
                 request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
         result = run_command(app, found, request)
-        code = show_result(app, result, detached=request.detach)
+        code = show_result(app, result, detached=request.detach, again=app.command_line())
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
         ended = [one.target for one in result.results if one.code is not None]
         if request.log_folder is not None and ended:
@@ -324,6 +327,11 @@ class OneOffNode:
         self.was_made = self.was_taken_over
         self.is_removed = False
         self.was_deleted = False
+
+    @property
+    def spec(self) -> NodeSpec | None:
+        """What the node is created as."""
+        return self._task.spec
 
     @property
     def name(self) -> NodeName:

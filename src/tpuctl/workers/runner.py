@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from tpuctl.names import NodeName
     from tpuctl.ssh.connection import Connection, Target
     from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.worker_jobs import Job
@@ -572,12 +573,17 @@ class StdinSource:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result on each worker, and why the run was stopped, if it was. `diagnosis`: what its output means."""
+    """The result on each worker, and why the run was stopped, if it was. `diagnosis`: what its output means.
+
+    `preempted`: the nodes that the service had preempted when the command was over. `timeout`: the time limit, if any.
+    """
 
     job: str
     results: tuple[WorkerResult, ...]
     stopped: StopReason | None
     diagnosis: RunDiagnosis | None = None
+    preempted: tuple[NodeName, ...] = ()
+    timeout: timedelta | None = None
 
     @property
     def exit_code(self) -> ExitCode:
@@ -621,7 +627,7 @@ def run_on_workers(
         results = runner.run()
     if streams.failure is not None:
         raise streams.failure
-    return RunResult(job, results, runner.stopping.reason)
+    return RunResult(job, results, runner.stopping.reason, timeout=request.timeout)
 
 
 def job_name(now: datetime) -> str:

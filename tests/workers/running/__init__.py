@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from tests.conftest import Console, Result, Sandbox
 from tests.lifecycle import put
@@ -91,9 +91,9 @@ class Slice:
         self._fake_ssh = fake_ssh
         self.plan({})
 
-    def put(self, sandbox: Sandbox) -> None:
+    def put(self, sandbox: Sandbox, **fields: Any) -> None:
         """Let it be there, eight workers of a v4-64, and know our key."""
-        put(sandbox, "pod", acceleratorType="v4-64")
+        put(sandbox, "pod", acceleratorType="v4-64", **fields)
         self.tpuctl("ssh", "pod", "--", "true")
 
     def log_in(self) -> None:

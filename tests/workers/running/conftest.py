@@ -18,10 +18,22 @@ def face() -> dict[str, str]:
 
 
 @pytest.fixture
-def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
+def node_fields() -> dict[str, object]:
+    """Fields of the API that the node has besides its type."""
+    return {}
+
+
+@pytest.fixture
+def pod(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    fake_ssh: Callable[[str], None],
+    tmp_path: Path,
+    node_fields: dict[str, object],
+) -> Iterator[Slice]:
     """Eight workers that know our key; processes left there are killed afterwards."""
     made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
-    made.put(sandbox)
+    made.put(sandbox, **node_fields)
     made.log_in()
     yield made
     made.end_all()

@@ -97,7 +97,10 @@ def test_run_timed_out_is_terminated(pod: Slice) -> None:
 
     assert (sorted(out.splitlines()), err, code) == (
         ["[0] here", "[1] here"],
-        "timed out: stopping the remote processes\nerror: timed out: command terminated on 2 of 2 workers: 0-1\n",
+        (
+            "timed out: stopping the remote processes\n"
+            "error: timed out after 1s (`--timeout`): command terminated on 2 of 2 workers: 0-1\n"
+        ),
         5,
     )
     assert running(pod) == []

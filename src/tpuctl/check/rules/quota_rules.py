@@ -550,6 +550,8 @@ def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
     total = sum((amount for amount in amounts if amount is not None), Decimal(0))
     unknown = [str(one) for one in (*running, *new) if one.price.per_hour is None]
     unknown += [f"the nodes in {zone}, which did not answer" for zone in resources.unreachable]
+    others = len(wanted.siblings)
+    created = wanted.what + (f" and {others} other new node{'s' * (others > 1)}" if others else "")
     now = f"now: {some_of([str(one) for one in running], _MAX_HOLDERS)}" if running else "now nothing is billed"
     values: dict[str, Any] = {
         "budget": float(limit),
@@ -559,10 +561,10 @@ def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
     }
     if total <= limit and (not unknown or wanted.allow_unknown_price):
         at_least = "at least " if unknown else ""
-        yield ok(wanted.project, f"all nodes with {wanted.what} cost {at_least}${total:,}/h", facts=values)
+        yield ok(wanted.project, f"all nodes with {created} cost {at_least}${total:,}/h", facts=values)
         return
     if total > limit:
-        text = f"all nodes with {wanted.what} would cost ${total:,}/h, more than the budget of ${limit:,}/h; {now}"
+        text = f"all nodes with {created} would cost ${total:,}/h, more than the budget of ${limit:,}/h; {now}"
         advice = "delete or stop nodes that you no longer need, choose another type or tier, or raise `budget`"
     else:
         text = f"unknown prices, and the budget is ${limit:,}/h: {some_of(unknown, _MAX_HOLDERS)}; {now}"

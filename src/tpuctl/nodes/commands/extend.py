@@ -11,7 +11,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.value_completion import complete_node
-from tpuctl.durations import format_duration, format_timestamp, parse_long_duration
+from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_long_duration
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
 from tpuctl.nodes.commands.time_options import (
@@ -152,16 +152,29 @@ def _parse(
         now = app.clock.now()  # before the first answer of the API
         end = next_moment(until, now)
         check_time_left(f"--until {format_timestamp(end)}", end - now)
+        if words and _is_duration(words[-1]):
+            text = f"`{words[-1]}` and `--until` exclude each other"
+            raise InvalidInputError(text, hint="give the time to add, or the new end")
         return words, _Extension(until=until)
     if not words:
         raise InvalidInputError("no time given", hint=_EXAMPLE)
     *names, last = words
+    if last in {"forever", "never", "none"}:
+        nodes = " ".join(names) or "NODE"
+        raise InvalidInputError(f"`{last}` is no time", hint=f"remove the limit: `tpuctl extend {nodes} --no-expiry`")
     try:
         by = parse_long_duration(last)
     except ValueError as error:
         raise InvalidInputError(f"no time given: {error}", hint=_EXAMPLE) from None
     check_time_left(f"extend … {last}", by)
     return tuple(names), _Extension(by=by)
+
+
+def _is_duration(word: str) -> bool:
+    try:
+        return bool(parse_duration(word))
+    except ValueError:
+        return False
 
 
 def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> list[Node]:

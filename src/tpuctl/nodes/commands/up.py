@@ -221,6 +221,7 @@ def command(
     if options.dry_run:
         _show_plans(app, located, policy, preflight)
         return 0
+    _summarize_specs(app, located)
     tasks = [_task(app, *entry, policy=policy, options=options) for entry in located]
     undo = "tpuctl down " + " ".join(f"{task.name.zone}/{task.name.node_id}" for task in tasks)
     with (
@@ -231,6 +232,13 @@ def command(
             app.context(broadcast(progress, hooks), preflight=preflight), tasks, once=options.no_wait
         )
     return _finish(app, outcomes, hooks)
+
+
+def _summarize_specs(app: App, located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> None:
+    """Let the summary of a step of GitHub Actions name type and capacity of nodes also if they do not come up."""
+    for name, _, spec in located:
+        if app.summary and spec:
+            app.summary.expect(name, spec.accelerator_type, str(spec.tier or "on-demand"))
 
 
 def _finish(app: App, results: Sequence[NodeResult | TpuctlError], hooks: Hooks) -> int:
@@ -469,7 +477,7 @@ def _show_plans(
     policy: Policy,
     preflight: PreflightCheck,
 ) -> None:
-    """Show the plan for each node, and run the checks that come before a creation."""
+    """Run the checks that come before a creation, and show the plan for each node."""
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
@@ -488,11 +496,11 @@ def _show_plans(
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
-        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
         wanted = spec or (NodeSpec.from_node(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)
+        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
 
 
 def _billing(tasks: Sequence[ReconcileRequest], progress: Progress) -> str:
