@@ -199,6 +199,12 @@ def check_accelerator_type(text: str) -> str:
     return text
 
 
+def suggest_listed_type(text: str) -> str | None:
+    """Return the nearest type in the table to a name that is not in it; None for a listed one, or if none is near."""
+    found = find_accelerator_type(text)
+    return None if found and found.is_listed else _suggest_type(text)
+
+
 def canonical_type(text: str) -> str | None:
     """Return the API's name for a type in another spelling, of the same size; None unless exactly one type is meant.
 

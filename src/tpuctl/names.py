@@ -157,8 +157,11 @@ def check_zone(text: str) -> str:
     if not re.fullmatch(_ZONE, text):
         raise InvalidInputError(f"`{text}` is not a zone", hint="zones look like `us-central2-b`; see `tpuctl types`")
     if re.fullmatch(r"[a-z]+-[a-z]+\d+", text):
+        from tpuctl.accelerators import documented_zones  # noqa: PLC0415  # yaml, only for this error
+
+        zone = min((zone for zone in documented_zones(None) if region_of_zone(zone) == text), default="us-central2-b")
         raise InvalidInputError(
-            f"`{text}` is a region, not a zone", hint=f"a zone ends with a letter, like `{text}-a`; see `tpuctl types`"
+            f"`{text}` is a region, not a zone", hint=f"a zone ends with a letter, like `{zone}`; see `tpuctl types`"
         )
     return text
 

@@ -62,9 +62,9 @@ def read_mount_table(proc: Path = _PROC) -> str | None:
         return None
 
 
-def find_processes_with_variable(variable: str, value: str, *, proc: Path = _PROC) -> Iterator[int]:
-    """Yield the processes of this user that were started with this value of an environment variable."""
-    wanted = f"{variable}={value}".encode(errors="surrogateescape")
+def find_processes_with_variable(variable: str, *values: str, proc: Path = _PROC) -> Iterator[int]:
+    """Yield the processes of this user that were started with one of these values of an environment variable."""
+    wanted = {f"{variable}={value}".encode(errors="surrogateescape") for value in values}
     if not (proc / "self").exists():
         import subprocess  # noqa: PLC0415  # 3 ms for each ssh connection to a sandbox worker
 
@@ -72,11 +72,12 @@ def find_processes_with_variable(variable: str, value: str, *, proc: Path = _PRO
             listed = subprocess.run(
                 _PS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=_PS_SECONDS, check=True
             )
-            yield from parse_process_list(wanted, listed.stdout)
+            for one in wanted:
+                yield from parse_process_list(one, listed.stdout)
         return
     for folder in proc.glob("[0-9]*"):
         with suppress(OSError):  # the process has ended, or belongs to another user
-            if wanted in (folder / "environ").read_bytes().split(b"\0"):
+            if not wanted.isdisjoint((folder / "environ").read_bytes().split(b"\0")):
                 yield int(folder.name)
 
 

@@ -110,6 +110,7 @@ def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox
     requests = len(sandbox.changes())
 
     assert complete(tpuctl, "status", "") == ["trainer-0", "trainer-1"]
+    assert complete(tpuctl, "down", "us-central2-b/trainer-1") == ["us-central2-b/trainer-1"]
     assert complete(tpuctl, "down", "trainer-0", "trainer-1") == ["trainer-1"]
     assert len(sandbox.changes()) == requests
 
@@ -143,3 +144,30 @@ def test_completion_for_an_unknown_shell_is_refused(offline: Console) -> None:
         ),
         2,
     )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        pytest.param(("down", "t"), ["trainer-1"], id="needs-a-node"),
+        pytest.param(("history", "t"), ["trainer-0", "trainer-1"], id="history"),
+        pytest.param(("up", "t"), ["trainer-0", "trainer-1"], id="creates-it-again"),
+    ],
+)
+def test_completion_leaves_out_deleted_nodes(tpuctl: Console, words: tuple[str, ...], expected: list[str]) -> None:
+    for name in ("trainer-0", "trainer-1"):
+        tpuctl("create", name, "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")
+    assert tpuctl("down", "trainer-0", "--yes")[2] == 0
+
+    assert complete(tpuctl, *words) == expected
+
+
+def test_completion_knows_the_values_of_the_table(offline: Console) -> None:
+    assert complete(offline, "up", "demo", "--type", "v5e-1") == ["v5e-1", "v5e-16", "v5e-128"]
+    assert complete(offline, "up", "demo", "--version", "v2-") == [
+        "v2-alpha-tpuv5",
+        "v2-alpha-tpuv5-lite",
+        "v2-alpha-tpuv6e",
+    ]
+    assert complete(offline, "explain", "capac") == ["capacity"]
+    assert complete(offline, "sandbox", "fault", "pr") == ["preempt"]

@@ -258,6 +258,7 @@ SPEC = {"accelerator_type": "v6e-8", "tier": "spot"}
     ("lines", "expected"),
     [
         pytest.param("", "$0.00", id="no-state"),
+        pytest.param("0 extend 1", "?", id="extended-without-a-state"),
         pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 gone, 4 create, 4 READY 2", "about $77.76", id="recreated"),
         pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 gone, 4 READY 2", "at least $77.76", id="recreated-unseen"),
         pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 delete", "about $19.44", id="ends-with-the-deletion"),
@@ -271,6 +272,8 @@ def test_cost_of_a_history(lines: str, expected: str) -> None:
         stamp = {"at": at(float(hours)).isoformat(), "by": "a"}
         if word in {"create", "delete"}:
             entries.append({**stamp, "event": word, "spec": SPEC})
+        elif word == "extend":
+            entries.append({**stamp, "event": word, "id": "".join(node_id)})
         else:
             entries.append(
                 {**stamp, "event": "state", "state": None if word == "gone" else word, "id": "".join(node_id)}

@@ -339,3 +339,71 @@ def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: floa
     )  # fmt: skip
 
     assert found == attempts
+
+
+GUARDED: tuple[Told, ...] = (
+    (0, "create", {"spec": SPEC, "reason": "there is none"}),
+    seen(100, "READY", "HEALTHY"),
+    (100, "usable", {"id": "1", "level": "ssh", "took": 100.0}),
+    (101, "guard", {"id": "1", "ok": True, "until": "2026-01-01T01:00:00Z"}),
+)
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("more", "last"),
+    [
+        pytest.param((), "the guard on worker 0 deletes it, unless it was extended elsewhere", id="guard"),
+        pytest.param(
+            ((200, "guard", {"id": "1", "ok": False}), (300, "extend", {"id": "1", "until": "2026-01-01T01:00:00Z"})),
+            "any clean-up may delete it; the journal knows of no guard on it",
+            id="guard-not-started",
+        ),
+        pytest.param(
+            (seen(200, "READY", "HEALTHY", "2"), (300, "extend", {"id": "2", "until": "2026-01-01T01:00:00Z"})),
+            "any clean-up may delete it; the journal knows of no guard on it",
+            id="recreated-elsewhere",
+        ),
+    ],
+)
+def test_history_names_the_guard_only_if_one_runs(tpuctl: Console, more: tuple[Told, ...], last: str) -> None:
+    write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"), GUARDED + more)
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    assert tpuctl("history", "trainer", "-n", "1")[0] == f"2026-01-01T01:00:00Z\texpired\t\tits time ended: {last}\n"
+
+
+@one_face
+def test_history_of_a_node_that_a_guard_deleted_ends_with_its_time(tpuctl: Console) -> None:
+    write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"), GUARDED)
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    out = tpuctl("history", "trainer", terminal=True, width=110)[0]
+
+    assert "as last seen" not in out
+    assert "usable          58m20s of 1h (97%)" in out
+    assert "2026-01-01T00:01:40Z\tREADY HEALTHY\t3500s\t\n" in tpuctl("history", "trainer")[0]
+
+
+@one_face
+def test_history_after_only_extend_claims_neither_guard_nor_state_nor_cost(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("mine", zone=ZONE)
+    assert tpuctl("extend", "mine", "1h", "--yes")[2] == 0
+    tpuctl.clock.sleep(timedelta(hours=2))
+
+    out = tpuctl("history", "mine", terminal=True, width=160, NO_COLOR="1")[0]
+
+    assert "its time ended: any clean-up may delete it; the journal knows of no guard on it" in out
+    assert "usable   unknown: the journal has no state of it" in out
+    assert "cost     ? (" in out
+
+
+@one_face
+def test_history_of_a_name_in_two_zones_is_that_of_the_node_that_exists(lived: Console) -> None:
+    folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
+    gone: tuple[Told, ...] = (LIFE[0], seen(5, "READY"), (9, "delete", {"id": "1"}))
+    write(Journal(folder), gone, NodeName("sandbox", "us-east5-a", "trainer"))
+
+    assert lived("history", "trainer") == lived("history", f"{ZONE}/trainer")

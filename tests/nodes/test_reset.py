@@ -95,7 +95,26 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
             {"state": "PREEMPTED"},
             (
                 "`demo` is PREEMPTED, but only a READY node can be reset in place",
-                "`tpuctl reset demo --mode recreate` deletes and recreates it; `tpuctl up demo` waits until it is usable",
+                (
+                    "`tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost); "
+                    "`tpuctl up demo` waits until it is usable"
+                ),
+            ),
+        ),
+        (
+            "auto",
+            {"state": "STOPPED", "schedulingConfig": {"spot": True}},
+            (
+                "`demo` is STOPPED, but only a READY node can be reset in place",
+                "`tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost)",
+            ),
+        ),
+        (
+            "reboot",
+            {"state": "STOPPED"},
+            (
+                "`demo` is STOPPED, but only a READY node can be reset in place",
+                "`tpuctl start demo` starts it and keeps its boot disk",
             ),
         ),
         (

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
 
 
 def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
@@ -99,3 +100,27 @@ def test_versions_need_a_zone(tpuctl: Console) -> None:
     assert (out, code) == ("", 2)
     assert err.startswith("error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, ")
     assert "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, " in err
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [
+        pytest.param(("up", "demo", "--type", "v5litepod-15", "--spot"), "v5litepod-16", id="no-zone"),
+        pytest.param(("up", "demo", "--type", "v6e-12", "--zone", "any"), "v6e-16", id="any-zone"),
+        pytest.param(("types", "v5litepod-15"), "v5litepod-16", id="types"),
+        pytest.param(("up", "demo", "--type", "v5litepod-15", "--zone", "us-west4-a"), "v5litepod-16", id="a-zone"),
+    ],
+)
+def test_size_that_does_not_exist_has_a_suggestion_and_no_zone(
+    tpuctl: Console, argv: tuple[str, ...], near: str
+) -> None:
+    _, err, _ = tpuctl(*argv)
+
+    assert f"did you mean `{near}`?" in err
+    assert "offered in us-" not in err
+
+
+@one_face
+def test_missing_type_names_the_flag_as_given(tpuctl: Console) -> None:
+    assert "error: no accelerator type given for `--spot`\n" in tpuctl("up", "demo", "--spot")[1]

@@ -141,7 +141,7 @@ def test_up_of_a_stopped_spot_node_sends_no_request(tpuctl: Console, sandbox: Sa
         said(
             "demo: STOPPED",
             "error: `demo` is STOPPED, and it is a spot node, and those cannot be started again once stopped",
-            "  hint: recreate it with `tpuctl reset demo --mode recreate`",
+            "  hint: recreate it with `tpuctl reset demo --mode recreate` (its boot disk is lost)",
         ),
         8,
     )

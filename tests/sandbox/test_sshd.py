@@ -8,6 +8,8 @@ import os
 import shutil
 import stat
 import subprocess
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -16,10 +18,15 @@ from pathlib import Path
 
 import pytest
 
+from tpuctl.platforms import find_processes_with_variable
+from tpuctl.sandbox.administration import reset_sandbox
 from tpuctl.sandbox.api_calls import Json, Request, Response
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
+from tpuctl.sandbox.lifecycle import PhaseDurations, restart_timeline
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.daemon import authorized_keys, host_key
+from tpuctl.sandbox.sshd.guest import GUEST_MARK
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.connection import (
     Connection,
@@ -186,6 +193,103 @@ def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
     assert while_booting == ProbeResult(ProbeOutcome.UNREACHABLE, refused)
     assert other_worker == ("", 0)
     assert alive == ("ended\n", 0)
+
+
+def preempt(pod: Slice) -> None:
+    with pod.state.write() as session:
+        add_fault(session, Fault(FaultKind.PREEMPT, node="pod"))
+
+
+def leave_running(pod: Slice, *workers: int) -> Callable[[], list[int]]:
+    """Start a program on workers and return what finds their processes."""
+    for index in workers:
+        assert pod.run(index, "nohup sleep 1000 >/dev/null 2>&1 </dev/null & echo") == ("\n", 0)
+    marks = [str(path) for index in workers for path in pod.state.path.parent.glob(f"workers/*/*/*/{index}.sshd")]
+
+    def find() -> list[int]:
+        return [*find_processes_with_variable(GUEST_MARK, *marks)]
+
+    assert (len(marks), len(find())) == (len(workers), len(workers))
+    return find
+
+
+def wait_until_none(find: Callable[[], list[int]]) -> bool:
+    """Wait for the kernel to end processes that were killed."""
+    end = time.monotonic() + 30
+    while find() and time.monotonic() < end:
+        time.sleep(0.01)
+    return not find()
+
+
+@pytest.fixture
+def single(pod: Slice) -> Slice:
+    """The same with a node of one worker, which alone can be stopped."""
+    spec = {key: pod.call("GET", f"{NODES}/pod")[key] for key in ("runtimeVersion", "networkConfig", "metadata")}
+    pod.call("DELETE", f"{NODES}/pod")
+    pod.state.advance(timedelta(minutes=5))
+    pod.call("POST", NODES, {**spec, "acceleratorType": "v4-8"}, nodeId="pod")
+    pod.state.advance(timedelta(minutes=20))
+    return pod
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param(lambda pod: pod.call("DELETE", f"{NODES}/pod"), id="delete"),
+        pytest.param(preempt, id="preempt"),
+    ],
+)
+def test_processes_of_all_workers_end_with_the_node(pod: Slice, end: Callable[[Slice], object]) -> None:
+    running = leave_running(pod, 0, 3)
+    pod.call("GET", f"{NODES}/pod")
+    assert len(running()) == 2
+
+    end(pod)
+    pod.state.advance(timedelta(minutes=5))
+    pod.call("GET", NODES)
+
+    assert wait_until_none(running)
+
+
+@pytest.mark.sshd
+def test_processes_end_with_a_stop_and_new_ones_stay_after_the_start(single: Slice) -> None:
+    running = leave_running(single, 0)
+    single.call("POST", f"{NODES}/pod:stop", {})
+    single.state.advance(timedelta(minutes=5))
+    single.call("GET", f"{NODES}/pod")
+    assert wait_until_none(running)
+    single.call("POST", f"{NODES}/pod:start", {})
+    single.state.advance(timedelta(minutes=5))
+
+    again = leave_running(single, 0)
+    single.run(0, "true")
+    single.call("GET", f"{NODES}/pod")
+
+    assert len(again()) == 1
+
+
+@pytest.mark.sshd
+def test_connection_after_a_restart_finds_no_process_of_before(single: Slice) -> None:
+    running = leave_running(single, 0)
+    with single.state.write() as session:
+        node = session.node("sandbox", "us-central2-b", "pod")
+        assert node is not None
+        session.put_node(replace(node, timeline=restart_timeline(node.timeline, session.now, PhaseDurations("pod"))))
+    single.state.advance(timedelta(minutes=5))
+
+    single.run(0, "true")
+
+    assert wait_until_none(running)
+
+
+@pytest.mark.sshd
+def test_reset_of_the_sandbox_ends_the_processes_of_its_workers(pod: Slice) -> None:
+    running = leave_running(pod, 0, 3)
+    pod.state.close()
+
+    assert reset_sandbox(pod.state.path)
+    assert wait_until_none(running)
 
 
 @pytest.mark.sshd

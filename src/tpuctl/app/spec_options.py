@@ -23,7 +23,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
-from tpuctl.app.value_completion import complete_tier, complete_type
+from tpuctl.app.value_completion import complete_tier, complete_type, complete_version
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -79,6 +79,7 @@ class SpecOptions(GivenOptions):
         "--runtime-version",
         metavar="VERSION",
         help="Runtime version: the software image of the workers. [default: by type]",
+        shell_complete=complete_version,
     )
     spot: bool = option(
         "--spot",
@@ -276,7 +277,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
         if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
-            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(given))
+            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(options.given))
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None

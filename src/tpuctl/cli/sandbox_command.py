@@ -13,6 +13,7 @@ from tpuctl.app.app import preflight_cache_file
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
 from tpuctl.app.signals import TerminatedError
+from tpuctl.app.value_completion import complete_fault
 from tpuctl.clock import SystemClock
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp
@@ -294,7 +295,7 @@ _ONLY_FOR = {
 
 
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
-@click.argument("kind", required=False)
+@click.argument("kind", required=False, shell_complete=complete_fault)
 @grouped_option(
     "--node",
     group=OptionGroup.SELECTION,

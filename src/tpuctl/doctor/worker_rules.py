@@ -128,8 +128,8 @@ def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> It
     else:
         yield error(
             f"it has {count or 'none'} of the {promised} chips of a `{kind}` worker",
-            on_node("reboot its workers", "reset"),
-            on_node("if that does not help, recreate the node", "reset", "--mode", "recreate"),
+            on_node("reset it, which keeps its boot disk", "reset", "--for", "devices"),
+            on_node("if that does not help, recreate the node: its boot disk is lost", "reset", "--mode", "recreate"),
             why="programs fail to initialize the TPU there, or wait for the other chips",
             facts=facts,
         )

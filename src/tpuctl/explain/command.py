@@ -72,8 +72,14 @@ if TYPE_CHECKING:
 _ALL_TOPICS = ""
 
 
+def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    return sorted(topic.id for topic in known_topics() if topic.id.startswith(incomplete))
+
+
 @cli_command("explain", asks_trust=False)
-@click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED)
+@click.argument(
+    "words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete_topic
+)
 @grouped_option(
     "--node",
     group=OptionGroup.SELECTION,

@@ -630,6 +630,8 @@ class NodeReconciler:
         self._examined_at: timedelta | None = None
         self.has_warned_of_idleness = False
         self._usable_since: timedelta | None = None
+        # When a node that was usable during this run was last seen not to be; monotonic.
+        self._lost_at: timedelta | None = None
         self._key_sent_to: str | None = None
         # The failure after which the node was last requested again: its verb and count.
         self._failure_tried_after: object = None
@@ -769,7 +771,8 @@ class NodeReconciler:
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide(since_action)
         if not isinstance(decision, Done) and not self.seen.outage:
-            self._usable_since = None
+            if self.is_usable:
+                self._usable_since, self._lost_at = None, self._context.clock.monotonic()
             self.forget_idleness()
         return decision
 
@@ -909,8 +912,8 @@ class NodeReconciler:
         self.tracker.record_recovery()
         if self._usable_since is None:
             self._usable_since = now
-            took = self.tracker.elapsed.total_seconds()
-            self.tracker.history.finish(node.id, level=str(level), took=took)
+            took = self.tracker.elapsed if self._lost_at is None else now - self._lost_at
+            self.tracker.history.finish(node.id, level=str(level), took=took.total_seconds())
         if now - self._usable_since >= self.policy.refill:
             self.tracker.note(attempts=RepairAttempts())
 

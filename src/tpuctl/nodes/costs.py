@@ -303,7 +303,8 @@ def _billing_note(node: Node, tier: Tier, price: Price, grant: Grant | None) -> 
 def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: datetime) -> Dollars:
     """Return what all nodes have cost whose states a journal has seen. The last state lasts until now, as far as known.
 
-    Type and tier are those of the last `create` before.
+    Type and tier are those of the last `create` before. A node that was there without a state that was seen costs an
+    unknown amount.
     """
     dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
     lives: list[tuple[Price, datetime | None, list[SeenState]]] = []
@@ -321,6 +322,8 @@ def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: 
             lives[-1][2].append(SeenState(at, state, writer))
         elif event in {"state", "delete"} and lives:
             lives[-1][2].append(SeenState(at, NodeState.DELETING, writer))
+    if not lives and any(entry.get("id") for _, entry in dated):
+        return UNKNOWN_AMOUNT
     costs = []
     for of_life, begin, sightings in lives:
         billed = billed_time(sightings, begin, now)

@@ -230,7 +230,7 @@ def _decide_stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision
         hint = f"start it with `tpuctl start {name}`"
         return Fail(ConflictError(f"`{name}` is STOPPED and does not start by itself", hint=hint))
     if why_not:
-        hint = f"recreate it with `tpuctl reset {name} --mode recreate`"
+        hint = f"recreate it with `tpuctl reset {name} --mode recreate` (its boot disk is lost)"
         return Fail(ConflictError(f"`{name}` is STOPPED, and {why_not}", hint=hint))
     return Start("it is STOPPED")
 

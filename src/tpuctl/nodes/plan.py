@@ -92,9 +92,11 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
         return ResetMode.REBOOT if wanted is ResetMode.REBOOT or why_not else ResetMode.RESTART
     if node.state is NodeState.STOPPED and not why_not and wanted is not ResetMode.REBOOT:
         return ResetMode.RESTART
-    hint = (
-        f"`tpuctl reset {name} --mode recreate` deletes and recreates it; `tpuctl up {name}` waits until it is usable"
-    )
+    hint = f"`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)"
+    if node.state is not NodeState.STOPPED:
+        hint += f"; `tpuctl up {name}` waits until it is usable"
+    elif not node.why_not_startable():
+        hint = f"`tpuctl start {name}` starts it and keeps its boot disk"
     raise ConflictError(f"`{name}` is {node.state}, but only a READY node can be reset in place", hint=hint)
 
 

@@ -26,6 +26,7 @@ from tpuctl.sandbox.org_policy import put_org_policy
 from tpuctl.sandbox.representation import nanosecond_timestamp, render_node, render_queued_resource
 from tpuctl.sandbox.resource_manager import put_billing, put_iam_policy, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
+from tpuctl.sandbox.sshd.power import end_all_processes, end_processes_of_powered_off
 from tpuctl.sandbox.state import NotASandboxError, SandboxState, marker_path, state_files
 from tpuctl.sandbox.state_session import QueuedRecord, StateSession
 from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout, remove_levels
@@ -97,7 +98,7 @@ def _count_states(found: list[tuple[str, LifecyclePhase | None]]) -> dict[str, d
 
 
 def reset_sandbox(path: Path) -> bool:
-    """Remove a sandbox and the home folders of its workers. Return whether it existed.
+    """Remove a sandbox, end the processes of its workers and remove their home folders. Return whether it existed.
 
     A damaged sandbox is removed too. Raises `NotASandboxError` for a file that the sandbox did not create.
     """
@@ -106,16 +107,19 @@ def reset_sandbox(path: Path) -> bool:
         if path.exists():
             raise NotASandboxError(path)
         return False
+    end_all_processes(path)
     for file in state_files(path):  # the marker last: an interrupted reset can be repeated
         file.unlink(missing_ok=True)
-    for folder in ("workers", "programs", "gcloud"):
+    for folder in ("workers", "boots", "programs", "gcloud"):
         shutil.rmtree(path.parent / folder, ignore_errors=True)
     return True
 
 
 def advance_clock(sandbox: SandboxState, duration: timedelta) -> datetime:
     """Advance the clock of a sandbox and return the new time. Raises `InvalidInputError` for a negative duration."""
-    return sandbox.advance(duration)
+    now = sandbox.advance(duration)
+    end_processes_of_powered_off(sandbox)
+    return now
 
 
 def list_requests(sandbox: SandboxState) -> tuple[LoggedRequest, ...]:

@@ -74,7 +74,17 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
 def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
     node = worker.node
-    return state_path.parent / "workers" / node.project / node.zone / f"{node.node_id}-{node.number}"
+    return incarnation_directory(state_path, node.project, node.zone, node.node_id, node.number)
+
+
+def incarnation_directory(state_path: Path, project: str, zone: str, node_id: str, number: str) -> Path:
+    """Return the folder of one incarnation of a node by its names and number."""
+    return state_path.parent / "workers" / project / zone / f"{node_id}-{number}"
+
+
+def boots_folder(state_path: Path) -> Path:
+    """Return the folder with a file for each worker that had a connection since it was booted."""
+    return state_path.absolute().parent / "boots"
 
 
 def worker_host_name(number: str, index: int) -> str:

@@ -122,6 +122,17 @@ def state_since(timeline: Timeline, now: datetime) -> datetime | None:
     return began
 
 
+# States in which the virtual machines of a node run: they are powered off at the end of STOPPING and DELETING. Unverified for
+# REPAIRING and UNKNOWN, and that the hidden states change nothing.
+_POWERED = frozenset({"READY", "REPAIRING", "UNKNOWN", "STOPPING", "DELETING", "HIDING", "HIDDEN", "UNHIDING"})
+
+
+def has_run_since(timeline: Timeline, since: datetime, now: datetime) -> bool:
+    """Return whether the virtual machines that ran at a time have run without a break until now."""
+    current = phase_at(timeline, now)
+    return current is not None and all(phase.state in _POWERED for phase in timeline if since < phase.at <= now)
+
+
 def timeline_until(timeline: Timeline, now: datetime) -> Timeline:
     """Return the phases up to a time, without planned ones; at most the last 24."""
     return tuple(phase for phase in timeline if phase.at <= now)[-24:]

@@ -40,6 +40,7 @@ from tpuctl.sandbox.api_calls import (
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
 from tpuctl.sandbox.faults import Fault, FaultKind, FaultTarget, fault_duration, meets_call_fault, take_call_fault
+from tpuctl.sandbox.guests import boots_folder
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
@@ -83,6 +84,10 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
     except ApiError as error:
         challenge = _CHALLENGE if error.code == 401 else None
         answer = error.response(challenge, with_reasons=_has_reasons(request))
+    if boots_folder(sandbox.path).exists():
+        from tpuctl.sandbox.sshd.power import end_processes_of_powered_off  # noqa: PLC0415  # most sandboxes have no guests
+
+        end_processes_of_powered_off(sandbox)
     now = sandbox.clock.now()
     log_call(sandbox.path, request, 0 if isinstance(answer, DroppedConnection) else answer.status, now)
     return answer if isinstance(answer, DroppedConnection) else dated(sandbox, answer, now)

@@ -6,9 +6,11 @@ and after a cut connection. `fold_event` and `judge` are pure.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from statistics import median
+from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.ssh_options import shared_connection_options
@@ -54,6 +56,8 @@ from tpuctl.workers.execution import (
 )
 from tpuctl.workers.runner import RunRequest, StopReason, run_on_workers
 from tpuctl.workers.tpu_release import find_holders
+from tpuctl.workers.worker_jobs import JobScope
+from tpuctl.workers.worker_stacks import StackListing, list_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -81,6 +85,9 @@ _LONGEST_LINE = 4096
 _LINE = """exec {python} -c 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))' tpuctl-test"""
 # The chips of one worker, as libtpu writes them [observed: marin's published log; JAX's test data].
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
+_REFRESH_SECONDS = 0.5
+# How long before the time limit the stacks of a test that has not ended are read: of a short limit the last third.
+_STACKS_BEFORE = timedelta(seconds=30)
 # After its connection breaks the test is of no use.
 _PATIENCE = timedelta(seconds=30)
 
@@ -186,6 +193,14 @@ class ReportCollector:
         self._events = dict.fromkeys(self.reports, 0)
         self._pending = dict.fromkeys(self.reports, b"")
         self._status = StatusLine(terminal, SystemClock())
+        self._closed = Event()
+        # Workers that hang write nothing, and the last line that was drawn may be of an earlier step.
+        Thread(target=self._keep_current, daemon=True).start()
+
+    def _keep_current(self) -> None:
+        while not self._closed.wait(_REFRESH_SECONDS):
+            if any(self._events.values()):
+                self._status.show(self._progress)
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Take a piece of output: lines with the mark are events, all else is kept for a diagnosis."""
@@ -235,6 +250,7 @@ class ReportCollector:
 
     def close(self) -> None:
         """Remove the progress line."""
+        self._closed.set()
         self._status.clear()
 
 
@@ -276,11 +292,19 @@ class NodeTest:
     errors: Mapping[str, UnexpectedAnswerError]
     last_lines: Mapping[str, str]
     timeout: timedelta
+    # Where the workers were shortly before the time limit, for a test that reached it.
+    stacks: StackListing | None = None
 
     @property
     def chips(self) -> int | None:
         """The number of chips of a worker, None for an unknown type."""
         return self.node.accelerator.chips_per_worker if self.node.accelerator else None
+
+    @property
+    def lacks_chips(self) -> bool:
+        """Whether a worker has fewer device files than its type has chips."""
+        counts = [report.device_files for report in self.reports.values() if report.device_files is not None]
+        return self.chips is not None and bool(counts) and min(counts) < self.chips
 
     @property
     def workers(self) -> list[tuple[WorkerResult, ChipTestReport, list[str]]]:
@@ -314,6 +338,7 @@ def run_node_test(
         linger=_PATIENCE,
     )
     collector = ReportCollector(app.terminal, targets)
+    stacks = LateStacks(JobScope(targets, shared_connection_options(app), node.name.node_id), timeout)
     try:
         result = run_on_workers(
             targets,
@@ -325,9 +350,35 @@ def run_node_test(
         )
     finally:
         collector.close()
+        stacks.cancel()
     last_lines = {target.label: _last_line(collector.tail, target) for target in targets}
     result = with_diagnosis(result, collector.tail)
-    return NodeTest(node, result, collector.reports, collector.errors, last_lines, timeout)
+    listing = stacks.listing if result.stopped is StopReason.TIMED_OUT else None
+    return NodeTest(node, result, collector.reports, collector.errors, last_lines, timeout, listing)
+
+
+class LateStacks:
+    """Reads the stacks of the workers shortly before a time limit, which ends the programs, unless it is cancelled before."""
+
+    def __init__(self, scope: JobScope, limit: timedelta) -> None:
+        self._scope = scope
+        self._listing: StackListing | None = None
+        self._timer = Timer((limit - min(_STACKS_BEFORE, limit / 3)).total_seconds(), self._read)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _read(self) -> None:
+        with suppress(TpuctlError):  # they only explain
+            self._listing = list_stacks(self._scope, signal=None)
+
+    def cancel(self) -> None:
+        """Read no stacks any more."""
+        self._timer.cancel()
+
+    @property
+    def listing(self) -> StackListing | None:
+        """What the workers reported, None if that was not in time."""
+        return self._listing
 
 
 def _last_line(tail: OutputTail, target: Target) -> str:
@@ -361,9 +412,14 @@ def node_test_errors(test: NodeTest) -> list[TpuctlError]:
     node = test.node.name.node_id
     broken = [f"worker {one.target.label} ({', '.join(problems)})" for one, _, problems in test.workers if problems]
     if broken:
-        hint = f"recreate the node: `tpuctl reset {node} --mode recreate`"
+        hint = (
+            f"reset it, which keeps its boot disk: `tpuctl reset {node} --for devices`\n"
+            f"if that does not help: `tpuctl reset {node} --mode recreate` (its boot disk is lost)"
+        )
         found.append(BrokenNodeError(f"`{node}` falls short: {'; '.join(broken)}", hint=hint))
-    if incomplete := _why_incomplete(test):
+    incomplete = _why_incomplete(test)
+    # A framework fails where a chip is missing.
+    if incomplete and not (test.lacks_chips and isinstance(incomplete, RemoteCommandError)):
         found.append(incomplete)
     return found
 
@@ -384,7 +440,7 @@ def _why_incomplete(test: NodeTest) -> TpuctlError | None:
         steps = {one.target.worker: report.phase for one, report, _ in test.workers if not report.is_done}
         return TimedOutError(
             f"the test did not end within {format_duration(test.timeout)}: {describe_steps(steps)}",
-            hint=f"show what they wait for, while a test runs: `tpuctl stacks {node}`",
+            hint=describe_places(test.stacks) or f"show what they wait for, while a test runs: `tpuctl stacks {node}`",
         )
     error = run_error(test.result)
     if error is None:
@@ -397,6 +453,24 @@ def _why_incomplete(test: NodeTest) -> TpuctlError | None:
         return error
     hint = f"worker {first.target.label} printed: {test.last_lines[first.target.label]}"
     return RemoteCommandError(error.message.replace("the command failed", "the test failed", 1), hint=hint)
+
+
+def describe_places(listing: StackListing | None) -> str:
+    """Return where the workers were, the fewest at one place first; empty if all were at one, or if it is not known."""
+    groups = [group for group in listing.groups if group[0].processes] if listing else []
+    if len(groups) < 2:
+        return ""
+    texts = []
+    for group in groups[:_MOST_PLACES]:
+        workers = ",".join(number_ranges([one.target.worker for one in group]))
+        frames = [frame for process in group[0].processes for thread in process.threads for frame in thread.frames]
+        place = next((f"{one.function} ({one.file}:{one.line})" if one.file else one.function for one in frames), "")
+        texts.append(f"worker {workers} in {place or group[0].processes[0].command}")
+    more = f"; {len(groups) - _MOST_PLACES} more places" if len(groups) > _MOST_PLACES else ""
+    return f"shortly before, {'; '.join(reversed(texts))}{more}"
+
+
+_MOST_PLACES = 4
 
 
 def describe_steps(steps: Mapping[int, str]) -> str:

@@ -62,8 +62,9 @@ def test_test_of_a_worker_without_a_chip_ends_the_others(pair: Pair) -> None:
     first, second = (line.split("\t")[-1] for line in out.splitlines())
     assert (first.startswith("stopped in "), second) == (True, "3 of 4 chips")
     lines = err.splitlines()
-    assert "error: `pair` falls short: worker 1 (3 of 4 chips)" in lines
-    assert "error: the test failed on 1 of 2 workers: 1 (exit 1); terminated on 0" in lines
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert errors == ["error: `pair` falls short: worker 1 (3 of 4 chips)"]
+    assert "  hint: reset it, which keeps its boot disk: `tpuctl reset pair --for devices`" in lines
     assert code == 10
 
 
@@ -76,12 +77,14 @@ def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
     assert (worker["worker"], worker["allReduce"]["devices"], code) == (1, 4, 0)
 
 
-def test_test_that_hangs_is_ended_on_all_workers(pair: Pair) -> None:
+def test_test_that_hangs_is_ended_on_all_workers_and_says_where_they_were(pair: Pair) -> None:
     pair.install("jax", faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"})
 
-    _, err, code = pair.tpuctl("test", "pair", "--timeout", "2s")
+    _, err, code = pair.tpuctl("test", "pair", "--timeout", "12s")
 
-    assert (code, "\nerror: the test did not end within 2s: worker " in err) == (5, True)
+    assert (code, "\nerror: the test did not end within 12s: worker " in err) == (5, True)
+    hint = next((line for line in err.splitlines() if "shortly before, " in line), "")
+    assert ("worker 0 in " in hint, "worker 1 in " in hint) == (True, True), err
     assert pair.slice.left() == []
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.accelerators import check_accelerator_type, find_accelerator_type
+from tpuctl.accelerators import check_accelerator_type, find_accelerator_type, suggest_listed_type
 from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
@@ -53,8 +53,10 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     ]
     if accelerator_type is not None and not entries and not catalogue.unreachable:
         where = ", ".join(app.zones) or f"any zone of project {app.project}"
+        near = suggest_listed_type(accelerator_type)
+        meant = f"did you mean `{near}`? " if near else ""
         raise NotFoundError(
-            f"`{accelerator_type}` is not offered in {where}", hint="`tpuctl types` lists what is offered"
+            f"`{accelerator_type}` is not offered in {where}", hint=f"{meant}`tpuctl types` lists what is offered"
         )
     prices = [
         tuple(app.prices.hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT))

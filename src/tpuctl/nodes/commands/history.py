@@ -16,7 +16,7 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
 from tpuctl.nodes.costs import cost_of_history
-from tpuctl.nodes.journal_entries import is_repair, usable_spans
+from tpuctl.nodes.journal_entries import is_repair, may_have_node, usable_spans
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
@@ -63,9 +63,12 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name, rotated=rotated)
+    passed = _passed_limit(entries, now)
+    # What a guard deleted was there until then.
+    seen_until = passed.at if passed and passed.has_guard else None
     lasting = [
         line
-        for line in [*_timeline_lines(entries), *_passed_limit(entries, now)]
+        for line in [*_timeline_lines(entries, seen_until), *([passed.line()] if passed else [])]
         if begin is None or (line.until or line.at) >= begin or _is_open(line)
     ]
     found = lasting[-last:] if last else lasting
@@ -85,10 +88,13 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
                 (*_COLUMNS[:-1], _BAR_COLUMN, _COLUMNS[-1]), _timeline_rows(found, now, width=terminal.streams.width)
             )
             terminal.write("")
-            totals = _timeline_totals(entries, now, since=begin)
+            totals = _timeline_totals(entries, seen_until or now, since=begin)
             if begin is None:
                 prices = app.prices
-                totals.append(("cost", f"{cost_of_history(entries, name.zone, prices, now)} ({prices})", ""))
+                cost = cost_of_history(entries, name.zone, prices, seen_until or now)
+                if seen_until is not None and cost.amount is not None:
+                    cost = replace(cost, at_least=True)
+                totals.append(("cost", f"{cost} ({prices})", ""))
             terminal.details(totals)
 
     names = (lambda: [line.what for line in found]) if found else None
@@ -96,7 +102,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
 
 
 def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
-    """Return the one node of the journal with this name, without a request to the cloud.
+    """Return the one node of the journal with this name, without a request to the cloud; of several the one that is not gone.
 
     Raises `NotFoundError` or `ConflictError` if it is not exactly one.
     """
@@ -109,6 +115,9 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
     if len(found) > 1 and setting and setting.source.kind not in _GCLOUD_SOURCES:
         preferred = check_zone(app.settings.required("zone"))
         found = [name for name in found if name.zone == preferred] or found
+    if len(found) > 1:
+        there_now = [name for name in found if may_have_node(app.journal.entries(name), name.zone)]
+        found = there_now if len(there_now) == 1 else found
     if len(found) > 1:
         where = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
         raise ConflictError(
@@ -169,10 +178,10 @@ class _TimelineLine:
         return max((self.until or now) - self.at, timedelta()) if self.is_state and self.what != _GONE else None
 
 
-def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
+def _timeline_lines(entries: Sequence[_JournalEntry], until: datetime | None = None) -> list[_TimelineLine]:
     """Return the timeline of a node, oldest first: states, how long each lasted, and actions between them.
 
-    Equal states seen by two writers are one line.
+    Equal states seen by two writers are one line. The last state lasts until `until`; None: it has no end.
     """
     found: list[_TimelineLine] = []
     state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
@@ -213,7 +222,7 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
         if event != "bringing-up" or begun is None:  # the line before says the same
             found.append(_TimelineLine(at, event, _why(event, entry, at - begun if begun else None)))
         begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
-    _end(found, state, left)
+    _end(found, state, left or until)
     return found
 
 
@@ -221,28 +230,42 @@ def _timeline_lines(entries: Sequence[_JournalEntry]) -> list[_TimelineLine]:
 _GUARD_DELAY = timedelta(minutes=15)
 
 
-def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> list[_TimelineLine]:
-    """Return a line for the time limit that a guard enforces, if it has passed and the node was not seen alive long after.
+@dataclass(frozen=True, slots=True)
+class _PassedLimit:
+    """The end of a node's time that has passed; `at` is its end, or when the node was seen after that.
 
-    The guard cannot write to this journal.
+    A guard cannot write to this journal. Without one, the node lives until a clean-up runs.
     """
+
+    at: datetime
+    has_guard: bool
+
+    def line(self) -> _TimelineLine:
+        if self.has_guard:
+            why = "the guard on worker 0 deletes it, unless it was extended elsewhere"
+        else:
+            why = "any clean-up may delete it; the journal knows of no guard on it"
+        return _TimelineLine(self.at, "expired", f"its time ended: {why}")
+
+
+def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> _PassedLimit | None:
+    """Return the end of the node's time, None if it has none, or if the node was seen alive long after it."""
     dated = _dated(entries)
-    # An extension to `never` has none.
-    limits = [entry.get("until") for _, entry in dated if entry.get("event") in {"guard", "extend"}]
-    end = parse_timestamp(limits[-1]) if limits else None
-    if end is None or end > now:
-        return []
-    # The entry with the limit is one: a guard was started on a living node.
-    last, entry = [(at, entry) for at, entry in dated if _is_sign_of_life(entry)][-1]
-    if last >= end + _GUARD_DELAY or entry.get("event") == "delete":
-        return []
-    return [
-        _TimelineLine(
-            max(end, last),
-            "expired",
-            "its time ended: the guard on worker 0 deletes it, unless it was extended elsewhere",
-        )
-    ]
+    end: datetime | None = None
+    guarded = node_id = None  # the id of the node whose guard works; that of the node that was seen last
+    for _, entry in dated:
+        event, node_id = entry.get("event"), entry.get("id") or node_id
+        if event in {"create", "delete"}:
+            end = guarded = None
+        elif event in {"guard", "extend"}:
+            # An extension to `never` has no time; the guard reads the new end from the node.
+            end = parse_timestamp(entry.get("until"))
+        if event == "guard":
+            guarded = entry.get("id") if entry.get("ok") else None
+    signs = [at for at, entry in dated if _is_sign_of_life(entry)]
+    if end is None or end > now or any(at >= end + _GUARD_DELAY for at in signs):
+        return None
+    return _PassedLimit(max(end, *signs), has_guard=guarded is not None and guarded == node_id)
 
 
 def _is_sign_of_life(entry: _JournalEntry) -> bool:
@@ -308,10 +331,14 @@ def _timeline_totals(
     end = now if any(_is_open(line) for line in found) else found[-1].until or found[-1].at
     whole = max(end - begin, timedelta())
     usable = sum((span.within(begin, end) for span in usable_spans(entries)), timedelta())
-    share = f" ({usable / whole:.0%})" if whole else ""
+    if usable:
+        share = f" ({usable / whole:.0%})" if whole else ""
+        usable_text = f"{format_duration(usable)} of {format_duration(whole)}{share}"
+    else:
+        usable_text = "never" if any(line.is_state for line in found) else "unknown: the journal has no state of it"
     repairs = [str(entry["event"]).replace("delete", "recreation") for _, entry in dated if is_repair(entry)]
     summary = [
-        ("usable", f"{format_duration(usable)} of {format_duration(whole)}{share}" if usable else "never", ""),
+        ("usable", usable_text, ""),
         ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
         ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
     ]

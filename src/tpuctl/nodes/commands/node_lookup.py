@@ -6,7 +6,12 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tpuctl.accelerators import documented_zones_of, find_accelerator_type, smallest_type_in_zone
+from tpuctl.accelerators import (
+    documented_zones_of,
+    find_accelerator_type,
+    smallest_type_in_zone,
+    suggest_listed_type,
+)
 from tpuctl.app.hints import is_connection_refused
 from tpuctl.clock import deadline_has_passed
 from tpuctl.durations import format_duration
@@ -94,13 +99,16 @@ def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) ->
     zone = likely_zone(app, reference, accelerator)
     if zone is not None:
         return zone
-    zones = documented_zones_of(accelerator) if accelerator else ()
+    zones = documented_zones_of(accelerator) if accelerator and accelerator.is_listed else ()
     if accelerator and len(zones) == 1:
         app.terminal.note(f"{reference.node_id}: in {zones[0]}, the only zone with {accelerator.name}")
         return zones[0]
     error = app.missing_zone()
     if accelerator and zones:
         hint = f"{accelerator.name} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
+        raise SettingError(error.message, hint=hint)
+    if spec and (near := suggest_listed_type(spec.accelerator_type)):
+        hint = f"`{spec.accelerator_type}` is not a known type: did you mean `{near}`?\n{error.hint or ''}"
         raise SettingError(error.message, hint=hint)
     raise error
 

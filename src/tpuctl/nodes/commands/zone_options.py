@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.accelerators import suggest_listed_type
 from tpuctl.app.app import ANY_ZONE
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
@@ -120,7 +121,9 @@ def order_offers(
     ranked = [rank.zone for rank in ranking.zones]
     if not ranked:
         offers = zones_with_type(app.client.offers(app.project), spec)
+        near = None if offers else suggest_listed_type(spec.accelerator_type)
         hint = f"it is offered in {', '.join(sorted(offers)[:8])}" if offers else "see `tpuctl types`"
+        hint = f"did you mean `{near}`? {hint}" if near else hint
         raise InvalidInputError(f"no zone of `--zone {choice.text}` offers `{spec.accelerator_type}`", hint=hint)
     for zone in choice.zones:
         if zone not in ranked:

@@ -30,6 +30,7 @@ from tpuctl.sandbox.sshd.guest import (
     start_enabled_service,
     startup_progress,
 )
+from tpuctl.sandbox.sshd.power import note_connection
 from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def _connect(state_path: Path, address: str) -> None:
         raise _UnreachableError("Connection timed out")
     sshd = daemon.find_sshd()
     host_key(folders.node)
+    note_connection(state_path, worker, folders, now)
     rebooted = last_reboot(folders)
     startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
     session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())

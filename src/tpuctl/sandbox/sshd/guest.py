@@ -190,17 +190,19 @@ def start_enabled_service(folders: WorkerFolders, state_path: Path, address: str
     subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True)
 
 
-def end_processes(folders: WorkerFolders) -> None:
-    """Kill the worker's processes, the caller's own session last; empty its `/tmp`.
+def end_processes(*workers: WorkerFolders) -> None:
+    """Kill the processes of workers, the caller's own session last; empty their `/tmp`.
 
-    Does not return when called on the worker.
+    Does not return when called on one of them.
     """
-    for file in folders.temporary.glob("*"):
-        if file.is_file():
-            file.unlink(missing_ok=True)
-    for process in find_processes_with_variable(GUEST_MARK, str(folders.control)):
+    for folders in workers:
+        for file in folders.temporary.glob("*"):
+            if file.is_file():
+                file.unlink(missing_ok=True)
+    marks = [str(folders.control) for folders in workers]
+    for process in find_processes_with_variable(GUEST_MARK, *marks):
         if process != os.getpid():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-    if os.environ.get(GUEST_MARK) == str(folders.control):
+    if os.environ.get(GUEST_MARK) in marks:
         os.killpg(os.getpgid(0), signal.SIGKILL)
