@@ -139,7 +139,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("list", "--project", "p", "--zone", "us-central2"),
             "`us-central2` is a region, not a zone",
-            "a zone ends with a letter, like `us-central2-a`; see `tpuctl types --project p`",
+            "a zone ends with a letter, like `us-central2-b`; see `tpuctl types --project p`",
         ),
         (
             ("list", "--project", "My Project"),

@@ -112,7 +112,6 @@ _SPOT, _SLICE = {"schedulingConfig": {"spot": True}}, {"acceleratorType": "v4-16
         (node("READY", **_SPOT), "restart", None),
         (node("STOPPED"), "auto", "restart"),
         (node("STOPPED"), "restart", "restart"),
-        (node("STOPPED"), "reboot", None),
         (node("STOPPED", **_SPOT), "auto", None),
         (node("CREATING"), "auto", None),
         (node("REPAIRING"), "reboot", None),
@@ -128,6 +127,13 @@ def test_reset_mode_recreates_only_on_request(found: Node, wanted: str, chosen: 
     with pytest.raises(ConflictError) as refused:
         reset_mode(found, ResetMode(wanted))
     assert "--mode recreate` deletes and recreates it" in (refused.value.hint or "")
+
+
+def test_reboot_of_a_stopped_node_names_the_start() -> None:
+    """Which keeps the boot disk."""
+    with pytest.raises(ConflictError) as refused:
+        reset_mode(node("STOPPED"), ResetMode.REBOOT)
+    assert refused.value.hint == "`tpuctl start trainer` starts it and keeps its boot disk"
 
 
 def test_node_of_a_queued_resource_is_not_recreated_on_its_own() -> None:
