@@ -432,6 +432,25 @@ def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sand
 
 
 @one_face
+def test_list_shows_what_runs_if_it_is_asked_for(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
+    put(sandbox)
+    put(sandbox, "spare", state="STOPPED")
+    handle = worker.start_job("train", "./train.sh", 90)
+
+    wide = tpuctl("list", "-o", "wide", terminal=True, width=300, NO_COLOR="1")[0]
+    named = tpuctl("list", "--columns", "name,use", "-o", "tsv")[0]
+    piped = tpuctl("list", "-o", "wide")[0]
+    os.close(handle)
+    idle = tpuctl("list", "--columns", "name,use", "-o", "tsv", "--no-header")[0]
+
+    job = f"job `train` of {USER} (./train.sh), for 1h30m"
+    assert job in wide
+    assert named == said("name\tuse", f"demo\t{job}", "spare\t")
+    assert job not in piped
+    assert idle == said("demo\tidle", "spare\t")
+
+
+@one_face
 def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox, "spare", state="STOPPED")
     handle = worker.start_job("train", "./train.sh", 90)

@@ -47,6 +47,7 @@ NODE_COLUMNS = (
     Column("expires", Kind.TIME, is_wide=True),
     Column("labels", Kind.TEXT, is_wide=True),
     Column("lease", Kind.TEXT, "HELD BY", is_wide=True),
+    Column("use", Kind.TEXT, "IN USE", is_wide=True),
     Column("note", Kind.TEXT),
 )
 
@@ -66,19 +67,21 @@ def node_rows(
     rates: Sequence[NodeRate] = (),
     *,
     holders: Mapping[NodeName, str] | None = None,
+    uses: Mapping[NodeName, str] | None = None,
     is_wide: bool = True,
 ) -> list[tuple[Cell, ...]]:
     """Return one row for each node.
 
-    `rates` are those of the same nodes; without them the prices are empty. `holders` are the runs of tpuctl that hold leases.
-    Without `is_wide` all wide columns are empty.
+    `rates` are those of the same nodes; without them the prices are empty. `holders` are the runs of tpuctl that hold leases,
+    `uses` say what runs on the nodes. Without `is_wide` all wide columns are empty.
     """
     wide = [_NO_WIDE_CELLS] * len(nodes)
     if is_wide:
         prices = [dollars_cell(cost.per_hour) for cost in rates] or [_NO_CELL] * len(nodes)
-        held = holders or {}
+        held, used = holders or {}, uses or {}
         wide = [
-            _wide_cells(node, now, price, held.get(node.name, "")) for node, price in zip(nodes, prices, strict=True)
+            _wide_cells(node, now, price, held.get(node.name, ""), used.get(node.name, ""))
+            for node, price in zip(nodes, prices, strict=True)
         ]
     return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]
 
@@ -107,7 +110,7 @@ def _note_cell(node: Node, now: datetime) -> Cell:
     return Cell(note, node_note(node, None) if has_time else note, style="yellow")
 
 
-def _wide_cells(node: Node, now: datetime, price: Cell, holder: str) -> tuple[Cell, ...]:
+def _wide_cells(node: Node, now: datetime, price: Cell, holder: str, use: str) -> tuple[Cell, ...]:
     expires = node.expires
     return (
         Cell(str(node.workers)),
@@ -117,6 +120,7 @@ def _wide_cells(node: Node, now: datetime, price: Cell, holder: str) -> tuple[Ce
         Cell(format_duration(expires - now), format_timestamp(expires)) if expires else _NO_CELL,
         _labels_cell(node.labels),
         Cell(holder),
+        Cell(use),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
+from tpuctl.models.node import NodeState
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import incomplete_list_error, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
@@ -74,7 +75,8 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
         rates = _rates(app, nodes, requests) if layout.needs("price") else ()
         holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
-        rows = node_rows(nodes, app.now(), rates, holders=holders, is_wide=layout.has_wide)
+        uses = _uses(app, nodes, is_named=table.columns is not None) if layout.needs("use") else {}
+        rows = node_rows(nodes, app.now(), rates, holders=holders, uses=uses, is_wide=layout.has_wide)
         rows = [*rows, *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
@@ -129,6 +131,23 @@ def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
         app.terminal.warn(f"the holders of leases are unknown: {error.message}")
         return dict.fromkeys((node.name for node in nodes), "?")
     return {name: lease.record.who for name, lease in held.items()}
+
+
+# Without the name of the column the workers of at most so many nodes are asked.
+_MOST_ASKED = 32
+
+
+def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, str]:
+    """Return what runs on READY nodes, as their workers say within 5 s; in a pipe only if the column is named."""
+    from tpuctl.nodes.commands.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
+
+    ready = [node for node in nodes if node.state is NodeState.READY]
+    if not ready or not (is_named or (app.terminal.is_interactive and len(ready) <= _MOST_ASKED)):
+        return {}
+    found = find_node_uses(app, ready, counts_leases=False)
+    return {
+        name: "idle" if use.is_idle else "; ".join(use.uses) or "?" for name, use in found.items() if use.was_examined
+    }
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
