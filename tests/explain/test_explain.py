@@ -263,6 +263,8 @@ def test_report_of_unknown_lines_has_no_secrets(offline: Console) -> None:
     assert (offline.folder / "report.md").read_text() == out
     _, err, code = offline("explain", "-", "--report", "report.md", piped=log)
     assert (code, "`--report report.md`: the file exists" in err) == (2, True)
+    offline("explain", "-", "--report", "escaped.md", piped="FrobError: frob\x07 failed\n")
+    assert "    FrobError: frob\\x07 failed\n" in (offline.folder / "escaped.md").read_text()
     _, err, code = offline("explain", "-", "--report", "nowhere/report.md", piped=log)
     assert (code, "cannot write `nowhere/report.md`: no such file or directory" in err) == (2, True)
     _, err, code = offline("explain", "-", "--report", "-", piped="step 1\n")

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tpuctl import __version__
+from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.unrecognised import search_term
 from tpuctl.redaction import AccountAliases, redact
 
@@ -34,7 +35,7 @@ def unrecognised_report(explanation: Explanation) -> str:
             "The lines that look most like an error, the most telling first:",
             "",
             # Indented, so that no line of a log can end the block or become markup.
-            *(f"    {line}" for line in text.splitlines()),
+            *(f"    {escape_unprintable(line)}" for line in text.splitlines()),
             "",
             f"Words to search for: {'; '.join(dict.fromkeys(filter(None, map(search_term, text.splitlines()))))}",
             "",
