@@ -23,7 +23,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
-from tpuctl.app.value_completion import complete_tier, complete_type, complete_version
+from tpuctl.app.value_completion import complete_label, complete_tier, complete_type, complete_version
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -170,7 +170,11 @@ class SpecOptions(GivenOptions):
         help="OAuth scopes that limit what the workers' service account may do.",
     )
     labels: tuple[str, ...] = option(
-        "--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node, such as team=vision. Repeatable."
+        "--labels",
+        metavar="KEY=VALUE,...",
+        multiple=True,
+        shell_complete=complete_label,
+        help="Labels of the node, such as team=vision. Repeatable.",
     )
     tags: tuple[str, ...] = option(
         "--tags",
