@@ -19,11 +19,12 @@ _MOST_NODES: Final = 100
 _MOST_JOBS: Final = 50
 
 
-def seen_jobs(environ: Mapping[str, str], node_ids: Iterable[str]) -> list[str]:
-    """Return the names of jobs on nodes with these ids, the newest first."""
-    wanted = {node_id.rpartition("/")[2] for node_id in node_ids}
+def seen_jobs(environ: Mapping[str, str], nodes: Iterable[str] | None = None) -> list[str]:
+    """Return the names of jobs on nodes of these names (None: on all), of each node the newest first."""
+    wanted = None if nodes is None else {name.rpartition("/")[2] for name in nodes}
     found = read_json_cache(_file(environ), _SHAPE)
-    return list(dict.fromkeys(job for node, jobs in found.items() if node.rpartition("/")[2] in wanted for job in jobs))
+    of_nodes = (jobs for node, jobs in found.items() if wanted is None or node.rpartition("/")[2] in wanted)
+    return list(dict.fromkeys(job for jobs in of_nodes for job in jobs))
 
 
 def note_seen_jobs(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.app import ANY_ZONE, App, journal_folders
 from tpuctl.app.seen_jobs import seen_jobs
+from tpuctl.output.tables import ALL_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -52,19 +53,19 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
 
 def complete_node_and_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete `NODE... [JOB]`: first a node; then a job of the nodes that were given, else another node."""
-    return complete_job(ctx, param, incomplete) or complete_node(ctx, param, incomplete)
+    jobs = complete_job(ctx, param, incomplete) if ctx.params.get("words") else []
+    return jobs or complete_node(ctx, param, incomplete)
 
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
-    """Complete a job of the nodes that were given: one that this machine has started or listed."""
+    """Complete a job that this machine has started or listed: of the nodes that were given, else of all."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
     given = ctx.params.get("words") or ctx.params.get("nodes") or ()
-    return [
-        CompletionItem(job, help=f"job of {' '.join(given)}")
-        for job in seen_jobs(_environ(ctx), given)
-        if job.startswith(incomplete)
-    ]
+    # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
+    jobs = seen_jobs(_environ(ctx), given or None)
+    text = f"job of {' '.join(given)}" if given else "job"
+    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete)]
 
 
 def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
@@ -116,7 +117,12 @@ def complete_columns(
     columns: Callable[[], Iterable[Column]],
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
     """Return a completer of the columns of a table, for `--columns` and `--sort`."""
-    return complete_values(lambda _: [column.name for column in columns()])
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        every = [ALL_COLUMNS] if param.name == "columns" else []
+        return _complete_last(lambda _: [*(column.name for column in columns()), *every], ctx, param, incomplete)
+
+    return complete
 
 
 def _complete_last(
