@@ -9,9 +9,11 @@ import click
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, UnknownWordError, cli_command, yes_option
 from tpuctl.cli.completion_places import SHELLS, completion_place, completion_script, detect_shell
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, worst_exit_code
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
 
 
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 @grouped_option("--install", is_flag=True, help="Write the script where the shell looks for it. [default: your shell]")
 @grouped_option("--uninstall", is_flag=True, help="Remove what --install wrote. [default: for all shells]")
 @yes_option
-def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes: bool) -> None:
+def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes: bool) -> int:
     """Complete commands, options and values in bash (4.4 or newer), zsh and fish: SHELL is one of them.
 
     Without --install print the script. The Tab key never sends a request: it offers the nodes, jobs and labels that tpuctl
@@ -34,7 +36,7 @@ def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes:
       tpuctl completion --uninstall
       tpuctl completion fish > ~/.config/fish/completions/tpuctl.fish
     """
-    from tpuctl.cli.completion_install import install_completion, remove_completion  # noqa: PLC0415  # not needed to print
+    from tpuctl.cli.completion_install import install_completion  # noqa: PLC0415  # not needed to print
 
     environ = app.invocation.environ
     if install and uninstall:
@@ -42,10 +44,7 @@ def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes:
     if install:
         install_completion(app.terminal, completion_place(shell or detect_shell(environ), environ), yes=yes)
     elif uninstall:
-        places = [completion_place(each, environ) for each in ([shell] if shell else SHELLS)]
-        removed = [place for place in places if remove_completion(app.terminal, place)]
-        if not removed:
-            app.terminal.note("no completion is installed")
+        return _remove(app, [shell] if shell else SHELLS)
     elif shell is None:
         context = click.get_current_context()
         raise UnknownWordError(
@@ -53,3 +52,21 @@ def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes:
         )
     else:
         app.terminal.document(completion_script(shell))
+    return ExitCode.OK
+
+
+def _remove(app: App, shells: Sequence[str]) -> int:
+    """Remove the completion of shells, also after an error; return the exit code."""
+    from tpuctl.cli.completion_install import remove_completion  # noqa: PLC0415  # not needed to print
+
+    codes: list[ExitCode] = []
+    is_removed = False
+    for shell in shells:
+        try:
+            is_removed |= remove_completion(app.terminal, completion_place(shell, app.invocation.environ))
+        except ConflictError as error:
+            app.show_error(error)
+            codes.append(error.exit_code)
+    if not codes and not is_removed:
+        app.terminal.note("no completion is installed")
+    return worst_exit_code(codes)

@@ -64,19 +64,19 @@ def _add_lines(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> bool
 
 
 def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
-    """Remove the script and the lines that load it; return whether any was there. Print the paths of changed files.
+    """Remove the lines that load the script, and the script; return whether any was there. Print the paths of changed files.
 
     Raises `ConflictError` if the script is not tpuctl's.
     """
-    is_installed = _read_own_script(place.path) is not None
-    if is_installed:
-        place.path.unlink()
-        terminal.write(str(place.path))
     startup = _read_startup_file(place.startup_file)
     without = _BLOCK.sub(b"", startup)
     if without != startup:
         _write_startup_file(place.startup_file, without)
         terminal.write(str(place.startup_file))
+    is_installed = _read_own_script(place.path) is not None
+    if is_installed:
+        place.path.unlink()
+        terminal.write(str(place.path))
     return is_installed or without != startup
 
 
@@ -86,7 +86,7 @@ def _read_own_script(path: Path) -> bytes | None:
         status = path.lstat()
         if not stat.S_ISREG(status.st_mode):
             kind = "a symlink" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            raise ConflictError(f"{path} is {kind}", hint=f"remove it: `rm {path}`")
+            raise ConflictError(f"{path} is {kind}", hint=f"move it away: `mv {path} {path}.old`")
         content, _ = read_regular_file(path, longest=MIB)
     except (FileNotFoundError, NotADirectoryError):
         return None
