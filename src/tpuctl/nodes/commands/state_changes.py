@@ -11,16 +11,8 @@ from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
-from tpuctl.nodes.commands.busy_nodes import use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import (
-    is_in_journal,
-    near_node,
-    nothing_selected_error,
-    report_silent_zones,
-    select_nodes,
-)
-from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
     as_started,
@@ -36,7 +28,15 @@ from tpuctl.nodes.commands.selected_changes import (
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
 from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.node_lookup import (
+    is_in_journal,
+    near_node,
+    nothing_selected_error,
+    report_silent_zones,
+    select_nodes,
+)
 from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.policies import deadline, within_deadline
 from tpuctl.nodes.rendering import deleted_view, show_results
 from tpuctl.nodes.tear_down import (
     DeletionTarget,

@@ -16,15 +16,17 @@ from tpuctl.app.options import (
     skip_validation_option,
     timeout_option,
 )
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
-from tpuctl.app.ssh_options import route_options, with_reachable_goal
-from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
+from tpuctl.app.ssh_options import with_reachable_goal
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options
+from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -32,32 +34,23 @@ from tpuctl.nodes.commands.policy_options import (
     level_option,
     probe_option,
     repair_options,
-    repair_policy,
-    retry_until_answered,
-    within_deadline,
 )
-from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
-from tpuctl.nodes.commands.time_options import (
-    TimeLimit,
-    TimeLimitOptions,
-    confirm_limits,
-    note_clock_difference,
-    time_limit,
-    time_limit_options,
-)
-from tpuctl.nodes.commands.zone_options import (
+from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
+from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
+from tpuctl.nodes.commands.zone_options import ZoneOptions, zone_options
+from tpuctl.nodes.conditions import ObservedState, Verb
+from tpuctl.nodes.expiry import LimitChange
+from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy, retry_until_answered, within_deadline
+from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
+from tpuctl.nodes.zone_choice import (
     ZoneChoice,
-    ZoneOptions,
     check_zone_options,
     choice_for,
     one_zone,
     order_offers,
     require_type,
     zone_choice,
-    zone_options,
 )
-from tpuctl.nodes.conditions import ObservedState, Verb
-from tpuctl.nodes.expiry import LimitChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -164,23 +157,23 @@ def command(
     options = UpOptions(
         **given,
         limit=limit,
-        idle=idle_limit(app, idling),
+        idle=idle_limit(app, idling.idle, idling.on_idle),
         removes_idle=idling.is_unlimited,
         names_idle=idling.idle is not None,
     )
-    preflight = preflight_check(app, checks)
+    preflight = preflight_check(app, checks.given)
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
         spec = limit.applied(spec, app.clock.now())
     policy = repair_policy(
         app,
-        repairs,
+        repairs.as_settings,
         goal=options.goal,
         probe=options.probe,
         yes=options.yes,
         replace=options.replace,
         replace_request=options.replace,
-        **queue_policy(app, queueing, spec, timeout=options.timeout, is_awaited=not options.no_wait),
+        **queue_policy(app, spec, timeout=options.timeout, is_awaited=not options.no_wait, **queueing.given),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
     choice = zone_choice(app)
@@ -188,7 +181,9 @@ def command(
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(described.tiers) > 1:
         choice = one_zone(app, nodes[0])
-    check_zone_options(zoning, choice, nodes, tiers=described.tiers, no_wait=options.no_wait)
+    check_zone_options(
+        choice, nodes, tiers=described.tiers, no_wait=options.no_wait, zone_order=zoning.zone_order, race=zoning.race
+    )
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=zoning.race)
     if choice is not None or race is not None:
         found = None if race or zoning.race or choice is None else _find_in_zones(app, nodes[0], choice)
@@ -204,7 +199,7 @@ def command(
                 raise AssertionError("without several zones only a race is continued")
 
             def find_offers(choice: ZoneChoice = choice) -> tuple[Offer, ...]:
-                return order_offers(app, preflight, choice, wanted, tiers=described.tiers, options=zoning)
+                return order_offers(app, preflight, choice, wanted, tiers=described.tiers, zone_order=zoning.zone_order)
 
             if found is not None:
                 return _up_in_zones(app, found, find_offers, search, is_begun=True)
@@ -396,8 +391,8 @@ def _locate(
     If the command waits, retry while the API does not answer.
     """
     from tpuctl.nodes.actions import check_accelerator_type  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.commands.node_lookup import locate_for_create, remembered_spec  # noqa: PLC0415  # as above
     from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import locate_for_create, remembered_spec  # noqa: PLC0415  # as above
 
     waits = not (options.dry_run or options.no_wait)
 
@@ -427,7 +422,7 @@ def _task(
 
     Raises `NotConfirmedError` if the user refuses.
     """
-    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # not needed by --help and completion
 
     differences = spec.differences(found) if spec and found else ()
@@ -435,7 +430,7 @@ def _task(
     policy = dataclasses.replace(policy, replace=policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=options.goal, node=found, spec=spec)
     if policy.replace:
-        from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # as above
+        from tpuctl.nodes.busy_nodes import use_in_question  # noqa: PLC0415  # as above
 
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=options.yes)

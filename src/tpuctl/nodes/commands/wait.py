@@ -8,10 +8,11 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
-from tpuctl.app.ssh_options import route_options
-from tpuctl.nodes.commands.policy_options import choose_goal, deadline, probe_option, retry_until_answered
+from tpuctl.app.route_options import route_options
+from tpuctl.nodes.commands.policy_options import probe_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.policies import choose_goal, deadline, retry_until_answered
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -55,8 +56,8 @@ def command(
       tpuctl wait --all --for devices
       tpuctl wait 'sweep-*' --for gone
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
