@@ -296,7 +296,7 @@ def _cancel_target(app: App, text: str) -> DeletionTarget:
 def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.commands.state_changes import existing_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.deletion import existing_nodes  # noqa: PLC0415  # as above
 
     running = [target for target in targets if target.node]
     if not running:
