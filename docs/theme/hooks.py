@@ -19,7 +19,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
-_YAML = re.compile(r"(?:- )?[\w-]+:(?: |$)")
+_YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
 _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "pip", "pipx", "uv", "git", "docker", "kubectl", "make", "ssh",
              "rsync", "source", "sh", "curl", "apt-get"}  # fmt: skip
