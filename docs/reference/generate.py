@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +116,50 @@ def _code(text: str | None) -> str:
 
 
 def commands() -> str:
-    """Return the page of commands: the help of each."""
-    pages = "\n".join(_help_pages(command_tree(), ("tpuctl",)))
-    return f"{_NOTE}\n# Commands\n\n{pages}"
+    """Return the list of all commands, in the sections of `tpuctl --help`, and the options of tpuctl itself."""
+    tree = command_tree()
+    sections = "\n".join(
+        f"## {title}\n\n| command | what it does |\n|---|---|\n"
+        + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
+        for title, names in tree.sections.items()
+    )
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(tree, ('tpuctl',))}"
 
 
-def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
-    text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
-    yield f"## {' '.join(path)}\n\n{text}\n"
+def command_pages() -> dict[str, Callable[[], str]]:
+    """Return a page for each command: its help, the guides that use it, and the help of its subcommands."""
+    tree = command_tree()
+    guides = yaml.safe_load((FOLDER / "guides.yaml").read_text("utf-8"))
+    return {
+        f"commands/{path[1]}.md": partial(_command_page, command, path, tree.table[path[1]][1], guides.get(path[1], []))
+        for command, path in _subcommands(tree, ("tpuctl",))
+        if len(path) == 2
+    }
+
+
+def _command_page(command: click.Command, path: tuple[str, ...], summary: str, guides: list[str]) -> str:
+    more = " · ".join(f"[{_title(guide)}](../../{guide})" for guide in guides)
+    see_also = f"More: {more}\n\n" if more else ""
+    below = "".join(f"\n## {' '.join(sub)}\n\n{_help_of(found, sub)}" for found, sub in _subcommands(command, path))
+    return f"{_NOTE}\n# {' '.join(path)}\n\n{summary}\n\n{see_also}{_help_of(command, path)}{below}"
+
+
+def _title(guide: str) -> str:
+    return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _subcommands(command: click.Command, path: tuple[str, ...]) -> Iterator[tuple[click.Command, tuple[str, ...]]]:
     if isinstance(command, click.Group):
+        context = click.Context(command)
         for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from _help_pages(below, (*path, name))
+            if below := command.get_command(context, name):
+                yield below, (*path, name)
+                yield from _subcommands(below, (*path, name))
+
+
+def _help_of(command: click.Command, path: tuple[str, ...]) -> str:
+    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
+    return "".join(f"    {line}".rstrip() + "\n" for line in command.get_help(context).splitlines())
 
 
 def topics() -> str:
@@ -383,6 +414,7 @@ PAGES = {
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
+    **command_pages(),
     "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
@@ -392,14 +424,21 @@ PAGES = {
 
 def main() -> int:
     """Write the pages, or report which are not up to date."""
+    check = "--check" in sys.argv
     stale = []
     for name, page in PAGES.items():
         path = FOLDER / name
         if not path.exists() or path.read_text("utf-8") != page():
             stale.append(name)
-            if "--check" not in sys.argv:
+            if not check:
+                path.parent.mkdir(exist_ok=True)
                 path.write_text(page(), encoding="utf-8")
-    if stale and "--check" in sys.argv:
+    for path in FOLDER.glob("commands/*.md"):
+        if f"commands/{path.name}" not in PAGES:
+            stale.append(f"commands/{path.name}")
+            if not check:
+                path.unlink()
+    if stale and check:
         sys.stderr.write(f"not up to date: {', '.join(stale)}; run `python docs/reference/generate.py`\n")
         return 1
     return 0

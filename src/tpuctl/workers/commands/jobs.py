@@ -9,8 +9,9 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options, worker_option
+from tpuctl.app.route_options import route_options
 from tpuctl.app.seen_jobs import note_seen_jobs
-from tpuctl.app.ssh_options import route_options, shared_connection_options
+from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.app.value_completion import complete_columns, complete_job, complete_node, complete_node_and_job
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet

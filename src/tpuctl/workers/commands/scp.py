@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, fanout_option, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.app.value_completion import complete_file, complete_label, complete_node
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, format_size
