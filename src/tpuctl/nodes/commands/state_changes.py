@@ -187,7 +187,10 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
             found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
-        raise absent_error(missing[0], search_place(app))
+        error = absent_error(missing[0], search_place(app))
+        if near := near_node(app, missing[0]):
+            error.hint = f"did you mean `{near.name.zone}/{near.name.node_id}`?\n{error.hint}"
+        raise error
     if not targets and not missing and not found.kept:
         if found.unreachable:
             raise incomplete_list_error(found.unreachable)
