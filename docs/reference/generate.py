@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import knowledge
 import yaml
+from manual import manual_pages, walk_commands
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
@@ -116,19 +117,11 @@ def _code(text: str | None) -> str:
 
 def commands() -> str:
     """Return the page of commands: the help of each."""
-    pages = "\n".join(_help_pages(command_tree(), ("tpuctl",)))
-    return f"{_NOTE}\n# Commands\n\n{pages}"
-
-
-def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
-    text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
-    yield f"## {' '.join(path)}\n\n{text}\n"
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from _help_pages(below, (*path, name))
+    pages = []
+    for context in walk_commands(command_tree(), max_content_width=100, terminal_width=100):
+        text = "\n".join(f"    {line}".rstrip() for line in context.get_help().splitlines())
+        pages.append(f"## {context.command_path}\n\n{text}\n")
+    return "\n".join([f"{_NOTE}\n# Commands\n", *pages])
 
 
 def topics() -> str:
@@ -392,16 +385,21 @@ PAGES = {
 
 def main() -> int:
     """Write the pages, or report which are not up to date."""
-    stale = []
-    for name, page in PAGES.items():
-        path = FOLDER / name
-        if not path.exists() or path.read_text("utf-8") != page():
-            stale.append(name)
-            if "--check" not in sys.argv:
-                path.write_text(page(), encoding="utf-8")
-    if stale and "--check" in sys.argv:
-        sys.stderr.write(f"not up to date: {', '.join(stale)}; run `python docs/reference/generate.py`\n")
-        return 1
+    manual = FOLDER.parent / "man"
+    pages = {FOLDER / name: page() for name, page in PAGES.items()}
+    pages |= {manual / name: page for name, page in manual_pages().items()}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    removed = [path for path in manual.rglob("*.[0-9]") if path not in pages]
+    if "--check" in sys.argv:
+        names = ", ".join(os.path.relpath(path, FOLDER) for path in (*stale, *removed))
+        if names:
+            sys.stderr.write(f"not up to date: {names}; run `python docs/reference/generate.py`\n")
+        return 1 if names else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pages[path], encoding="utf-8")
+    for path in removed:
+        path.unlink()
     return 0
 
 
