@@ -27,7 +27,7 @@ from tpuctl.nodes.commands.selected_changes import (
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
 from tpuctl.nodes.deletion import delete_targets, existing_nodes, find_created_meanwhile, find_named, search_place
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import (
     is_in_journal,
     near_node,
@@ -190,7 +190,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         raise absent_error(missing[0], search_place(app))
     if not targets and not missing and not found.kept:
         if found.unreachable:
-            raise incomplete_list_error(found.unreachable)
+            raise IncompleteListError(found.unreachable)
         if is_strict:
             raise nothing_selected_error(app, selection)
         app.terminal.note(f"no node or queued resource of project {app.project} matches: {selection}")
