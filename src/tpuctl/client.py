@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from tpuctl.app.app import App, Invocation
-from tpuctl.config.settings import SETTINGS
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.app.app import ANY_ZONE, App, Invocation
+from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
+from tpuctl.durations import format_duration
+from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
 from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import closest_match
-from tpuctl.output.log_terminal import LogTerminal
+from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.terminal import StandardStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from types import TracebackType
 
+    from tpuctl.clock import Clock
     from tpuctl.models.events import NodeEvent
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
 
 Timeout = timedelta | Literal["forever"] | None
-Setting = str | bool | float | timedelta | Path | Sequence[str]
+Setting = str | bool | float | timedelta | Path | Sequence[str] | Mapping[str, str]
 
 
 class Client:
@@ -58,14 +60,16 @@ class Client:
         state_dir: Path | str | None = None,
         settings: Mapping[str, Setting] | None = None,
         environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         """Read the settings. No request is sent.
 
         `zone` is a zone, several (`"us-central2-b,us-central1-a"`) or `"any"`; a node's name may have its own, `ZONE/NODE`.
         `sandbox` chooses the local cloud, which needs no account. `state_dir` is where journal, leases and the sandbox are
-        kept. `settings` are further settings by their key (docs/reference/config.md). `environ` replaces `os.environ`.
+        kept. `settings` are further settings by their key (docs/reference/settings.md). `environ` replaces `os.environ`.
+        `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time.
 
-        Raises `SettingError` for a file or a variable that is invalid, `InvalidInputError` for a key that is not a setting.
+        Raises `SettingError` for a file, a variable or one of the `settings` that is invalid.
         """
         variables = dict(os.environ if environ is None else environ)
         # A summary is of a step that runs the command.
@@ -73,7 +77,7 @@ class Client:
         if state_dir is not None:
             variables["TPUCTL_STATE_DIR"] = str(Path(state_dir).absolute())
         streams = StandardStreams(io.StringIO(), io.StringIO(), io.StringIO())
-        invocation = Invocation((), variables, streams, Path.cwd(), searches_project_file=False)
+        invocation = Invocation((), variables, streams, Path(), clock, searches_project_file=False)
         options: dict[str, Any] = {
             **_as_flags(settings or {}),
             "project": project,
@@ -136,9 +140,7 @@ class Client:
 
         goal = _condition(wait_for, USABLE_CONDITIONS)
         tried = tuple(_tier(tier) for tier in tiers)
-        with self._call() as app:
-            if zone is not None:
-                app.set_options({"zone": (zone,)})
+        with self._call(creates=True, zone=zone) as app:
             if ttl is not None:
                 check_time_left(f"ttl={ttl!r}", ttl)
             limit = TimeLimit(until=ttl)
@@ -167,7 +169,7 @@ class Client:
                 yes=yes,
             )
             work = plan_bring_up(app, [node], request)
-            listener = _Listener(app, on_event)
+            listener = _Listener(on_event)
             with app.in_flight(lambda: work.in_flight(listener.last), resume="", undo=work.undo):
                 (result,) = work.run(app.context(listener, preflight=preflight))
                 found = _node_of(result)
@@ -201,13 +203,14 @@ class Client:
             existing_nodes,
             find_created_meanwhile,
             find_named,
+            note_missing,
         )
         from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
         from tpuctl.nodes.tear_down import check_whole_request  # noqa: PLC0415  # as above
 
         with self._call() as app:
             limit = deadline(app, _limit(timeout))
-            context = app.context(_Listener(app, on_event))
+            context = app.context(_Listener(on_event))
             with within_deadline(app, limit if wait else None):
                 targets, missing = find_named(app, context, [app.reference(node, allow_queued=True)])
                 if missing:
@@ -220,6 +223,7 @@ class Client:
                 results = delete_targets(app, context, targets, missing, by="down", timeout=limit, wait=wait)
             for result in results:
                 _node_of(result)
+            note_missing(app, missing, by="down")
             return bool(targets)
 
     def list(self, *, zones: Sequence[str] = (), timeout: timedelta | None = None) -> list[Node]:
@@ -233,8 +237,8 @@ class Client:
         from tpuctl.nodes.rendering import by_zone_and_name  # noqa: PLC0415  # as above
 
         with self._call() as app:
-            if zones:
-                app.set_options({"zone": tuple(zones)})
+            # The zone of the client hides no node.
+            app.set_options({"zone": tuple(zones) or (ANY_ZONE,)})
             with within_deadline(app, _limit(timeout)):
                 listing = app.client.list_nodes(app.project, app.zones)
             nodes = sorted(listing.nodes, key=by_zone_and_name)
@@ -270,7 +274,7 @@ class Client:
 
             tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=_limit(timeout))
             with app.in_flight("nothing was changed", resume=""):
-                results = reconcile_nodes(app.context(_Listener(app, on_event)), tasks)
+                results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(
@@ -302,7 +306,9 @@ class Client:
 
         request = RunRequest(
             line=command if isinstance(command, str) else shell_line(command),
-            environment=EnvironmentOptions(dict(parse_variable(f"{name}={value}", {}) for name, value in (env or {}).items())),
+            environment=EnvironmentOptions(
+                dict(parse_variable(f"{name}={value}", {}) for name, value in (env or {}).items())
+            ),
             folder=workdir,
             takes_stdin=False,
             passes_signals=False,
@@ -312,18 +318,27 @@ class Client:
         with self._call() as app:
             targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(workers))
             await_key(app, targets)
-            with app.in_flight(f"the command continues on `{node}` for at most 5 minutes", resume=""):
+            minutes = format_duration(request.linger)
+            with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
                 return run_captured(app, targets, request, on_output=on_output)
 
     @contextmanager
-    def _call(self) -> Iterator[App]:
-        """Yield the app of one call. An exception that is no error of ours says what is still in progress."""
+    def _call(self, *, creates: bool = False, zone: str | None = None) -> Iterator[App]:
+        """Yield the app of one call, which may create a node in one of several zones.
+
+        An exception that is no error of ours gets a note about what is still in progress.
+        """
         if self._is_closed:
             raise RuntimeError("the client is closed")
         app = self._app.for_call()
+        if zone is not None:
+            app.set_options({"zone": (zone,)})
+        elif not creates and len(app.zone_flags) > 1:
+            app.choose_zone(None)  # a node that exists is in one of several zones
         try:
             yield app
-        except TpuctlError:
+        except TpuctlError as error:
+            app.name_node(error)
             raise
         except BaseException as error:
             if app.unfinished:
@@ -336,12 +351,13 @@ class Client:
 class _Listener:
     """Logs events, passes them on, and keeps the last."""
 
-    def __init__(self, app: App, on_event: Callable[[NodeEvent], None] | None) -> None:
+    def __init__(self, on_event: Callable[[NodeEvent], None] | None) -> None:
         self.last: NodeEvent | None = None
-        self._app, self._on_event = app, on_event
+        self._on_event = on_event
 
     def __call__(self, event: NodeEvent) -> None:
         self.last = event
+        log_event(event)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -405,12 +421,12 @@ def _limit(timeout: Timeout) -> Any:
 
 
 def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
-    """Return settings as the command line has them. Raises `InvalidInputError` for a key that is not one."""
+    """Return settings as the command line has them. Raises `SettingError` for a key or a value that is invalid."""
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in SETTINGS:
             near = closest_match(key, SETTINGS)
-            raise InvalidInputError(
+            raise SettingError(
                 f"`{key}` is not a setting",
                 hint=f"did you mean `{near}`?" if near else "`tpuctl config show` lists all",
             )
@@ -421,6 +437,13 @@ def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
                 found[key] = f"{value.total_seconds()}s"
             case str() | int() | float() | Path():
                 found[key] = str(value)
+            case Mapping():
+                found[key] = dict(value)
             case _:
                 found[key] = tuple(value)
+        try:
+            check_value_form(SETTINGS[key], found[key])
+            parse_setting(SETTINGS[key], found[key])
+        except ValueError as error:
+            raise invalid_value_error(SETTINGS[key], found[key], "`settings`", str(error)) from None
     return found

@@ -492,10 +492,7 @@ class App:
             # The settings are broken: only the command line and the environment can say.
             is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
             form, sandbox = OutputFormat.JSON if is_json else OutputFormat.TABLE, False
-        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
-        if error.hint and node:
-            # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
-            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
+        self.name_node(error)
         if error.hint:
             from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
@@ -509,6 +506,12 @@ class App:
         self.terminal.error(error, form=form, sandbox=sandbox)
         if self.summary:
             self.summary.fail(error)
+
+    def name_node(self, error: TpuctlError) -> None:
+        """Let the hint of an error name the node: hints of known messages use the word NODE, as in `tpuctl status NODE`."""
+        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
+        if error.hint and node:
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
 
     def as_typed(self, report: CheckReport) -> CheckReport:
         """Return the findings, whose commands then have the options of this run that they need."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import NotConfirmedError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.output.terminal import StandardStreams, Terminal
 
 if TYPE_CHECKING:
@@ -17,6 +18,12 @@ LOGGER = logging.getLogger("tpuctl")
 # Without a handler Python would print warnings on stderr.
 LOGGER.addHandler(logging.NullHandler())
 _LEVELS = {"warning: ": logging.WARNING, "error: ": logging.ERROR}
+
+
+def log_event(event: NodeEvent) -> None:
+    """Log an event: a wait as DEBUG, all else as INFO."""
+    level = logging.DEBUG if event.kind is EventKind.WAIT else logging.INFO
+    LOGGER.log(level, "%s: %s", event.node.node_id, escape_unprintable(event.text))
 
 
 class LogTerminal(Terminal):
