@@ -32,6 +32,7 @@ CHECKS = ("tpuctl.check.gathering", "tpuctl.check.gate", "tpuctl.check.rules")
     [
         ("--version", 0),
         ("version", 0),
+        ("schema --help", 0),
         ("--help", 0),
         ("up --help", 0),
         ("check --help", 0),

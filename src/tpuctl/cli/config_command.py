@@ -13,7 +13,6 @@ import click
 from click.shell_completion import CompletionItem
 
 from tpuctl.accelerators import check_accelerator_type
-from tpuctl.app.app import asked_for_json
 from tpuctl.app.hints import may_exist, near_zone
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
@@ -199,11 +198,7 @@ def path(app: App) -> None:
     project_file = app.project_path
     files = {"project file": project_file, "user file": user_config_path(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
-    try:
-        form = app.format
-    except SettingError:  # the command helps to find the broken file
-        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
-        form = OutputFormat.JSON if as_json else OutputFormat.TABLE
+    form = app.format_or_guess  # the command helps to find a broken file
     if form in {OutputFormat.JSON, OutputFormat.YAML}:
         app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], form)
     else:

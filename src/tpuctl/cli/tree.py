@@ -70,6 +70,7 @@ _SECTIONS = {
             "Try tpuctl locally: no account, no network, no costs.",
         ),
         "completion": ("tpuctl.cli.completion", "Complete commands and values with the Tab key."),
+        "schema": ("tpuctl.cli.schema_command", "Print the JSON Schema of a command's output."),
         "version": ("tpuctl.cli.version", "Print the version."),
         "options": ("tpuctl.cli.help_command:options_command", "Show the options of every command."),
         "help": ("tpuctl.cli.help_command:help_command", "Explain a topic or a command."),

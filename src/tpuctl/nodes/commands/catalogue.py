@@ -13,7 +13,7 @@ from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
 
@@ -88,7 +88,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     names = dict.fromkeys(str(entry["acceleratorType"]) for entry in values)
     app.show(View(value=lambda: values, names=lambda: names, text=lambda terminal: layout.write(terminal, rows)))
     if catalogue.unreachable:
-        raise incomplete_list_error(catalogue.unreachable)
+        raise IncompleteListError(catalogue.unreachable)
 
 
 # Names and order are a contract with scripts (docs/list.md).

@@ -12,7 +12,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import incomplete_list_error, list_requests, queued_resources_or_none
+from tpuctl.nodes.locate import IncompleteListError, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
     by_zone_and_name,
@@ -103,7 +103,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
     app.show(View(value=value, names=lambda: node_labels(found), text=show))
     if listing.unreachable:
-        raise incomplete_list_error(listing.unreachable)
+        raise IncompleteListError(listing.unreachable)
 
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:

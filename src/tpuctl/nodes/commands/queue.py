@@ -87,7 +87,7 @@ def queue_list(app: App, *, table: TableOptions) -> None:
       tpuctl queue list -o json | jq -r '.[] | select(.state.state == "FAILED") | .queuedResourceId'
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.locate import incomplete_list_error, list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.locate import IncompleteListError, list_requests  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import dead_request_line, unreachable_row  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
@@ -122,7 +122,7 @@ def queue_list(app: App, *, table: TableOptions) -> None:
         )
     )
     if listing.unreachable:
-        raise incomplete_list_error(listing.unreachable)
+        raise IncompleteListError(listing.unreachable)
 
 
 @cli_command("status", is_short=True)

@@ -58,7 +58,8 @@ def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
 ) -> JobScope:
     """Return the workers of these nodes. Raises the errors of `targets`."""
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JobScope  # noqa: PLC0415  # as above
 
     numbers = WorkerSet.parse(worker)

@@ -230,8 +230,9 @@ def command(
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
+    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.workers.targets import await_key, find_selected_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
     if one_off.up is not None and (types := selection.options.types):

@@ -80,8 +80,9 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     if scp_flag:
         hint = "put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
