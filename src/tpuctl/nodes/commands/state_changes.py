@@ -36,6 +36,7 @@ from tpuctl.nodes.deletion import (
 )
 from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import (
+    near_node,
     nothing_selected_error,
     report_silent_zones,
     select_nodes,
