@@ -16,6 +16,11 @@ RUN useradd --uid 1000 --create-home tpuctl \
  && apt-get install --yes --no-install-recommends git libnss-unknown openssh-client rsync tini \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/tpuctl /opt/tpuctl
+LABEL org.opencontainers.image.title=tpuctl \
+      org.opencontainers.image.description="Bring a Google Cloud TPU from nothing to usable, and keep it there." \
+      org.opencontainers.image.source=https://github.com/tpuctl/tpuctl \
+      org.opencontainers.image.documentation=https://tpuctl.github.io/tpuctl/ \
+      org.opencontainers.image.licenses=Apache-2.0
 # Any user id finds tpuctl and a home that it can write to; the state, the keys and the cache are below.
 ENV PATH=/opt/tpuctl/bin:$PATH HOME=/home/tpuctl
 WORKDIR /work

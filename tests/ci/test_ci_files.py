@@ -89,11 +89,12 @@ def test_example_uses_the_action_of_this_version(path: Path) -> None:
     assert {name.partition("@")[0] for name in used} <= {"tpuctl/tpuctl", "actions/checkout", "actions/upload-artifact"}
 
 
-def test_images_of_the_examples_have_this_version() -> None:
-    files = [path for path in (ROOT / "examples").rglob("*") if path.is_file()]
-    found = {match for path in files for match in re.findall(r"ghcr\.io/[\w/]+\S*", path.read_text("utf-8"))}
+def test_every_place_names_this_version() -> None:
+    pages = [ACTION, *(path for name in ("examples", "docs") for path in (ROOT / name).rglob("*") if path.is_file())]
+    pattern = re.compile(r"\b(tpuctl/tpuctl@v|ghcr\.io/tpuctl/tpuctl:)(\d[\w.]*\w)")
+    found = {match for path in pages for match in pattern.findall(path.read_text("utf-8"))}
 
-    assert found == {f"ghcr.io/tpuctl/tpuctl:{__version__}"}
+    assert found == {("tpuctl/tpuctl@v", __version__), ("ghcr.io/tpuctl/tpuctl:", __version__)}
 
 
 @pytest.mark.parametrize("path", _OWN, ids=lambda path: path.name)
