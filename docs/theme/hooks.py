@@ -96,7 +96,7 @@ def description_of(markdown: str) -> str:
     for paragraph in re.split(r"\n\s*\n", markdown):
         if (
             paragraph.strip()
-            and not paragraph.lstrip().startswith(("#", "|", "`", "!", "-", "<"))
+            and not paragraph.lstrip().startswith(("#", "|", "```", "!", "- "))
             and not paragraph.startswith("    ")
         ):
             plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", paragraph)
