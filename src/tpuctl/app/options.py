@@ -638,3 +638,11 @@ def _restyled(message: str) -> str:
     """Return click's message in our style: lower case, backticks, no full stop."""
     text = re.sub(r"'([^']*)'", r"`\1`", message).rstrip(".")
     return text[:1].lower() + text[1:]
+
+
+if_idle_option = grouped_option(
+    "--if-idle",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
+)
