@@ -15,6 +15,7 @@ from tests.browser.conftest import SITE
 
 DESKTOP = ViewportSize(width=1440, height=900)
 PHONE = ViewportSize(width=390, height=844)
+_NO_INDEX = {"config": {"lang": ["en"], "separator": " ", "pipeline": [], "fields": {"text": {"boost": 1}}}, "docs": []}
 _PUBLISHED = "https://tpuctl.github.io/tpuctl/"
 # What a page offers to others, and what it wants from them.
 _READ = """() => ({
@@ -46,6 +47,8 @@ def walk(browser: Browser, origin: str) -> Walk:
     with browser.new_context(viewport=DESKTOP) as context:
         page = context.new_page()
         _watch(page, origin, done.problems)
+        # Building the index takes most of the time of a page; the tests of the search use the real one.
+        page.route("**/search_index.json", lambda route: route.fulfill(json=_NO_INDEX))
         for path in [*paths, "404.html"]:
             page.set_viewport_size(DESKTOP)
             page.goto(origin + path)
