@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons simulation demo lint compiled picture docs docs-test benchmarks clean
+.PHONY: test compiled-tests test-pythons wheel simulation demo lint compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,6 +36,11 @@ compiled-tests: $(VENV)/.ready
 test-pythons: $(VENV)/.ready
 	@WORKERS=$(WORKERS) .ci/pythons
 
+# Build what is published in dist/, install it in clean environments, and use it there.
+wheel: $(VENV)/.ready
+	.ci/dist
+	.ci/wheel
+
 # Two thousand lives of nodes, drawn at random; `make test` runs the first of them.
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
@@ -64,4 +69,4 @@ benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(VENV)-* site .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis
