@@ -63,7 +63,7 @@ docs: $(VENV)-docs/.ready
 
 # Walks the site in headless Chromium.
 docs-test: docs
-	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser tests/browser
+	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser --timeout 600 tests/browser
 
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

@@ -26,7 +26,10 @@ _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put the page of each command below the list of commands."""
+    """Make the anchors that GitHub makes, and put the page of each command below the list of commands."""
+    from pymdownx.slugs import slugify  # noqa: PLC0415  # only the environment of the docs has it
+
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     folder = Path(COMMANDS).with_suffix("")
     pages = sorted(page.stem for page in Path(config.docs_dir, folder).glob("*.md"))
     for section in config.nav or []:
