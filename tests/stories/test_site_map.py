@@ -47,11 +47,8 @@ def test_navigation_has_every_page_once() -> None:
 def test_addresses_are_those_of_the_package() -> None:
     urls = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["urls"]
 
-    assert (
-        (CONFIG["site_url"], CONFIG["repo_url"])
-        == (urls["Documentation"], urls["Repository"])
-        == (urls["Documentation"], REPOSITORY)
-    )
+    assert CONFIG["site_url"] == urls["Documentation"]
+    assert CONFIG["repo_url"] == urls["Repository"] == REPOSITORY
     assert f"]({urls['Documentation']})" in (ROOT / "README.md").read_text("utf-8")
 
 
