@@ -19,6 +19,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
+_SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,30}</code>)")
 _YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
 _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "pip", "pipx", "uv", "git", "docker", "kubectl", "make", "ssh",
@@ -45,6 +46,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     text = _COMMENT.sub("\n", markdown)
     page.meta.setdefault("description", description_of(text))
     return "\n".join(fence_blocks(link_repository(text, page.file.src_uri, str(config.repo_url)).splitlines())) + "\n"
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Return the HTML of the page as the style sheet needs it."""
+    return keep_together(html)
+
+
+def keep_together(html: str) -> str:
+    """Return the HTML with short code marked: a flag or a variable is not broken over two lines."""
+    return _SHORT_CODE.sub('<code class="short">', html)
 
 
 def link_repository(markdown: str, page: str, repository: str) -> str:

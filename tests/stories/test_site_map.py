@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
+
+from tests.stories.module_file import load_module
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -19,16 +19,7 @@ REPOSITORY = "https://github.com/tpuctl/tpuctl"
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)")
 
 
-def _load_hooks() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("site_hooks", DOCS / "theme" / "hooks.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-hooks = _load_hooks()
+hooks = load_module(DOCS / "theme" / "hooks.py")
 
 
 def _pages_of(entry: Any) -> list[str]:
@@ -154,3 +145,16 @@ def test_indented_blocks_become_fenced(text: str, expected: str) -> None:
 )
 def test_description_is_the_first_paragraph(markdown: str, expected: str) -> None:
     assert hooks.description_of(markdown) == expected
+
+
+@pytest.mark.parametrize(
+    ("html", "expected"),
+    [
+        pytest.param("<code>--zone a</code>", '<code class="short">--zone a</code>', id="flag"),
+        pytest.param(f"<code>{'x' * 30}</code>", f'<code class="short">{"x" * 30}</code>', id="longest"),
+        pytest.param(f"<code>{'x' * 31}</code>", f"<code>{'x' * 31}</code>", id="too-long"),
+        pytest.param("<code>a\nb</code>", "<code>a\nb</code>", id="block"),
+    ],
+)
+def test_short_code_stays_on_one_line(html: str, expected: str) -> None:
+    assert hooks.keep_together(html) == expected
