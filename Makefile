@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons wheel simulation demo lint compiled picture docs docs-test benchmarks clean
+.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -45,6 +45,10 @@ wheel: $(VENV)/.ready
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
 
+# The jobs of the examples for CI systems, each until each of its ends: no node is left.
+ci-jobs: compiled
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.ci_jobs
+
 demo: compiled
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
 
@@ -63,7 +67,7 @@ docs: $(VENV)-docs/.ready
 
 # Walks the site in headless Chromium.
 docs-test: docs
-	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/site tests/site
+	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser --timeout 600 tests/browser
 
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
