@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
 import knowledge
 import yaml
 from manual import manual_pages, walk_commands
 
+from tpuctl.app.options import LazyGroup
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
 from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
@@ -25,6 +28,7 @@ from tpuctl.errors import ExitCode
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
+_WIDTHS = {"max_content_width": 100, "terminal_width": 100}
 
 
 def exit_codes() -> str:
@@ -116,12 +120,40 @@ def _code(text: str | None) -> str:
 
 
 def commands() -> str:
-    """Return the page of commands: the help of each."""
-    pages = []
-    for context in walk_commands(command_tree(), max_content_width=100, terminal_width=100):
-        text = "\n".join(f"    {line}".rstrip() for line in context.get_help().splitlines())
-        pages.append(f"## {context.command_path}\n\n{text}\n")
-    return "\n".join([f"{_NOTE}\n# Commands\n", *pages])
+    """Return the list of all commands, in the sections of `tpuctl --help`, and the options of tpuctl itself."""
+    tree = command_tree()
+    sections = "\n".join(
+        f"## {title}\n\n| command | what it does |\n|---|---|\n"
+        + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
+        for title, names in tree.sections.items()
+    )
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(walk_commands(tree, **_WIDTHS)))}"
+
+
+def command_pages() -> dict[str, Callable[[], str]]:
+    """Return a page for each command: its help, the guides that use it, and the help of its subcommands."""
+    tree = command_tree()
+    guides = yaml.safe_load((FOLDER / "guides.yaml").read_text("utf-8"))
+    return {f"commands/{name}.md": partial(_command_page, tree, name, guides.get(name, [])) for name in tree.table}
+
+
+def _command_page(tree: LazyGroup, name: str, guides: list[str]) -> str:
+    more = " · ".join(f"[{_title(guide)}](../../{guide})" for guide in guides)
+    see_also = f"More: {more}\n\n" if more else ""
+    command = tree.get_command(click.Context(tree), name)
+    if command is None:
+        raise LookupError(name)
+    own, *others = walk_commands(command, f"tpuctl {name}", **_WIDTHS)
+    below = "".join(f"\n## {context.command_path}\n\n{_help_of(context)}" for context in others)
+    return f"{_NOTE}\n# {own.command_path}\n\n{tree.table[name][1]}\n\n{see_also}{_help_of(own)}{below}"
+
+
+def _title(guide: str) -> str:
+    return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _help_of(context: click.Context) -> str:
+    return "".join(f"    {line}".rstrip() + "\n" for line in context.get_help().splitlines())
 
 
 def topics() -> str:
@@ -376,6 +408,7 @@ PAGES = {
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
+    **command_pages(),
     "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
@@ -389,7 +422,7 @@ def main() -> int:
     pages = {FOLDER / name: page() for name, page in PAGES.items()}
     pages |= {manual / name: page for name, page in manual_pages().items()}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
-    removed = [path for path in manual.rglob("*.[0-9]") if path not in pages]
+    removed = [path for path in (*manual.glob("man?/*"), *FOLDER.glob("commands/*")) if path not in pages]
     if "--check" in sys.argv:
         names = ", ".join(os.path.relpath(path, FOLDER) for path in (*stale, *removed))
         if names:

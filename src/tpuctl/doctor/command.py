@@ -8,7 +8,7 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import ExitCode
 

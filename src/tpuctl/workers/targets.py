@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.app import authorize_key
 from tpuctl.errors import TpuctlError
-from tpuctl.nodes.commands.node_lookup import select_nodes
 from tpuctl.nodes.commands.selection_options import parse_labelled
 from tpuctl.nodes.conditions import check_login_state
+from tpuctl.nodes.node_lookup import select_nodes
 from tpuctl.ssh.connection import Target, save_host_keys
 
 if TYPE_CHECKING:

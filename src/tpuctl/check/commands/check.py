@@ -9,8 +9,8 @@ import click
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, option, takes_options, yes_option
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import SpecOptions, spec_options
-from tpuctl.app.ssh_options import route_options
 from tpuctl.app.value_completion import complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 

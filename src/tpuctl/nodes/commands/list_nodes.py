@@ -65,7 +65,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
-        from tpuctl.nodes.commands.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
+        from tpuctl.nodes.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
 
         listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
@@ -139,7 +139,7 @@ _MOST_ASKED = 32
 
 def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, str]:
     """Return what runs on READY nodes, as their workers say within 5 s; in a pipe only if the column is named."""
-    from tpuctl.nodes.commands.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
+    from tpuctl.nodes.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
 
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready or not (is_named or (app.terminal.is_interactive and len(ready) <= _MOST_ASKED)):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
-from tpuctl.nodes.commands.busy_nodes import find_node_uses, use_details
+from tpuctl.nodes.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.locate import find_request, incomplete_list_error
 from tpuctl.nodes.node_guard import describe_guard
@@ -77,7 +77,7 @@ def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResourc
     """
     if selection.is_by_name:
         return [_find(app, name.text) for name in selection.names], ()
-    from tpuctl.nodes.commands.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
+    from tpuctl.nodes.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
 
     nodes, requests, silent = select_nodes_and_requests(app, selection)
     if not nodes and not requests:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
-from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.app.spec_options import GivenOptions
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -21,13 +22,13 @@ from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.actuator import NoLongerSelectedError
-from tpuctl.nodes.commands.busy_nodes import use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
+from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import show_results
 

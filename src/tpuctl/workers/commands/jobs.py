@@ -9,7 +9,8 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options, worker_option
-from tpuctl.app.ssh_options import route_options, shared_connection_options
+from tpuctl.app.route_options import route_options
+from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet

@@ -18,16 +18,17 @@ from tpuctl.app.options import (
     takes_options,
     worker_option,
 )
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
-from tpuctl.app.ssh_options import route_options
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
-from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit
+from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
+from tpuctl.nodes.policies import idle_limit
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -246,7 +247,7 @@ def command(
         found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
         await_key(app, found)
         if flags.if_idle:
-            from tpuctl.nodes.commands.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+            from tpuctl.nodes.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
 
             require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
         request = replace(request, by_node=selection.is_pattern)
@@ -356,7 +357,7 @@ def parse_one_off(
         remove=flags.rm,
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
-        idle=idle_limit(app, idling),
+        idle=idle_limit(app, idling.idle, idling.on_idle),
         removes_idle=idling.is_unlimited,
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,

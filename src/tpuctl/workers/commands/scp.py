@@ -9,7 +9,7 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, fanout_option, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError

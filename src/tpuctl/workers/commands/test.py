@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, fanout_option, node_argument, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import WorkerSet
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.errors import ConflictError, TpuctlError
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 
 # A broken node must stay deletable: a question does not wait longer for its workers.
 LOOK_TIMEOUT: Final = timedelta(seconds=5)
-
-if_idle_option = grouped_option(
-    "--if-idle",
-    group=OptionGroup.SAFETY,
-    is_flag=True,
-    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
-)
 
 
 def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool) -> str:

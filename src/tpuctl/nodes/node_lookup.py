@@ -12,8 +12,8 @@ from tpuctl.accelerators import (
     smallest_type_in_zone,
     suggest_listed_type,
 )
-from tpuctl.app.hints import is_connection_refused
 from tpuctl.clock import deadline_has_passed
+from tpuctl.cloud.errors import is_connection_refused
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     ExitCode,
