@@ -14,7 +14,6 @@ import knowledge
 import yaml
 from manual import manual_pages, walk_commands
 
-from tpuctl.app.options import LazyGroup
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
 from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
@@ -28,7 +27,6 @@ from tpuctl.errors import ExitCode
 
 FOLDER = Path(__file__).resolve().parent
 _NOTE = "<!-- made by docs/reference/generate.py -->"
-_WIDTHS = {"max_content_width": 100, "terminal_width": 100}
 
 
 def exit_codes() -> str:
@@ -127,29 +125,38 @@ def commands() -> str:
         + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
         for title, names in tree.sections.items()
     )
-    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(walk_commands(tree, **_WIDTHS)))}"
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(_contexts()))}"
 
 
 def command_pages() -> dict[str, Callable[[], str]]:
     """Return a page for each command: its help, the guides that use it, and the help of its subcommands."""
-    tree = command_tree()
     guides = yaml.safe_load((FOLDER / "guides.yaml").read_text("utf-8"))
-    return {f"commands/{name}.md": partial(_command_page, tree, name, guides.get(name, [])) for name in tree.table}
+    of_command: dict[str, list[click.Context]] = {}
+    for context in _contexts():
+        _, *path = context.command_path.split()
+        if path:
+            of_command.setdefault(path[0], []).append(context)
+    summaries = command_tree().table
+    return {
+        f"commands/{name}.md": partial(_command_page, contexts, summaries[name][1], guides.get(name, []))
+        for name, contexts in of_command.items()
+    }
 
 
-def _command_page(tree: LazyGroup, name: str, guides: list[str]) -> str:
+def _command_page(contexts: list[click.Context], summary: str, guides: list[str]) -> str:
+    first, *below = contexts
     more = " · ".join(f"[{_title(guide)}](../../{guide})" for guide in guides)
     see_also = f"More: {more}\n\n" if more else ""
-    command = tree.get_command(click.Context(tree), name)
-    if command is None:
-        raise LookupError(name)
-    own, *others = walk_commands(command, f"tpuctl {name}", **_WIDTHS)
-    below = "".join(f"\n## {context.command_path}\n\n{_help_of(context)}" for context in others)
-    return f"{_NOTE}\n# {own.command_path}\n\n{tree.table[name][1]}\n\n{see_also}{_help_of(own)}{below}"
+    rest = "".join(f"\n## {context.command_path}\n\n{_help_of(context)}" for context in below)
+    return f"{_NOTE}\n# {first.command_path}\n\n{summary}\n\n{see_also}{_help_of(first)}{rest}"
 
 
 def _title(guide: str) -> str:
     return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _contexts() -> Iterator[click.Context]:
+    return walk_commands(command_tree(), max_content_width=100, terminal_width=100)
 
 
 def _help_of(context: click.Context) -> str:
@@ -422,7 +429,7 @@ def main() -> int:
     pages = {FOLDER / name: page() for name, page in PAGES.items()}
     pages |= {manual / name: page for name, page in manual_pages().items()}
     stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
-    removed = [path for path in (*manual.glob("man?/*"), *FOLDER.glob("commands/*")) if path not in pages]
+    removed = [path for path in (*manual.rglob("*.[0-9]"), *FOLDER.glob("commands/*.md")) if path not in pages]
     if "--check" in sys.argv:
         names = ", ".join(os.path.relpath(path, FOLDER) for path in (*stale, *removed))
         if names:

@@ -138,6 +138,7 @@ def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]])
                 piped="Socket closed\n" if is_read else "",
                 TPUCTL_ZONE=ZONE,
                 TPUCTL_TIMEOUT="2m",
+                SHELL="/bin/bash",
             )
         if code not in _FINE:
             found[shlex.join(words)] = (code, err)

@@ -28,7 +28,7 @@ from tpuctl.app.option_help import (
     write_shared_line,
 )
 from tpuctl.app.suggestions import mistyped_words, suggest_word
-from tpuctl.app.value_completion import complete_node, complete_zone
+from tpuctl.app.value_completion import complete_node, complete_project, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
@@ -100,7 +100,13 @@ def _shared(*names: str, group: OptionGroup, **attributes: Any) -> Callable[[], 
 # The group and each command accept these, so that they may be given before or after the command's name. Help shows them in
 # `tpuctl options`.
 GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
-    _shared("--project", group=OptionGroup.WHERE, metavar="ID", help="Google Cloud project of the nodes."),
+    _shared(
+        "--project",
+        group=OptionGroup.WHERE,
+        metavar="ID",
+        shell_complete=complete_project,
+        help="Google Cloud project of the nodes.",
+    ),
     _shared(
         "--zone",
         group=OptionGroup.WHERE,
@@ -131,6 +137,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         "--quota-project",
         group=OptionGroup.ACCESS,
         metavar="ID",
+        shell_complete=complete_project,
         help="Project whose API quota is used for calls. [default: that of the credentials]",
     ),
     _shared(

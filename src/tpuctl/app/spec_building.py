@@ -67,7 +67,9 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
         tier=tier,
         queue=settings.is_on("queue"),
         run_for=_run_time(given.run_for, tier),
-        boot_disk_size=given.boot_disk_size and check_disk_size(given.boot_disk_size, f"{given.boot_disk_size}GB"),
+        boot_disk_size=None
+        if given.boot_disk_size is None
+        else check_disk_size(given.boot_disk_size, f"{given.boot_disk_size}GB"),
         ttl=settings.duration("ttl") if not app.is_overridden("ttl") and settings["ttl"] else None,
         network=settings.text("network"),
         subnetwork=settings.text("subnetwork"),

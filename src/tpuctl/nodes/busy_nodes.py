@@ -47,6 +47,30 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
     return f"{' and '.join(counts)}: " if counts else ""
 
 
+def require_free(app: App, nodes: Sequence[Node]) -> None:
+    """Raise `ConflictError` if a node is known to be in use, is another user's, or is kept by its label.
+
+    A node whose workers do not answer counts as free: a broken one must stay deletable.
+    """
+    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # `node_lookup` imports much
+
+    if not nodes:
+        return
+    uses, mine = find_node_uses(app, nodes), user_label(app)
+    reasons = []
+    for node in nodes:
+        if uses[node.name].uses:
+            reasons.append(describe_use(node, uses[node.name]))
+        elif node.owner and node.owner != mine:
+            reasons.append(f"`{node.name.node_id}` was created by {node.owner}")
+        elif node.is_kept:
+            reasons.append(f"`{node.name.node_id}` is kept by its label `tpuctl-keep`")
+    if reasons:
+        raise ConflictError(
+            reasons[0], details=reasons[1:], hint="nothing was done; pass `yes=True` to do it all the same"
+        )
+
+
 def find_node_uses(app: App, nodes: Sequence[Node], *, counts_leases: bool = True) -> Mapping[NodeName, NodeUse]:
     """Return what uses the nodes: what their workers report within 5 s, and other runs of tpuctl that hold their leases.
 

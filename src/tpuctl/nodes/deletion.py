@@ -9,7 +9,8 @@ from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.errors import TpuctlError
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
-from tpuctl.nodes.tear_down import DeletionTarget, end_absent_node, find_deletion_target, tear_down
+from tpuctl.nodes.node_lookup import is_in_journal, near_node
+from tpuctl.nodes.tear_down import DeletionTarget, absent_error, end_absent_node, find_deletion_target, tear_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -82,3 +83,20 @@ def delete_targets(
     close_shared_connections(app, [target.node for target in deleted if target.node])
     remove_ssh_entries(app, [target.name for target in deleted], missing)
     return results
+
+
+def note_missing(app: App, missing: list[NodeReference], by: str) -> None:
+    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
+    for reference in missing:
+        absent = absent_error(reference, search_place(app)).message
+        if is_in_journal(app, reference):
+            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
+            continue
+        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
+        app.terminal.note(gone if by == "down" else absent)
+        if near := near_node(app, reference):
+            place = f"{near.name.zone}/{near.name.node_id}"
+            app.terminal.warn(
+                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
+                f"  hint: see it with `tpuctl status {place}`",
+            )

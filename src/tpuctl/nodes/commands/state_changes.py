@@ -26,11 +26,16 @@ from tpuctl.nodes.commands.selected_changes import (
 )
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
-from tpuctl.nodes.deletion import delete_targets, existing_nodes, find_created_meanwhile, find_named, search_place
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.deletion import (
+    delete_targets,
+    existing_nodes,
+    find_created_meanwhile,
+    find_named,
+    note_missing,
+    search_place,
+)
+from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import (
-    is_in_journal,
-    near_node,
     nothing_selected_error,
     report_silent_zones,
     select_nodes,
@@ -51,7 +56,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeName, NodeReference
+    from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.commands.changes import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
@@ -190,7 +195,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         raise absent_error(missing[0], search_place(app))
     if not targets and not missing and not found.kept:
         if found.unreachable:
-            raise incomplete_list_error(found.unreachable)
+            raise IncompleteListError(found.unreachable)
         if is_strict:
             raise nothing_selected_error(app, selection)
         app.terminal.note(f"no node or queued resource of project {app.project} matches: {selection}")
@@ -200,7 +205,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
     if options.dry_run:
         steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
         show_plan(app, tuple(steps), spec=None)
-        _note_missing(app, missing, by)
+        note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
     if selection.is_by_name:
         _confirm(app, targets, options)
@@ -234,7 +239,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
     deleted = [
         target for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
     ]
-    _note_missing(app, missing, by)
+    note_missing(app, missing, by)
     absent = missing if by == "down" else []
     app.show(deleted_view([*(target.asked for target in deleted), *(reference.node_id for reference in absent)]))
     if len(errors) == 1 and not deleted and not found.unreachable:
@@ -247,23 +252,6 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
     references = [app.reference(name.text, allow_queued=True) for name in selection.names]
     targets, missing = find_named(app, context, references)
     return DeletionChoice(selection, targets=tuple(targets), missing=tuple(missing))
-
-
-def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
-    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
-    for reference in missing:
-        absent = absent_error(reference, search_place(app)).message
-        if is_in_journal(app, reference):
-            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
-            continue
-        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
-        app.terminal.note(gone if by == "down" else absent)
-        if near := near_node(app, reference):
-            place = f"{near.name.zone}/{near.name.node_id}"
-            app.terminal.warn(
-                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
-                f"  hint: see it with `tpuctl status {place}`",
-            )
 
 
 def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:

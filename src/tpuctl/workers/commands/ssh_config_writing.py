@@ -21,7 +21,8 @@ from tpuctl.ssh.ssh_config import (
     is_included,
     read_ssh_config,
 )
-from tpuctl.workers.targets import find_nodes, find_targets
+from tpuctl.workers.commands.node_selection import find_nodes
+from tpuctl.workers.targets import find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
