@@ -249,6 +249,15 @@ class App:
         return OutputFormat.TABLE if form is OutputFormat.WIDE else form
 
     @property
+    def format_or_guess(self) -> OutputFormat:
+        """The output format; if the settings are broken what the command line and the environment say."""
+        try:
+            return self.format
+        except (TpuctlError, ValueError):
+            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
+            return OutputFormat.JSON if is_json else OutputFormat.TABLE
+
+    @property
     def is_wide(self) -> bool:
         """Return whether tables have all columns."""
         return self.settings.text("output") == OutputFormat.WIDE
@@ -486,12 +495,9 @@ class App:
 
     def show_error(self, error: TpuctlError) -> None:
         """Print an error in the chosen output format."""
-        try:
-            form, sandbox = self.format, self.is_sandbox
-        except (SettingError, ValueError):
-            # The settings are broken: only the command line and the environment can say.
-            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
-            form, sandbox = OutputFormat.JSON if is_json else OutputFormat.TABLE, False
+        sandbox = False
+        with suppress(SettingError, ValueError):  # broken settings
+            sandbox = self.is_sandbox
         self.name_node(error)
         if error.hint:
             from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
@@ -503,7 +509,7 @@ class App:
             typed, tree = self._shown_arguments, self.command_tree
             error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
             error.message = "\n".join(error.lines)
-        self.terminal.error(error, form=form, sandbox=sandbox)
+        self.terminal.error(error, form=self.format_or_guess, sandbox=sandbox)
         if self.summary:
             self.summary.fail(error)
 

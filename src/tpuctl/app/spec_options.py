@@ -23,7 +23,7 @@ from tpuctl.app.spec_building import (
     parse_pairs,
     read_named_file,
 )
-from tpuctl.app.value_completion import complete_tier, complete_type, complete_version
+from tpuctl.app.value_completion import complete_label, complete_tier, complete_type, complete_version
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import NodeSpec
@@ -159,7 +159,11 @@ class SpecOptions(GivenOptions):
         help="OAuth scopes that limit what the workers' service account may do.",
     )
     labels: tuple[str, ...] = option(
-        "--labels", metavar="KEY=VALUE,...", multiple=True, help="Labels of the node, such as team=vision. Repeatable."
+        "--labels",
+        metavar="KEY=VALUE,...",
+        multiple=True,
+        shell_complete=complete_label,
+        help="Labels of the node, such as team=vision. Repeatable.",
     )
     tags: tuple[str, ...] = option(
         "--tags",

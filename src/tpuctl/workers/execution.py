@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from tpuctl.app.seen_jobs import note_seen_jobs
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
@@ -142,6 +143,9 @@ def show_result(app: App, result: RunResult, *, detached: bool = False, again: s
     `again`: the command that runs it on a new node, None if the node must be recreated first.
     """
     is_detached = detached and any(one.is_good for one in result.results)
+    if is_detached:
+        nodes = dict.fromkeys(one.target.node.name for one in result.results if one.is_good)
+        note_seen_jobs(app.invocation.environ, nodes, [result.job])
 
     def show(terminal: Terminal) -> None:
         if is_detached:

@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
+from tpuctl.app.value_completion import complete_project, complete_values
 
 if TYPE_CHECKING:
-    pass
+    import click
+
+
+def _check_ids(_ctx: click.Context) -> list[str]:
+    from tpuctl.check.rules import RULES  # noqa: PLC0415  # only for completion
+
+    return [*(rule.id for rule in RULES), "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,10 @@ class CheckOptions(GivenOptions):
         help="Size of the data that one epoch reads, such as 1.2TB, to estimate what reading it costs.",
     )
     billing_project: str | None = option(
-        "--billing-project", metavar="ID", help="Project that pays for requester-pays buckets."
+        "--billing-project",
+        metavar="ID",
+        shell_complete=complete_project,
+        help="Project that pays for requester-pays buckets.",
     )
     no_billing_outside_grants: bool = option(
         "--no-billing-outside-grants",
@@ -65,6 +75,7 @@ class CheckOptions(GivenOptions):
         "--skip-check",
         metavar="ID",
         multiple=True,
+        shell_complete=complete_values(_check_ids),
         help="Ids of checks whose errors are ignored, such as TPU101,TPU401, or all. Repeatable.",
     )
     check_timeout: str | None = option(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.app.value_completion import complete_columns
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
 )
 @selection_options()
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: NODE_COLUMNS))
 def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
     """List nodes in all zones of the project, or those that match.
 

@@ -21,7 +21,7 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.value_completion import complete_columns, complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeReference
     from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.output.column_widths import Column
     from tpuctl.output.terminal import Terminal, View
 
 _QUEUE_HELP = """Show, await, cancel and retry queued resources: requests for nodes that wait for capacity.
@@ -64,10 +65,16 @@ queue_group = LazyGroup(
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
 
 
+def _columns() -> Sequence[Column]:
+    from tpuctl.nodes.queue_rendering import QUEUE_COLUMNS  # noqa: PLC0415  # only for completion
+
+    return QUEUE_COLUMNS
+
+
 @cli_command(
     "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
 )
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(_columns))
 def queue_list(app: App, *, table: TableOptions) -> None:
     """List the queued resources in all zones of the project. The exit code is 1 if a zone did not answer.
 

@@ -9,6 +9,7 @@ from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
 from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
 from tpuctl.app.spec_options import GivenOptions
+from tpuctl.app.value_completion import complete_label
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -50,7 +51,12 @@ class UpdateOptions(GivenOptions):
     """The changes of `tpuctl update`, as given."""
 
     labels: tuple[str, ...] = option(
-        "--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; keeps other labels."
+        "--labels",
+        "--update-labels",
+        metavar="KEY=VALUE,...",
+        multiple=True,
+        shell_complete=complete_label,
+        help="Labels to set; keeps other labels.",
     )
     remove_labels: tuple[str, ...] = option(
         "--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove."

@@ -20,6 +20,7 @@ from tpuctl.app.options import (
 )
 from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
+from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
@@ -38,13 +39,19 @@ if TYPE_CHECKING:
     from tpuctl.workers.runner import RunRequest
 
 
+def _log_levels(_ctx: click.Context) -> tuple[str, ...]:
+    from tpuctl.workers.environment import LOG_LEVELS  # noqa: PLC0415  # only for completion
+
+    return LOG_LEVELS
+
+
 @dataclass(frozen=True, slots=True)
 class RunFlags:
     """The options of the command itself."""
 
     line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
     workdir: str | None = option(
-        "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
+        "--workdir", "-w", metavar="PATH", help="Working directory on the workers. [default: the home directory]"
     )
     image: str | None = option(
         "--image",
@@ -127,11 +134,15 @@ class EnvironmentFlags:
         help="Directory of libtpu's log on the workers (its parent must exist), or disabled.",
     )
     tpu_min_log_level: str | None = option(
-        "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
+        "--tpu-min-log-level",
+        metavar="LEVEL",
+        shell_complete=complete_values(_log_levels),
+        help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL.",
     )
     tpu_stderr_log_level: str | None = option(
         "--tpu-stderr-log-level",
         metavar="LEVEL",
+        shell_complete=complete_values(_log_levels),
         help="Lowest severity that libtpu also prints on stderr: 0 to 3, or INFO to FATAL.",
     )
     tpu_max_log_size_mb: int | None = option(
@@ -147,7 +158,10 @@ class OneOffFlags(GivenOptions):
     """The options of a whole job: a node, files, the command."""
 
     up: str | None = option(
-        "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
+        "--up",
+        metavar="SPEC",
+        shell_complete=complete_type_or_file,
+        help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml.",
     )
     rm: bool = option(
         "--rm",

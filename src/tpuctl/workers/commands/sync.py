@@ -12,7 +12,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, option, takes_options, worker_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.value_completion import complete_folder, complete_label, complete_node
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the node first, then the folder."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
     if ctx.params.get("words"):
-        return [CompletionItem(incomplete, type="dir")]
-    return [CompletionItem(name) for name in complete_node(ctx, param, incomplete)]
+        return complete_folder(ctx, param, incomplete)
+    return complete_node(ctx, param, incomplete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class SyncFlags:
     group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
+    shell_complete=complete_label,
     help="Label of the nodes to sync to, instead of NODE. Repeatable.",
 )
 @worker_option
