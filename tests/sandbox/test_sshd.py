@@ -132,7 +132,7 @@ def test_connection_restores_devices_and_profile_that_its_user_removed(pod: Slic
 
 @pytest.mark.sshd
 def test_session_reads_the_bashrc_of_the_worker_and_not_of_this_machine(pod: Slice, tmp_path: Path) -> None:
-    """A non-interactive bash reads it if an ssh server started it, as Debian builds it. The session's own shell is the user's."""
+    """As Debian builds bash, one without a terminal reads it if an ssh server has started it."""
     assert pod.run(0, "echo 'echo the worker' >.bashrc")[1] == 0
     (control,) = pod.state.path.parent.glob("workers/*/*/*/0.sshd")
     (line,) = [line for line in (control / "sshd_config").read_text().splitlines() if line.startswith("SetEnv ")]
