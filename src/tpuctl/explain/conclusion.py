@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.messages import Message
 
 # A message and its wrapper stand near each other: at most a long stack trace lies between them.
@@ -31,9 +32,6 @@ _MAX_GAP = timedelta(hours=1)
 _MAX_GAP_LINES = 50_000
 # A cause may be logged after its symptoms: other workers log sooner, and a program logs last what ended it.
 _MAX_DELAY = timedelta(minutes=2)
-
-# What others see of a failure, and what is still tried, is over if the program ended well; a cause has been worth to know.
-_OVER_AT_THE_END = frozenset({MessageRole.SYMPTOM, MessageRole.PROGRESS})
 
 _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
@@ -201,7 +199,7 @@ def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}
 
 
 def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, str]) -> Explanation:
-    if scan.is_binary or scan.success or any(not _is_open_wrapper(one) for one in explanation.conclusions):
+    if scan.is_binary or _ends_well(scan) or any(not _is_open_wrapper(one) for one in explanation.conclusions):
         return explanation
     # The line of a wrapper may hold the reason, too.
     known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
@@ -235,12 +233,14 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     conclusions: list[Conclusion] = []
     for one in alarming:
         recovered = timeline.recovered(one)
-        if one.is_quoted or scan.is_binary:
+        if one.is_quoted and _ends_well(scan):
+            harmless.append(_conclusion(one, Confidence.LOW, known, why))
+        elif one.is_quoted or scan.is_binary:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
         elif recovered and one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
-        elif scan.success and one.message.role in _OVER_AT_THE_END and is_before(one.last, scan.success):
-            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), scan.success))
+        elif over := _over_at(one, scan.endings):
+            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), over))
         else:
             conclusions.append(_conclude_failure(one, timeline, recovered, known))
     is_explained = any(one.confidence is not Confidence.LOW for one in conclusions)
@@ -252,6 +252,29 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
         scan.size,
         scan.is_binary,
     )
+
+
+def _ends_well(scan: ScanResult) -> bool:
+    """Tell whether the last lines of each worker show that the program works or has ended well."""
+    return bool(scan.endings) and all(ending.works for ending in scan.endings)
+
+
+def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None:
+    """Return where the log shows that a failure was over, as each worker that wrote of it went on; None if one did not."""
+    over: LogPlace | None = None
+    if failure.message.lasts:
+        return None
+    is_passing = failure.message.role is not MessageRole.PROGRESS and not failure.message.of_the_node
+    is_minor = bool(is_passing and failure.first.is_minor and failure.last.is_minor)
+    for place in (*failure.workers.values(), failure.last):
+        ending = next((one for one in endings if (one.worker, one.source) == (place.worker, place.source)), None)
+        if ending is None:
+            return None
+        later = [mark for mark in (ending.works, ending.calm if is_minor else None) if mark and is_before(place, mark)]
+        if not later:
+            return None
+        over = later[0]
+    return over
 
 
 def is_before(one: LogPlace, other: LogPlace) -> bool:
@@ -367,10 +390,15 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
         tuple(suspects[:_SUSPICIOUS_SHOWN]),
         sum(scan.lines for scan in logs.values()),
         sum(scan.size for scan in logs.values()),
-        # Of several logs one may tell of the failure that another did not survive.
-        success=None,
+        endings=tuple(_ending_of(name, ending) for name, scan in logs.items() for ending in scan.endings),
         is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
     )
+
+
+def _ending_of(name: str, ending: LogEnding) -> LogEnding:
+    number = _WORKER.search(name)
+    works, calm = (place and replace(place, source=name) for place in (ending.works, ending.calm))
+    return replace(ending, worker=ending.worker or (number[1] if number else name), works=works, calm=calm, source=name)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

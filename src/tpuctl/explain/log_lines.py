@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.device_memory import MemoryUsage
     from tpuctl.explain.messages import Message
 
@@ -573,6 +574,7 @@ class LogPlace:
     worker: str | None = None  # the worker's number, or its name if the log gives no number
     time: datetime | None = None  # naive if the log gives no time zone
     source: str | None = None  # the file, if several are read
+    is_minor: bool | None = None  # the line was logged as information or a warning; False as an error, None without a level
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +619,7 @@ class ScanResult:
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text
-    success: LogPlace | None = None  # near the end, where the log says that the program ended well
+    endings: tuple[LogEnding, ...] = ()  # of each worker that wrote one of the last lines
 
 
 # Characters. A longer text is searched in parts of this size that overlap.
@@ -631,6 +633,22 @@ _MAX_FOLLOWING = 16 * 1024
 _NEARBY_CHARACTERS = 600
 # Characters of a long line before the message in the evidence.
 _EVIDENCE_BEFORE = 120
+
+
+# The level of a line, as programs for logging write it.
+_LEVEL = re.compile(
+    r"(?:^|[\s\[(|:-])(?:(?P<minor>[IWD]|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?)|(?P<severe>[EF]|ERROR|CRITICAL|FATAL))(?=\d{4}\b|[\s:\])|]|$)"
+)
+_LEVEL_FIRST = re.compile(
+    r"(?:\([^()]{1,100}\) |\[[^\[\]]{1,60}\] ){0,2}(?:(?P<minor>[IWD](?=\d{4} | {1,2}\d\d-\d\d | {1,2}(?:\S{1,40} )?\w{1,40}-\d)|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?)\b)|"
+    r"(?P<severe>[EF](?=\d{4} | {1,2}\d\d-\d\d )|\[?(?:ERROR|CRITICAL|FATAL)\b))"
+)
+
+
+def is_minor(header: str, text: str) -> bool | None:
+    """Tell whether a line is information or a warning by its level, False for an error, None if it names no level."""
+    found = _LEVEL.search(header) or _LEVEL_FIRST.match(text[:200])
+    return None if found is None else found["minor"] is not None
 
 
 class ParsedLine(NamedTuple):
@@ -684,7 +702,13 @@ class ParsedLine(NamedTuple):
             start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - MAX_EVIDENCE_LENGTH))
             text = text[start : start + MAX_EVIDENCE_LENGTH]
         time = self.header.time or (self.origin.read_time() if self.origin else None)
-        return LogPlace(self.number, text, self.worker or worker, time)
+        return LogPlace(
+            self.number,
+            text,
+            self.worker or worker,
+            time,
+            is_minor=is_minor(self.raw[: self.header.end], self.raw[self.header.end :]),
+        )
 
 
 def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:
