@@ -37,6 +37,7 @@ _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
     CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
     CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
+    CheckFirst.DEVICE_HOLDERS: "there are several possible causes: look first whether a process holds the TPU, `tpuctl unstick {node}`",
 }
 _UNEXPLAINED_REASONS = {
     MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
@@ -243,6 +244,7 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), over))
         else:
             conclusions.append(_conclude_failure(one, timeline, recovered, known))
+    conclusions = [_doubted(one, conclusions, scan) for one in conclusions]
     is_explained = any(one.confidence is not Confidence.LOW for one in conclusions)
     return Explanation(
         tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
@@ -252,6 +254,45 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
         scan.size,
         scan.is_binary,
     )
+
+
+def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: ScanResult) -> Conclusion:
+    """Return a conclusion with less confidence if it need not be what ended the program."""
+    if not _is_open_cause(conclusion):
+        return conclusion
+    failure, message = conclusion.sighting, conclusion.sighting.message
+    for other in all_of_them:
+        if _is_open_cause(other) and other.sighting.message.action is not message.action:
+            return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")
+    if message.action in _DESTRUCTIVE and failure.last.is_minor:
+        return _with_doubt(conclusion, "the program only warns of it")
+    for ending in scan.endings:
+        last = ending.failure
+        if last is None or not is_before(failure.last, last) or _is_recognised(last, scan):
+            continue
+        if ending.resumed is not None and is_before(failure.last, ending.resumed):
+            return _with_doubt(conclusion, f"the program worked again before it failed in line {last.line} for another reason")
+        if message.action in _DESTRUCTIVE:
+            return _with_doubt(conclusion, f"the program failed later, in line {last.line}, perhaps for another reason")
+    return conclusion
+
+
+def _with_doubt(conclusion: Conclusion, why: str) -> Conclusion:
+    return replace(conclusion, confidence=Confidence.MEDIUM, why=why)
+
+
+# A message may begin in the line before or after the name of the exception.
+_MESSAGE_LINES = 3
+
+
+def _is_recognised(place: LogPlace, scan: ScanResult) -> bool:
+    """Tell whether a known message stands in a line."""
+    known = (one for sighting in scan.sightings for one in (sighting.first, sighting.last))
+    return any(one.source == place.source and abs(one.line - place.line) <= _MESSAGE_LINES for one in known)
+
+
+def _is_open_cause(conclusion: Conclusion) -> bool:
+    return conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None and conclusion.recovered is None
 
 
 def _ends_well(scan: ScanResult) -> bool:
@@ -397,8 +438,11 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    works, calm = (place and replace(place, source=name) for place in (ending.works, ending.calm))
-    return replace(ending, worker=ending.worker or (number[1] if number else name), works=works, calm=calm, source=name)
+    places = {
+        name_of: place and replace(place, source=name)
+        for name_of, place in (("works", ending.works), ("calm", ending.calm), ("failure", ending.failure), ("resumed", ending.resumed))
+    }
+    return replace(ending, worker=ending.worker or (number[1] if number else name), source=name, **places)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

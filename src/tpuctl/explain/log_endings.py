@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ENDING_LINES = 60
 # A line with this score of an error, or a higher one, is no good end; with the lower one it is not calm.
 _FAILED_SCORE, _ALARMING_SCORE = 6, 4
+# A line with this score names an exception, or another reason for which a program ends.
+_FATAL_SCORE = 7
 # Lines without an alarm that show that a program has gone on after a warning.
 _CALM_LINES = 3
 _MAX_JUDGED_LENGTH = 1000
@@ -75,25 +77,34 @@ class LogEnding:
     worker: str | None = None
     works: LogPlace | None = None  # the last line that shows that the program works or ended well, and no failure follows
     calm: LogPlace | None = None  # from here on there is no alarm
+    failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
+    resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
     source: str | None = None  # the file, if several are read
 
 
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
-    works = calm = None
+    works = calm = failure = resumed = None
     bars, calm_lines, is_calm = 0, 0, True
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        if works is None and (shows_success(text) or bars >= _MIN_BARS):
+        shows_work = shows_success(text) or bars >= _MIN_BARS
+        if shows_work and failure is not None:
+            resumed = place
+            break
+        if shows_work and works is None:
             works = place
         if place.is_minor is False or (line.score >= _FAILED_SCORE and not place.is_minor):
-            break
+            if works is not None:
+                break
+            is_calm = False
+            failure = failure or (place if line.score >= _FATAL_SCORE else None)
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
         if is_calm and (place.is_minor or place.time):
             calm_lines += 1
             calm = place if calm_lines >= _CALM_LINES else None
-    return LogEnding(worker, works, calm)
+    return LogEnding(worker, works, calm, failure, resumed)
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
