@@ -264,7 +264,7 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
     for other in all_of_them:
         if _is_open_cause(other) and other.sighting.message.action is not message.action:
             return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")
-    if message.action in _DESTRUCTIVE and failure.last.is_minor:
+    if message.action in _DESTRUCTIVE and failure.last.is_minor and not message.of_the_node:
         return _with_doubt(conclusion, "the program only warns of it")
     for ending in scan.endings:
         last = ending.failure

@@ -85,21 +85,20 @@ class LogEnding:
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
     works = calm = failure = resumed = None
-    bars, calm_lines, is_calm = 0, 0, True
+    bars, calm_lines, is_calm, has_failed = 0, 0, True, False
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        shows_work = shows_success(text) or bars >= _MIN_BARS
-        if shows_work and failure is not None:
-            resumed = place
-            break
-        if shows_work and works is None:
-            works = place
         if place.is_minor is False or (line.score >= _FAILED_SCORE and not place.is_minor):
             if works is not None:
                 break
-            is_calm = False
+            has_failed, is_calm = True, False
             failure = failure or (place if line.score >= _FATAL_SCORE else None)
+        elif shows_success(text) or bars >= _MIN_BARS:
+            if has_failed:
+                resumed = place
+                break
+            works = works or place
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
         if is_calm and (place.is_minor or place.time):
             calm_lines += 1

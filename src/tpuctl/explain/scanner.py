@@ -471,6 +471,14 @@ _ERROR_WORDS = (
     ),
 )
 _SCORES = (
+    # Exceptions of google.api_core, and others by the names of their packages.
+    (
+        re.compile(
+            r"^(?:[a-z_]\w{0,80}\.){1,12}[A-Z]\w{1,80}: (?!_)|^(?:Forbidden|NotFound|InvalidArgument|PermissionDenied|ResourceExhausted|FailedPrecondition|"
+            r"ServiceUnavailable|DeadlineExceeded|Conflict|BadRequest|TooManyRequests|Unauthenticated|InternalServerError|GatewayTimeout|Unauthorized): \d{3} "
+        ),
+        9,
+    ),
     (re.compile(r"^(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
     (
         re.compile(
@@ -498,7 +506,7 @@ _SCORES = (
     (
         re.compile(
             r"(?i)\b(?:failed|failure|cannot|unable to|could not|couldn't|timed out|preempted|quota|exhausted|not found|"
-            r"no such|does not exist|forbidden)\b"
+            r"no such|does not exist|forbidden|invalid (?:value|argument|request|field)|not divisible)\b"
         ),
         4,
     ),
