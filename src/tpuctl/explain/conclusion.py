@@ -37,7 +37,7 @@ _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
     CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
     CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
-    CheckFirst.DEVICE_HOLDERS: "there are several possible causes: look first whether a process holds the TPU, `tpuctl unstick {node}`",
+    CheckFirst.SEVERAL_CAUSES: "several causes are possible: try the remedies in this order",
 }
 _UNEXPLAINED_REASONS = {
     MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",

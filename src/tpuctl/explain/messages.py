@@ -90,7 +90,7 @@ class CheckFirst(StrEnum):
     NODE_STATE = "node-state"
     NODE_HEALTH = "node-health"
     OTHER_WORKERS_LOG = "other-workers-log"
-    DEVICE_HOLDERS = "device-holders"
+    SEVERAL_CAUSES = "several-causes"
 
 
 class Detail(StrEnum):
