@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
-from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
+from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.unrecognised import describe, guess, kind_by_id
 
@@ -48,6 +48,7 @@ _QUOTED_REASON = "the log only quotes the message, as documentation, a search or
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
 _GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
 _DESTRUCTIVE = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS})
+_MINOR_LEVELS = frozenset({LogLevel.INFO, LogLevel.WARNING})
 _NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
 
@@ -205,7 +206,11 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
     # The line of a wrapper may hold the reason, too.
     known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
     recognised = {(place.source, place.line) for one in known_lines for place in (one.first, one.last)}
-    unknown = [one for one in scan.suspects if (one.place.source, one.place.line) not in recognised]
+    unknown = [
+        one
+        for one in scan.suspects
+        if (one.place.source, one.place.line) not in recognised and _over_after(one.place, scan.endings) is None
+    ]
     guessed = guess(unknown, scan.lines)
     if guessed is None:
         return explanation
@@ -264,7 +269,7 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
     for other in all_of_them:
         if _is_open_cause(other) and other.sighting.message.action is not message.action:
             return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")
-    if message.action in _DESTRUCTIVE and failure.last.is_minor and not message.of_the_node:
+    if message.action in _DESTRUCTIVE and failure.last.level in _MINOR_LEVELS and not message.of_the_node:
         return _with_doubt(conclusion, "the program only warns of it")
     for ending in scan.endings:
         last = ending.failure
@@ -297,25 +302,28 @@ def _is_open_cause(conclusion: Conclusion) -> bool:
 
 def _ends_well(scan: ScanResult) -> bool:
     """Tell whether the last lines of each worker show that the program works or has ended well."""
-    return bool(scan.endings) and all(ending.works for ending in scan.endings)
+    return bool(scan.endings) and all(ending.is_well for ending in scan.endings)
 
 
 def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None:
     """Return where the log shows that a failure was over, as each worker that wrote of it went on; None if one did not."""
-    over: LogPlace | None = None
-    if failure.message.lasts:
+    message = failure.message
+    if message.lasts:
         return None
-    is_passing = failure.message.role is not MessageRole.PROGRESS and not failure.message.of_the_node
-    is_minor = bool(is_passing and failure.first.is_minor and failure.last.is_minor)
-    for place in (*failure.workers.values(), failure.last):
-        ending = next((one for one in endings if (one.worker, one.source) == (place.worker, place.source)), None)
-        if ending is None:
-            return None
-        later = [mark for mark in (ending.works, ending.calm if is_minor else None) if mark and is_before(place, mark)]
-        if not later:
-            return None
-        over = later[0]
-    return over
+    is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
+    is_minor = is_passing and {failure.first.level, failure.last.level} <= _MINOR_LEVELS
+    places = (*failure.workers.values(), failure.last)
+    marks = [_over_after(place, endings, is_minor=is_minor) for place in places]
+    return marks[-1] if all(marks) else None
+
+
+def _over_after(place: LogPlace, endings: Sequence[LogEnding], *, is_minor: bool = False) -> LogPlace | None:
+    """Return where the worker that wrote a line shows later that it works, None if it does not."""
+    for ending in endings:
+        if (ending.worker, ending.source) == (place.worker, place.source):
+            later = (ending.works, ending.calm if is_minor else None)
+            return next((mark for mark in later if mark and is_before(place, mark)), None)
+    return None
 
 
 def is_before(one: LogPlace, other: LogPlace) -> bool:

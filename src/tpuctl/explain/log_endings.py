@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.explain.log_lines import LogLevel
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -26,13 +28,13 @@ _CALM_LINES = 3
 _MAX_JUDGED_LENGTH = 1000
 
 _ENDED_WELL = re.compile(
-    r"(?i)\b(?:training|job|run|task|test|upload|download|experiment|evaluation|benchmark|export|build|program|script|"
+    r"(?i)\b(?:training|job|run|trial|task|test|upload|download|experiment|evaluation|benchmark|export|build|program|script|"
     r"workload|trajectory|execution|all \w{1,20})(?: ['\"`(]?[\w.-]{1,40}[\"'`):]?){0,2} (?:is |has |was )?"
     r"(?:finished|completed?|succeeded|successful|done|passed)\b|"
     r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|with (?:exit )?(?:code|status):? (?:0\b|completed))|"
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
-    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|^\W{0,3}(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$|\bSynced \d"
+    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|(?:^\W{0,3}|: )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$|\bSynced \d"
 )
 _WORKS = re.compile(
     # A step, with what it measured.
@@ -45,10 +47,10 @@ _WORKS = re.compile(
     r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\b(?:saved|restored|written|uploaded)\b|"
     # A server that serves.
     r"\bstartup complete\b|\bserver (?:is )?(?:now )?(?:started|running|ready|listening)\b|\b(?:listening|serving|running) (?:on|at) (?:\S{1,20} )?(?:https?://|\[?::|port \d|[\d.]{7})|"
-    r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|"
+    r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
     r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|\bstarted container\b|"
-    r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
+    r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|"
     r"\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
 # A bar that is not full is drawn once more by a program that ends with an error.
@@ -76,6 +78,7 @@ class LogEnding:
 
     worker: str | None = None
     works: LogPlace | None = None  # the last line that shows that the program works or ended well, and no failure follows
+    is_well: bool = False  # and no line after it looks like an error
     calm: LogPlace | None = None  # from here on there is no alarm
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
@@ -86,10 +89,11 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
     works = calm = failure = resumed = None
     bars, calm_lines, is_calm, has_failed = 0, 0, True, False
+    is_well = True
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        if place.is_minor is False or (line.score >= _FAILED_SCORE and not place.is_minor):
+        if place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None):
             if works is not None:
                 break
             has_failed, is_calm = True, False
@@ -99,11 +103,13 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
                 resumed = place
                 break
             works = works or place
+        elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
+            is_well = False
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
-        if is_calm and (place.is_minor or place.time):
+        if is_calm and (place.level or place.time):
             calm_lines += 1
             calm = place if calm_lines >= _CALM_LINES else None
-    return LogEnding(worker, works, calm, failure, resumed)
+    return LogEnding(worker, works, is_well=is_well and works is not None, calm=calm, failure=failure, resumed=resumed)
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:

@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -561,6 +562,14 @@ def _nested_mapping(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return record
 
 
+class LogLevel(Enum):
+    """How serious the program that logged a line takes it."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 # Characters. A longer line of evidence is shown in part.
 MAX_EVIDENCE_LENGTH = 400
 
@@ -574,7 +583,7 @@ class LogPlace:
     worker: str | None = None  # the worker's number, or its name if the log gives no number
     time: datetime | None = None  # naive if the log gives no time zone
     source: str | None = None  # the file, if several are read
-    is_minor: bool | None = None  # the line was logged as information or a warning; False as an error, None without a level
+    level: LogLevel | None = None  # None if the line names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -635,20 +644,25 @@ _NEARBY_CHARACTERS = 600
 _EVIDENCE_BEFORE = 120
 
 
-# The level of a line, as programs for logging write it.
-_LEVEL = re.compile(
-    r"(?:^|[\s\[(|:-])(?:(?P<minor>[IWD]|TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?)|(?P<severe>[EF]|ERROR|CRITICAL|FATAL))(?=\d{4}\b|[\s:\])|]|$)"
+# The level of a line, as programs for logging write it: in the header, or at the beginning.
+_INFO, _WARNING, _ERROR = r"TRACE|DEBUG|INFO|NOTICE", r"WARN(?:ING)?", r"ERROR|CRITICAL|FATAL"
+_LEVEL_IN_HEADER = re.compile(
+    rf"(?:^|[\s\[(|:-])(?:(?P<info>[ID]|{_INFO})|(?P<warning>W|{_WARNING})|(?P<error>[EF]|{_ERROR}))(?=\d{{4}}\b|[\s:\])|]|$)"
 )
+_DATE_BEHIND = r"(?=\d{4} | {1,2}\d\d-\d\d | \d{4}-\d\d-\d\d)"
 _LEVEL_FIRST = re.compile(
-    r"(?:\([^()]{1,100}\) |\[[^\[\]]{1,60}\] ){0,2}(?:(?P<minor>[IWD](?=\d{4} | {1,2}\d\d-\d\d | {1,2}(?:\S{1,40} )?\w{1,40}-\d)|\[?(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?)\b)|"
-    r"(?P<severe>[EF](?=\d{4} | {1,2}\d\d-\d\d )|\[?(?:ERROR|CRITICAL|FATAL)\b))"
+    rf"(?:\([^()]{{1,100}}\) |\[[^\[\]]{{1,60}}\] ){{0,2}}\[?(?:(?P<info>[ID]{_DATE_BEHIND}|(?:{_INFO})\b)|(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|"
+    # The events of Kubernetes.
+    rf"(?P<error>[EF]{_DATE_BEHIND}|(?:{_ERROR})\b))|\s{{0,8}}(?:[\w()]{{1,20}}\s{{1,20}})?(?P<normal>Normal)\s{{1,20}}[A-Z]"
 )
 
 
-def is_minor(header: str, text: str) -> bool | None:
-    """Tell whether a line is information or a warning by its level, False for an error, None if it names no level."""
-    found = _LEVEL.search(header) or _LEVEL_FIRST.match(text[:200])
-    return None if found is None else found["minor"] is not None
+def line_level(header: str, text: str) -> LogLevel | None:
+    """Return the level of a line, from its header and the text after it."""
+    found = _LEVEL_IN_HEADER.search(header) or _LEVEL_FIRST.match(text[:200])
+    if found is None:
+        return None
+    return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
 
 
 class ParsedLine(NamedTuple):
@@ -707,7 +721,7 @@ class ParsedLine(NamedTuple):
             text,
             self.worker or worker,
             time,
-            is_minor=is_minor(self.raw[: self.header.end], self.raw[self.header.end :]),
+            level=line_level(self.raw[: self.header.end], self.raw[self.header.end :]),
         )
 
 

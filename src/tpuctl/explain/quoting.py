@@ -153,6 +153,7 @@ def is_quoted(line: str, start: int, end: int, around: LineContext, *, has_heade
         or _is_introduced(around)
         or _is_listed_search_term(line, around.before)
         or _is_explained_below(line, around.after)
+        or _is_help(line, around.before)
     )
 
 
@@ -265,6 +266,18 @@ def _is_explained_below(line: str, after: str) -> bool:
     return (
         4 <= indent < below and len(_WORD.findall(after)) >= 6 and bool(re.search(r"^\s*[A-Z].{0,500}[.:]\s*$", after))
     )
+
+
+# The help text of a command: its usage, and the options below it with their indentation.
+_USAGE = re.compile(r"^(?:[Uu]sage|USAGE): |^(?:[\w ]{0,30}[Oo]ptions|[\w ]{0,30}[Aa]rguments|[Ff]lags|OPTIONS|FLAGS|DESCRIPTION):?\s*$")
+_OPTION_LINE = re.compile(r"^\s{1,12}(?:-\w,? ){0,1}--?[A-Za-z][\w-]{0,60}(?:[ =](?:[A-Z_]{1,30}|\{[^{}]{1,100}\}|<[^<>]{1,60}>))?(?:\s{2,}\S|$)")
+
+
+def _is_help(line: str, before: Sequence[str]) -> bool:
+    """Tell whether the line stands in the help text of a command."""
+    if not line[:1].isspace():
+        return False
+    return bool(_OPTION_LINE.match(line)) or any(map(_USAGE.match, before)) and any(map(_OPTION_LINE.match, before))
 
 
 def _is_introduced(around: LineContext) -> bool:

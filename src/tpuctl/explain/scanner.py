@@ -491,7 +491,7 @@ _SCORES = (
         re.compile(
             r"\b(?:RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|FAILED_PRECONDITION|NOT_FOUND|UNAVAILABLE|"
             r"DEADLINE_EXCEEDED|UNIMPLEMENTED|ALREADY_EXISTS|DATA_LOSS)\b|\bHTTP(?:/[\d.]{1,3})? [45]\d\d\b|"
-            r"\bHttpError [45]\d\d\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
+            r"\bHttpError [45]\d\d\b|\b[45]\d\d (?:Client|Server) Error\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
         ),
         7,
     ),
