@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
+from tpuctl.explain.log_endings import LogEnding
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.unrecognised import describe, guess, kind_by_id
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.messages import Message
 
 # A message and its wrapper stand near each other: at most a long stack trace lies between them.
@@ -192,11 +192,16 @@ class _FailureTimeline:
         )
 
 
-def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
+def conclude(
+    scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}), has_failed: bool = False
+) -> Explanation:
     """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win.
 
     Without a known message, or with only the wrapper of an unknown reason, it is a guess from the most telling line.
+    `has_failed`: the program is known to have failed, however its log ends.
     """
+    if has_failed:
+        scan = replace(scan, endings=())
     return _with_guess(_conclude_known(scan, known), scan, known)
 
 
@@ -254,7 +259,7 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     return Explanation(
         tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
         tuple(harmless),
-        () if is_explained else tuple(suspect.place for suspect in scan.suspects),
+        () if is_explained or _ends_well(scan) else tuple(suspect.place for suspect in scan.suspects),
         scan.lines,
         scan.size,
         scan.is_binary,
@@ -276,7 +281,9 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
         if last is None or not is_before(failure.last, last) or _is_recognised(last, scan):
             continue
         if ending.resumed is not None and is_before(failure.last, ending.resumed):
-            return _with_doubt(conclusion, f"the program worked again before it failed in line {last.line} for another reason")
+            return _with_doubt(
+                conclusion, f"the program worked again before it failed in line {last.line} for another reason"
+            )
         if message.action in _DESTRUCTIVE:
             return _with_doubt(conclusion, f"the program failed later, in line {last.line}, perhaps for another reason")
     return conclusion
@@ -446,11 +453,11 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    places = {
-        name_of: place and replace(place, source=name)
-        for name_of, place in (("works", ending.works), ("calm", ending.calm), ("failure", ending.failure), ("resumed", ending.resumed))
-    }
-    return replace(ending, worker=ending.worker or (number[1] if number else name), source=name, **places)
+    works, calm, failure, resumed = (
+        place and replace(place, source=name) for place in (ending.works, ending.calm, ending.failure, ending.resumed)
+    )
+    worker = ending.worker or (number[1] if number else name)
+    return LogEnding(worker, works, ending.is_well, calm, failure, resumed, source=name)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

@@ -31,37 +31,47 @@ _ENDED_WELL = re.compile(
     r"(?i)\b(?:training|job|run|trial|task|test|upload|download|experiment|evaluation|benchmark|export|build|program|script|"
     r"workload|trajectory|execution|all \w{1,20})(?: ['\"`(]?[\w.-]{1,40}[\"'`):]?){0,2} (?:is |has |was )?"
     r"(?:finished|completed?|succeeded|successful|done|passed)\b|"
-    r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|with (?:exit )?(?:code|status):? (?:0\b|completed))|"
+    r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|"
+    r"with (?:exit )?(?:code|status):? (?:0\b|completed))|"
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
-    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|(?:^\W{0,3}|: )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$|\bSynced \d"
+    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|\bSynced \d|"
+    r"(?:^\W{0,3}|: )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
 _WORKS = re.compile(
     # A step, with what it measured.
-    r"(?i)\b(?:train|val|eval|test)?[_ ]?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|reward|f1|mfu)\b['\"]?[^\w\n]{0,4}(?:is |of )?[^\w\n]{0,3}\d|"
-    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|\b\d[\d.]{0,12} ?s/step\b|"
-    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b(?!.{0,200}\b(?:fail|error|except|abort|prefer|timed out)).{0,200}\d(?:\.\d|s\b|m\b)|"
-    r"\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
+    r"(?i)\b(?:train|val|eval|test)?[_ ]?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|reward|f1|mfu)\b['\"]?[^\w\n]{0,4}"
+    r"(?:is |of )?[^\w\n]{0,3}\d|"
+    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
+    r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
+    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
     # A state that was saved or loaded.
     r"\b(?:saved|restored|resumed|wrote|written|uploaded)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
     r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\b(?:saved|restored|written|uploaded)\b|"
     # A server that serves.
-    r"\bstartup complete\b|\bserver (?:is )?(?:now )?(?:started|running|ready|listening)\b|\b(?:listening|serving|running) (?:on|at) (?:\S{1,20} )?(?:https?://|\[?::|port \d|[\d.]{7})|"
+    r"\bstartup complete\b|\bserver (?:is )?(?:now )?(?:started|running|ready|listening)\b|"
+    r"\b(?:listening|serving|running) (?:on|at) (?:\S{1,20} )?(?:https?://|\[?::|port \d|[\d.]{7})|"
     r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
-    r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|\bstarted container\b|"
-    r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|"
-    r"\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
+    r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|"
+    r"\bstarted container\b|\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
+    r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
+    r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
 # A bar that is not full is drawn once more by a program that ends with an error.
-_BAR, _MIN_BARS = re.compile(r"\d{1,3}%\|.{0,300}(?:it|ba|ex|batch(?:es)?|steps?)/s\b|\d{1,3}%\|.{0,300}s/(?:it|ba|ex|batch|step)\b"), 2
-_FULL_BAR = re.compile(r"\b100%\|")
+_BAR = re.compile(r"\d{1,3}%\|.{0,300}(?:(?:it|ba|ex|batch(?:es)?|steps?)/s|s/(?:it|ba|ex|batch|step))\b")
+_FULL_BAR, _MIN_BARS = re.compile(r"\b100%\|"), 2
 _NOT_WELL = re.compile(
-    r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting|would|will|if|error|prefer\w{0,4}|"
-    r"exception|last (?:saved|good|successful)|nan)\b(?! ?[=:] ?0\b)(?<!no error)(?<!no failures)"
+    r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting|would|will|if|error|"
+    r"prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan)\b"
 )
-_CALM_AFTER_ALL = re.compile(r"(?i)\b(?:no|0|zero|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed|failures)[=: ]{1,3}0\b")
-_ALARMED = re.compile(r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|traceback|trace|lost|unhealthy)")
+# Counts of failures that are none.
+_NO_FAILURES = re.compile(
+    r"(?i)\b(?:no|0|zero|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed|failures)[=: ]{1,3}0\b"
+)
+_ALARMED = re.compile(
+    r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|trace|lost|unhealthy)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,9 @@ class LogEnding:
     """How the log of a worker ends, or that of a program that names no worker."""
 
     worker: str | None = None
-    works: LogPlace | None = None  # the last line that shows that the program works or ended well, and no failure follows
+    works: LogPlace | None = (
+        None  # the last line that shows that the program works or ended well, and no failure follows
+    )
     is_well: bool = False  # and no line after it looks like an error
     calm: LogPlace | None = None  # from here on there is no alarm
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
@@ -125,4 +137,4 @@ def shows_success(text: str) -> bool:
         return False
     if not (_WORKS.search(text) or _ENDED_WELL.search(text) or _FULL_BAR.search(text)):
         return False
-    return not _NOT_WELL.search(_CALM_AFTER_ALL.sub("", text))
+    return not _NOT_WELL.search(_NO_FAILURES.sub("", text))

@@ -22,8 +22,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
-    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.device_memory import MemoryUsage
+    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.messages import Message
 
 # Bytes. A block is searched at once; a line may be longer. A JSON record up to the second size is kept whole.
@@ -651,7 +651,8 @@ _LEVEL_IN_HEADER = re.compile(
 )
 _DATE_BEHIND = r"(?=\d{4} | {1,2}\d\d-\d\d | \d{4}-\d\d-\d\d)"
 _LEVEL_FIRST = re.compile(
-    rf"(?:\([^()]{{1,100}}\) |\[[^\[\]]{{1,60}}\] ){{0,2}}\[?(?:(?P<info>[ID]{_DATE_BEHIND}|(?:{_INFO})\b)|(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|"
+    rf"(?:\([^()]{{1,100}}\) |\[[^\[\]]{{1,60}}\] ){{0,2}}\[?(?:(?P<info>[ID]{_DATE_BEHIND}|(?:{_INFO})\b)|"
+    rf"(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|"
     # The events of Kubernetes.
     rf"(?P<error>[EF]{_DATE_BEHIND}|(?:{_ERROR})\b))|\s{{0,8}}(?:[\w()]{{1,20}}\s{{1,20}})?(?P<normal>Normal)\s{{1,20}}[A-Z]"
 )

@@ -269,15 +269,19 @@ def _is_explained_below(line: str, after: str) -> bool:
 
 
 # The help text of a command: its usage, and the options below it with their indentation.
-_USAGE = re.compile(r"^(?:[Uu]sage|USAGE): |^(?:[\w ]{0,30}[Oo]ptions|[\w ]{0,30}[Aa]rguments|[Ff]lags|OPTIONS|FLAGS|DESCRIPTION):?\s*$")
-_OPTION_LINE = re.compile(r"^\s{1,12}(?:-\w,? ){0,1}--?[A-Za-z][\w-]{0,60}(?:[ =](?:[A-Z_]{1,30}|\{[^{}]{1,100}\}|<[^<>]{1,60}>))?(?:\s{2,}\S|$)")
+_USAGE = re.compile(
+    r"^(?:[Uu]sage|USAGE): |^(?:[\w ]{0,30}[Oo]ptions|[\w ]{0,30}[Aa]rguments|[Ff]lags|OPTIONS|FLAGS|DESCRIPTION):?\s*$"
+)
+_OPTION_LINE = re.compile(
+    r"^\s{1,12}(?:-\w,? ){0,1}--?[A-Za-z][\w-]{0,60}(?:[ =](?:[A-Z_]{1,30}|\{[^{}]{1,100}\}|<[^<>]{1,60}>))?(?:\s{2,}\S|$)"
+)
 
 
 def _is_help(line: str, before: Sequence[str]) -> bool:
     """Tell whether the line stands in the help text of a command."""
     if not line[:1].isspace():
         return False
-    return bool(_OPTION_LINE.match(line)) or any(map(_USAGE.match, before)) and any(map(_OPTION_LINE.match, before))
+    return bool(_OPTION_LINE.match(line)) or (any(map(_USAGE.match, before)) and any(map(_OPTION_LINE.match, before)))
 
 
 def _is_introduced(around: LineContext) -> bool:
@@ -510,7 +514,5 @@ class QuoteDetector:
             )
             marks = _REPLY_MARK.match(line.encode()) if self._is_reply else None
             cut = marks.end() if marks and marks.end() <= start else 0
-            self._remembered[key] = is_quoted(
-                line[cut:], start - cut, end - cut, around, has_header=row.has_header
-            )
+            self._remembered[key] = is_quoted(line[cut:], start - cut, end - cut, around, has_header=row.has_header)
         return self._remembered[key]

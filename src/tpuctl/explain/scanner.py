@@ -474,8 +474,9 @@ _SCORES = (
     # Exceptions of google.api_core, and others by the names of their packages.
     (
         re.compile(
-            r"^(?:[a-z_]\w{0,80}\.){1,12}[A-Z]\w{1,80}: (?!_)|^(?:Forbidden|NotFound|InvalidArgument|PermissionDenied|ResourceExhausted|FailedPrecondition|"
-            r"ServiceUnavailable|DeadlineExceeded|Conflict|BadRequest|TooManyRequests|Unauthenticated|InternalServerError|GatewayTimeout|Unauthorized): \d{3} "
+            r"^(?:[a-z_]\w{0,80}\.){1,12}[A-Z]\w{1,80}: (?!_)|^(?:Forbidden|NotFound|InvalidArgument|PermissionDenied|"
+            r"ResourceExhausted|FailedPrecondition|ServiceUnavailable|DeadlineExceeded|Conflict|BadRequest|TooManyRequests|"
+            r"Unauthenticated|InternalServerError|GatewayTimeout|Unauthorized): \d{3} "
         ),
         9,
     ),
@@ -663,7 +664,7 @@ class LogScanner:
         self._quotes.forget(self._first)
 
     def endings(self) -> tuple[LogEnding, ...]:
-        """Return how the log of each worker that wrote one of the last lines ends; none for a log with its newest line first."""
+        """Return how the logs of the workers end that wrote one of the last lines; none if the newest line comes first."""
         streams = split_by_worker(self._last_lines)
         places = {
             stream.worker: [stream.row(index).place(0, worker=stream.worker) for index in stream.indices]

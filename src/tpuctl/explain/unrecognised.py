@@ -46,7 +46,7 @@ _EXCEPTION, _CONNECTION, _NOT_FOUND = "unrecognised-exception", "unrecognised-co
 _ENDS = frozenset({_EXCEPTION, _NOT_FOUND})
 # A code such as 403 tells less than words about a quota in the next line.
 _GENERAL = _ENDS | {"unrecognised-permission", "unrecognised-request"}
-_SPECIFIC = frozenset({"unrecognised-preemption", "unrecognised-capacity", "unrecognised-quota", "unrecognised-device-busy", "unrecognised-memory"})
+_SPECIFIC = frozenset(f"unrecognised-{kind}" for kind in ("preemption", "capacity", "quota", "device-busy", "memory"))
 _NEARBY_LINES = 8
 # Errors that Python raises for a mistake in a program, whatever words follow.
 _PROGRAMMING_ERROR = re.compile(
@@ -61,7 +61,8 @@ _UNTELLING = re.compile(
     # Source code and tables.
     r"|^(?:#|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
     r"|^[^ ]{1,80}(?:,[^ ,]{0,80}){4}"
-    r"|^(?:if|elif|else|while|for|try|except|with|def|class|return|raise|assert)\b.{0,300}:(?:$| )|^[\w.]{1,60}\(.{0,300}\)$|^(?:\$|>>>) "
+    r"|^(?:if|elif|else|while|for|try|except|with|def|class|return|raise|assert)\b.{0,300}:(?:$| )"
+    r"|^[\w.]{1,60}\(.{0,300}\)$|^(?:\$|>>>) "
     # A request that a server answered, a step that is tried again, a negation, advice.
     r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|\bwaiting\b|\breconnect)"
     r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
@@ -127,7 +128,9 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
         kind = _kind_of(text)
         if kind is None:
             continue
-        is_near = suspect.place.source == found.first.source and abs(suspect.place.line - found.first.line) <= _NEARBY_LINES
+        is_near = (
+            suspect.place.source == found.first.source and abs(suspect.place.line - found.first.line) <= _NEARBY_LINES
+        )
         is_specific = is_near and kind.id in _SPECIFIC and not _is_untelling(text)
         is_tried_again = kind.id == _CONNECTION and found.message.id in _ENDS and _TRIED_AGAIN.search(text) is not None
         if is_specific or is_tried_again:
