@@ -206,7 +206,13 @@ def conclude(
 
 
 def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, str]) -> Explanation:
-    if scan.is_binary or _ends_well(scan) or any(not _is_open_wrapper(one) for one in explanation.conclusions):
+    unknown_ends = [
+        ending
+        for ending in scan.endings
+        if ending.resumed and ending.failure and not _is_recognised(ending.failure, scan)
+    ]
+    is_answered = any(not _is_open_wrapper(one) for one in explanation.conclusions) and not unknown_ends
+    if scan.is_binary or _ends_well(scan) or is_answered:
         return explanation
     # The line of a wrapper may hold the reason, too.
     known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
@@ -214,7 +220,8 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
     unknown = [
         one
         for one in scan.suspects
-        if (one.place.source, one.place.line) not in recognised and _over_after(one.place, scan.endings) is None
+        if (one.place.source, one.place.line) not in recognised
+        and not any(_first_behind(one.place, ending, ending.works, ending.resumed) for ending in scan.endings)
     ]
     guessed = guess(unknown, scan.lines)
     if guessed is None:
@@ -315,7 +322,7 @@ def _ends_well(scan: ScanResult) -> bool:
 def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None:
     """Return where the log shows that a failure was over, as each worker that wrote of it went on; None if one did not."""
     message = failure.message
-    if message.lasts:
+    if message.lasts and not all(ending.is_done for ending in endings):
         return None
     is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
     is_minor = is_passing and {failure.first.level, failure.last.level} <= _MINOR_LEVELS
@@ -327,10 +334,16 @@ def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None
 def _over_after(place: LogPlace, endings: Sequence[LogEnding], *, is_minor: bool = False) -> LogPlace | None:
     """Return where the worker that wrote a line shows later that it works, None if it does not."""
     for ending in endings:
-        if (ending.worker, ending.source) == (place.worker, place.source):
-            later = (ending.works, ending.calm if is_minor else None)
-            return next((mark for mark in later if mark and is_before(place, mark)), None)
+        if mark := _first_behind(place, ending, ending.works, ending.calm if is_minor else None):
+            return mark
     return None
+
+
+def _first_behind(place: LogPlace, ending: LogEnding, *marks: LogPlace | None) -> LogPlace | None:
+    """Return the first of the marks in the log of a worker that is behind a line of that worker, None if there is none."""
+    if (ending.worker, ending.source) != (place.worker, place.source):
+        return None
+    return next((mark for mark in marks if mark and is_before(place, mark)), None)
 
 
 def is_before(one: LogPlace, other: LogPlace) -> bool:
@@ -457,7 +470,7 @@ def _ending_of(name: str, ending: LogEnding) -> LogEnding:
         place and replace(place, source=name) for place in (ending.works, ending.calm, ending.failure, ending.resumed)
     )
     worker = ending.worker or (number[1] if number else name)
-    return LogEnding(worker, works, ending.is_well, calm, failure, resumed, source=name)
+    return LogEnding(worker, works, ending.is_well, ending.is_done, calm, failure, resumed, source=name)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

@@ -36,7 +36,7 @@ _ENDED_WELL = re.compile(
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
     r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|\bSynced \d|"
-    r"(?:^\W{0,3}|: )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
+    r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
 _WORKS = re.compile(
     # A step, with what it measured.
@@ -91,6 +91,7 @@ class LogEnding:
         None  # the last line that shows that the program works or ended well, and no failure follows
     )
     is_well: bool = False  # and no line after it looks like an error
+    is_done: bool = False  # and it says that the program has ended
     calm: LogPlace | None = None  # from here on there is no alarm
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
@@ -101,7 +102,7 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
     works = calm = failure = resumed = None
     bars, calm_lines, is_calm, has_failed = 0, 0, True, False
-    is_well = True
+    is_well, is_done = True, False
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
@@ -114,6 +115,7 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
             if has_failed:
                 resumed = place
                 break
+            is_done = is_done or (works is None and _ENDED_WELL.search(text) is not None)
             works = works or place
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
@@ -121,7 +123,8 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         if is_calm and (place.level or place.time):
             calm_lines += 1
             calm = place if calm_lines >= _CALM_LINES else None
-    return LogEnding(worker, works, is_well=is_well and works is not None, calm=calm, failure=failure, resumed=resumed)
+    is_well = is_well and works is not None
+    return LogEnding(worker, works, is_well, is_done, calm, failure, resumed)
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:

@@ -154,6 +154,7 @@ def is_quoted(line: str, start: int, end: int, around: LineContext, *, has_heade
         or _is_listed_search_term(line, around.before)
         or _is_explained_below(line, around.after)
         or _is_help(line, around.before)
+        or (line[:4].isspace() and any(map(_COMMIT.match, around.before)))
     )
 
 
@@ -268,6 +269,8 @@ def _is_explained_below(line: str, after: str) -> bool:
     )
 
 
+# `git log` shows messages of commits with their indentation.
+_COMMIT = re.compile(r"^commit [0-9a-f]{7,64}\b")
 # The help text of a command: its usage, and the options below it with their indentation.
 _USAGE = re.compile(
     r"^(?:[Uu]sage|USAGE): |^(?:[\w ]{0,30}[Oo]ptions|[\w ]{0,30}[Aa]rguments|[Ff]lags|OPTIONS|FLAGS|DESCRIPTION):?\s*$"

@@ -66,7 +66,7 @@ _UNTELLING = re.compile(
     # A request that a server answered, a step that is tried again, a negation, advice.
     r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|\bwaiting\b|\breconnect)"
     r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
-    r"|(?i:ignore|harmless)"
+    r"|(?i:ignore|harmless|\bskipp(?:ing|ed)\b|\bfall(?:ing|s)? back\b)"
 )
 _NO_WORDS = re.compile(r"[^\w.'_-]+")
 # What stands before it only carries the reason, or guesses at it.
