@@ -19,7 +19,8 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
-_SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,30}</code>)")
+_INLINE_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
+_HYPHENATED = re.compile(r"(?<!\S)(?=\S*-)\S{2,30}(?!\S)")
 _YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
 _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "pip", "pipx", "uv", "git", "docker", "kubectl", "make", "ssh",
@@ -54,8 +55,8 @@ def on_page_content(html: str, **_: object) -> str:
 
 
 def keep_together(html: str) -> str:
-    """Return the HTML with short code marked: a flag or a variable is not broken over two lines."""
-    return _SHORT_CODE.sub('<code class="short">', html)
+    """Return the HTML with hyphenated words of inline code marked, so that `--on-recover` is not broken over two lines."""
+    return _INLINE_CODE.sub(lambda code: _HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
 
 
 def link_repository(markdown: str, page: str, repository: str) -> str:

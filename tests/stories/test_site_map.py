@@ -150,11 +150,14 @@ def test_description_is_the_first_paragraph(markdown: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("html", "expected"),
     [
-        pytest.param("<code>--zone a</code>", '<code class="short">--zone a</code>', id="flag"),
-        pytest.param(f"<code>{'x' * 30}</code>", f'<code class="short">{"x" * 30}</code>', id="longest"),
-        pytest.param(f"<code>{'x' * 31}</code>", f"<code>{'x' * 31}</code>", id="too-long"),
-        pytest.param("<code>a\nb</code>", "<code>a\nb</code>", id="block"),
+        pytest.param("<code>--zone a</code>", "<code><span>--zone</span> a</code>", id="flag-and-value"),
+        pytest.param("<code>a b-c d-e</code>", "<code>a <span>b-c</span> <span>d-e</span></code>", id="words"),
+        pytest.param(f"<code>-{'x' * 29}</code>", f"<code><span>-{'x' * 29}</span></code>", id="longest"),
+        pytest.param(f"<code>-{'x' * 30}</code>", f"<code>-{'x' * 30}</code>", id="too-long"),
+        pytest.param("<code>TPUCTL_ZONE</code>", "<code>TPUCTL_ZONE</code>", id="no-hyphen"),
+        pytest.param("<code>-a\n-b</code>", "<code>-a\n-b</code>", id="block"),
+        pytest.param("--zone", "--zone", id="prose"),
     ],
 )
-def test_short_code_stays_on_one_line(html: str, expected: str) -> None:
+def test_hyphenated_words_of_code_stay_on_one_line(html: str, expected: str) -> None:
     assert hooks.keep_together(html) == expected
