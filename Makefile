@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons wheel simulation demo lint compiled picture docs docs-test benchmarks clean
+.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -44,6 +44,10 @@ wheel: $(VENV)/.ready
 # Two thousand lives of nodes, drawn at random; `make test` runs the first of them.
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
+
+# The jobs of the examples for CI systems, each until each of its ends: no node is left.
+ci-jobs: compiled
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.ci_jobs
 
 demo: compiled
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
