@@ -32,7 +32,7 @@ def _pages_of(entry: Any) -> list[str]:
 def test_navigation_has_every_page_once() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "commands"}
 
-    assert sorted(_pages_of(CONFIG["nav"])) == sorted(pages)
+    assert sorted(_pages_of(CONFIG["nav"])) == sorted([*pages, hooks.INSTALL])
 
 
 def test_addresses_are_those_of_the_package() -> None:
@@ -161,3 +161,9 @@ def test_description_is_the_first_paragraph(markdown: str, expected: str) -> Non
 )
 def test_hyphenated_words_of_code_stay_on_one_line(html: str, expected: str) -> None:
     assert hooks.keep_together(html) == expected
+
+
+def test_install_page_is_the_chapter_of_the_readme() -> None:
+    readme = "# a\n\n## Install\n\n[b](docs/c.md#d) [e](LICENSE) [f](https://g.example) [h](#i)\n\n## Next\n"
+
+    assert hooks.install_page(readme) == "# Install\n\n[b](c.md#d) [e](../LICENSE) [f](https://g.example) [h](#i)\n"
