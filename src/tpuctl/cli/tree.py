@@ -69,7 +69,7 @@ _SECTIONS = {
             "tpuctl.cli.sandbox_command:sandbox_group",
             "Try tpuctl locally: no account, no network, no costs.",
         ),
-        "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
+        "completion": ("tpuctl.cli.completion", "Complete commands and values with the Tab key."),
         "schema": ("tpuctl.cli.schema_command", "Print the JSON Schema of a command's output."),
         "version": ("tpuctl.cli.version", "Print the version."),
         "options": ("tpuctl.cli.help_command:options_command", "Show the options of every command."),
