@@ -19,6 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from tests.json_contract import check_output
+
 # Signals that a terminal, or `killpg`, sends to a whole group of processes.
 _OF_A_GROUP = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 _ROOT = Path(__file__).resolve().parents[1]
@@ -104,6 +106,8 @@ def run_tpuctl(
         except subprocess.TimeoutExpired:
             process.kill()
             raise
+    folder, environ = Path(options.get("cwd") or Path.cwd()), options.get("env") or os.environ
+    check_output(arguments, environ, folder, *(os.fsdecode(text) for text in (out, err)))
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 import knowledge
 import yaml
+from manual import manual_pages, walk_commands
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
@@ -115,20 +118,49 @@ def _code(text: str | None) -> str:
 
 
 def commands() -> str:
-    """Return the page of commands: the help of each."""
-    pages = "\n".join(_help_pages(command_tree(), ("tpuctl",)))
-    return f"{_NOTE}\n# Commands\n\n{pages}"
+    """Return the list of all commands, in the sections of `tpuctl --help`, and the options of tpuctl itself."""
+    tree = command_tree()
+    sections = "\n".join(
+        f"## {title}\n\n| command | what it does |\n|---|---|\n"
+        + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
+        for title, names in tree.sections.items()
+    )
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(_contexts()))}"
 
 
-def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
-    text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
-    yield f"## {' '.join(path)}\n\n{text}\n"
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from _help_pages(below, (*path, name))
+def command_pages() -> dict[str, Callable[[], str]]:
+    """Return a page for each command: its help, the guides that use it, and the help of its subcommands."""
+    guides = yaml.safe_load((FOLDER / "guides.yaml").read_text("utf-8"))
+    of_command: dict[str, list[click.Context]] = {}
+    for context in _contexts():
+        _, *path = context.command_path.split()
+        if path:
+            of_command.setdefault(path[0], []).append(context)
+    summaries = command_tree().table
+    return {
+        f"commands/{name}.md": partial(_command_page, contexts, summaries[name][1], guides.get(name, []))
+        for name, contexts in of_command.items()
+    }
+
+
+def _command_page(contexts: list[click.Context], summary: str, guides: list[str]) -> str:
+    first, *below = contexts
+    more = " · ".join(f"[{_title(guide)}](../../{guide})" for guide in guides)
+    see_also = f"More: {more}\n\n" if more else ""
+    rest = "".join(f"\n## {context.command_path}\n\n{_help_of(context)}" for context in below)
+    return f"{_NOTE}\n# {first.command_path}\n\n{summary}\n\n{see_also}{_help_of(first)}{rest}"
+
+
+def _title(guide: str) -> str:
+    return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _contexts() -> Iterator[click.Context]:
+    return walk_commands(command_tree(), max_content_width=100, terminal_width=100)
+
+
+def _help_of(context: click.Context) -> str:
+    return "".join(f"    {line}".rstrip() + "\n" for line in context.get_help().splitlines())
 
 
 def topics() -> str:
@@ -383,6 +415,7 @@ PAGES = {
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
+    **command_pages(),
     "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
@@ -392,16 +425,21 @@ PAGES = {
 
 def main() -> int:
     """Write the pages, or report which are not up to date."""
-    stale = []
-    for name, page in PAGES.items():
-        path = FOLDER / name
-        if not path.exists() or path.read_text("utf-8") != page():
-            stale.append(name)
-            if "--check" not in sys.argv:
-                path.write_text(page(), encoding="utf-8")
-    if stale and "--check" in sys.argv:
-        sys.stderr.write(f"not up to date: {', '.join(stale)}; run `python docs/reference/generate.py`\n")
-        return 1
+    manual = FOLDER.parent / "man"
+    pages = {FOLDER / name: page() for name, page in PAGES.items()}
+    pages |= {manual / name: page for name, page in manual_pages().items()}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    removed = [path for path in (*manual.rglob("*.[0-9]"), *FOLDER.glob("commands/*.md")) if path not in pages]
+    if "--check" in sys.argv:
+        names = ", ".join(os.path.relpath(path, FOLDER) for path in (*stale, *removed))
+        if names:
+            sys.stderr.write(f"not up to date: {names}; run `python docs/reference/generate.py`\n")
+        return 1 if names else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pages[path], encoding="utf-8")
+    for path in removed:
+        path.unlink()
     return 0
 
 
