@@ -37,7 +37,7 @@ _ACTIONS = {
     Action.RECREATE_NODE: "recreate the node; its boot disk is lost",
     Action.HOST_MEMORY: "use less memory of the worker (not of the TPU)",
     Action.FIX_TRAINING_CODE: "change the program, its settings or its packages",
-    Action.FIX_BUCKET: "fix the location, the permissions or the use of a bucket",
+    Action.FIX_BUCKET: "fix the name, the location or the use of a bucket; permissions are `fix-iam`",
     Action.KILL_STALE_PROCESS: "terminate the process that holds the TPU",
     Action.FIX_SSH_KEY: "fix an ssh key, its file mode, or the known host keys",
 }
@@ -56,9 +56,10 @@ _ROLES = {
     MessageRole.HARMLESS: "no problem, although it looks like one",
 }
 _LOOK_FIRST = {
-    CheckFirst.NODE_STATE: "the node's state",
-    CheckFirst.NODE_HEALTH: "the node's health",
-    CheckFirst.OTHER_WORKERS_LOG: "the logs of other workers",
+    CheckFirst.NODE_STATE: "look first at the node's state",
+    CheckFirst.NODE_HEALTH: "look first at the node's health",
+    CheckFirst.OTHER_WORKERS_LOG: "look first at the logs of other workers",
+    CheckFirst.SEVERAL_CAUSES: "several causes are possible",
 }
 
 
@@ -113,7 +114,7 @@ def _topic(topic: Topic) -> str:
 
 
 def _row(message: Message) -> str:
-    look = f"; look first at {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
+    look = f"; {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
     meaning = _cell(message.filled(message.meaning, {}))
     return f"| `{message.id}` | `{message.action}` | {message.role}{look} | {meaning} |\n"
 
