@@ -67,7 +67,7 @@ docs: $(VENV)-docs/.ready
 
 # Walks the site in headless Chromium.
 docs-test: docs
-	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/site tests/site
+	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser --timeout 600 tests/browser
 
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

@@ -36,6 +36,7 @@ def problems() -> Iterator[str]:
         if name.startswith("docs/man/")
     }
     yield from _differences(wheel.name, set(times), expected)
+    # With the tests, and what they read: distributions run them.
     tracked = subprocess.run(["git", "ls-files"], cwd=DIST.parent, capture_output=True, text=True, check=True)
     yield from _differences(sdist.name, source, {*tracked.stdout.splitlines(), "PKG-INFO"})
 

@@ -192,6 +192,11 @@ def offline(tmp_path: Path) -> Console:
     return Console(environ, folder)
 
 
+def pytest_collection() -> None:
+    """Collect no garbage meanwhile: nearly all objects that collecting makes, stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep what was collected, eight thousand tests, out of every later garbage collection."""
     # Hypothesis makes its generator of random numbers at the first example, and warns if no object that the
@@ -200,6 +205,7 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+    gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)

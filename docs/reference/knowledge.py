@@ -37,7 +37,7 @@ _ACTIONS = {
     Action.RECREATE_NODE: "recreate the node; its boot disk is lost",
     Action.HOST_MEMORY: "use less memory of the worker (not of the TPU)",
     Action.FIX_TRAINING_CODE: "change the program, its settings or its packages",
-    Action.FIX_BUCKET: "fix the location, the permissions or the use of a bucket",
+    Action.FIX_BUCKET: "fix the name, the location or the use of a bucket; permissions are `fix-iam`",
     Action.KILL_STALE_PROCESS: "terminate the process that holds the TPU",
     Action.FIX_SSH_KEY: "fix an ssh key, its file mode, or the known host keys",
 }

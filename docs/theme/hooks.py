@@ -19,6 +19,7 @@ _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
+_SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,30}</code>)")
 _YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
 _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "pip", "pipx", "uv", "git", "docker", "kubectl", "make", "ssh",
@@ -26,7 +27,10 @@ _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "
 
 
 def on_config(config: MkDocsConfig) -> None:
-    """Put the page of each command below the list of commands."""
+    """Make the anchors that GitHub makes, and put the page of each command below the list of commands."""
+    from pymdownx.slugs import slugify  # noqa: PLC0415  # only the environment of the docs has it
+
+    config.mdx_configs["toc"]["slugify"] = slugify(case="lower")
     folder = Path(COMMANDS).with_suffix("")
     pages = sorted(page.stem for page in Path(config.docs_dir, folder).glob("*.md"))
     for section in config.nav or []:
@@ -42,6 +46,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     text = _COMMENT.sub("\n", markdown)
     page.meta.setdefault("description", description_of(text))
     return "\n".join(fence_blocks(link_repository(text, page.file.src_uri, str(config.repo_url)).splitlines())) + "\n"
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Return the HTML of the page as the style sheet needs it."""
+    return keep_together(html)
+
+
+def keep_together(html: str) -> str:
+    """Return the HTML with short code marked: a flag or a variable is not broken over two lines."""
+    return _SHORT_CODE.sub('<code class="short">', html)
 
 
 def link_repository(markdown: str, page: str, repository: str) -> str:
@@ -96,7 +110,7 @@ def description_of(markdown: str) -> str:
     for paragraph in re.split(r"\n\s*\n", markdown):
         if (
             paragraph.strip()
-            and not paragraph.lstrip().startswith(("#", "|", "`", "!", "-", "<"))
+            and not paragraph.lstrip().startswith(("#", "|", "```", "!", "- "))
             and not paragraph.startswith("    ")
         ):
             plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", paragraph)

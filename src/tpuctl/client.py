@@ -313,7 +313,7 @@ class Client:
             takes_stdin=False,
             passes_signals=False,
             fail_fast=fail_fast,
-            timeout=timeout,
+            timeout=_limit(timeout),
         )
         with self._call() as app:
             targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(workers))

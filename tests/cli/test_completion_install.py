@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -145,7 +146,7 @@ def test_startup_file_that_is_a_symlink_stays_one(offline: Console, home: Path) 
 
 
 @pytest.mark.parametrize("action", ["--install", "--uninstall"])
-@pytest.mark.parametrize("kind", ["own script", "symlink", "folder"])
+@pytest.mark.parametrize("kind", ["own script", "symlink"])
 def test_file_that_tpuctl_did_not_write_is_left_alone(offline: Console, home: Path, kind: str, action: str) -> None:
     path = home / SCRIPTS["fish"]
     path.parent.mkdir(parents=True)
@@ -153,13 +154,10 @@ def test_file_that_tpuctl_did_not_write_is_left_alone(offline: Console, home: Pa
         case "own script":
             path.write_text("complete -c tpuctl -f\n")
             error = f"{path} was not written by tpuctl"
-        case "symlink":
+        case _:
             (home / "script").write_text(completion_script("fish"))
             path.symlink_to(home / "script")
             error = f"{path} is a symlink"
-        case _:
-            path.mkdir()
-            error = f"{path} is not a regular file"
     before = files_below(home)
 
     assert offline("completion", action, "fish") == (
@@ -168,6 +166,53 @@ def test_file_that_tpuctl_did_not_write_is_left_alone(offline: Console, home: Pa
         8,
     )
     assert files_below(home) == before
+
+
+@pytest.mark.parametrize("action", ["--install", "--uninstall"])
+@pytest.mark.parametrize(
+    ("blocked", "reason"),
+    [
+        pytest.param(".zshrc", "is a directory", id="startup file"),
+        pytest.param(SCRIPTS["zsh"], "is a directory", id="script"),
+    ],
+)
+def test_unreadable_file_is_an_error(offline: Console, home: Path, blocked: str, reason: str, action: str) -> None:
+    (home / blocked).mkdir(parents=True)
+
+    assert offline("completion", action, "zsh", "--yes") == ("", f"error: cannot read {home / blocked}: {reason}\n", 1)
+    assert files_below(home) == set()
+
+
+def test_startup_file_that_is_a_pipe_is_not_waited_for(offline: Console, home: Path) -> None:
+    os.mkfifo(home / ".zshrc")
+
+    error = f"error: cannot read {home / '.zshrc'}: it is not a regular file\n"
+    assert offline("completion", "--install", "zsh", "--yes") == ("", error, 1)
+
+
+def test_dangling_startup_file_is_an_error(offline: Console, home: Path) -> None:
+    (home / ".zshrc").symlink_to("dotfiles/zshrc")
+
+    _, err, code = offline("completion", "--install", "zsh", "--yes")
+
+    assert (err, code) == (
+        f"error: {home}/.zshrc is a symlink to a file that does not exist\n  hint: remove it: `rm {home}/.zshrc`\n",
+        8,
+    )
+    assert not (home / "dotfiles").exists()
+
+
+def test_home_of_another_user_is_refused(offline: Console, home: Path) -> None:
+    """With sudo the files would belong to root."""
+    other = home if os.geteuid() == 0 else Path("/usr")
+    if os.geteuid() == 0:
+        os.chown(home, 65534, 65534)
+
+    assert offline("completion", "--install", "fish", HOME=str(other)) == (
+        "",
+        f"error: {other} belongs to another user\n  hint: run it as that user, without sudo\n",
+        8,
+    )
 
 
 def test_uninstall_of_all_shells_goes_on_after_an_error(offline: Console, home: Path) -> None:

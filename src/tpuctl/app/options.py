@@ -459,6 +459,8 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
             hint = "put `--yes` after the command"
         elif near in FOREIGN_OPTIONS and near not in known:
             ours = FOREIGN_OPTIONS[near]
+            if near == "--name" and any("[JOB]" in (param.metavar or "") for param in params):
+                ours = "the job's name as the last argument, after the node's"
             if near == "--filter" and "--selector" in known:
                 ours = ", ".join(text for flag, text in _SELECTING.items() if flag in known)
             hint = f"use {ours}" if ours.startswith("`") else ours

@@ -9,7 +9,7 @@ import click
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, UnknownWordError, cli_command, yes_option
 from tpuctl.cli.completion_places import SHELLS, completion_place, completion_script, detect_shell
-from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, worst_exit_code
+from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,7 +64,7 @@ def _remove(app: App, shells: Sequence[str]) -> int:
     for shell in shells:
         try:
             is_removed |= remove_completion(app.terminal, completion_place(shell, app.invocation.environ))
-        except ConflictError as error:
+        except TpuctlError as error:
             app.show_error(error)
             codes.append(error.exit_code)
     if not codes and not is_removed:

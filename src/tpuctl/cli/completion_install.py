@@ -6,13 +6,15 @@ import os
 import re
 import stat
 import subprocess
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.cli.completion_places import completion_script
-from tpuctl.errors import ConflictError, InvalidInputError
+from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 from tpuctl.files import MIB, read_regular_file, replace_private_file
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tpuctl.cli.completion_places import CompletionPlace
@@ -36,10 +38,11 @@ def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool)
     _check_owner(place.path)
     script = completion_script(place.shell).encode()
     is_current = _read_own_script(place.path) == script
-    if not is_current:
-        replace_private_file(place.path, script, mode=0o644)
-    terminal.write(str(place.path))
     is_loaded = not place.lines or _loads(place, _read_startup_file(place.startup_file))
+    if not is_current:
+        with _failing_with(f"cannot write {place.path}"):
+            replace_private_file(place.path, script, mode=0o644)
+    terminal.write(str(place.path))
     if is_loaded and is_current:
         terminal.note(f"{place.shell} completion is already up to date")
     elif is_loaded or _add_lines(terminal, place, yes=yes):
@@ -82,14 +85,12 @@ def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
 
 def _read_own_script(path: Path) -> bytes | None:
     """Return the installed script, None if there is none. Raises `ConflictError` for a file that is not tpuctl's."""
-    try:
-        status = path.lstat()
-        if not stat.S_ISREG(status.st_mode):
-            kind = "a symlink" if stat.S_ISLNK(status.st_mode) else "not a regular file"
-            raise ConflictError(f"{path} is {kind}", hint=f"move it away: `mv {path} {path}.old`")
-        content, _ = read_regular_file(path, longest=MIB)
-    except (FileNotFoundError, NotADirectoryError):
+    if path.is_symlink():
+        raise ConflictError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
+    if not path.exists():
         return None
+    with _failing_with(f"cannot read {path}"):
+        content, _ = read_regular_file(path, longest=MIB)
     if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
         raise ConflictError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
     return content
@@ -104,21 +105,33 @@ def _check_owner(path: Path) -> None:
 
 def _read_startup_file(path: Path) -> bytes:
     """Return the content of a startup file, empty if there is none."""
-    try:
-        return read_regular_file(path, longest=4 * MIB)[0]
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         return b""
+    with _failing_with(f"cannot read {path}"):
+        return read_regular_file(path, longest=4 * MIB)[0]
 
 
 def _write_startup_file(path: Path, content: bytes) -> None:
     """Replace a startup file, or the file that it is a symlink to; remove one that becomes empty."""
+    if path.is_symlink() and not path.exists():
+        raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=f"remove it: `rm {path}`")
     file = path.resolve()
     _check_owner(file)
-    if not content and not path.is_symlink():
-        file.unlink()
-        return
-    mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
-    replace_private_file(file, content, mode=mode)
+    with _failing_with(f"cannot write {path}"):
+        if content or path.is_symlink():
+            mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
+            replace_private_file(file, content, mode=mode)
+        else:
+            file.unlink()
+
+
+@contextmanager
+def _failing_with(text: str) -> Iterator[None]:
+    """Turn an error of the system into one with this text."""
+    try:
+        yield
+    except OSError as error:
+        raise TpuctlError(f"{text}: {(error.strerror or str(error)).lower()}") from error
 
 
 def _loads(place: CompletionPlace, startup: bytes) -> bool:
@@ -127,7 +140,7 @@ def _loads(place: CompletionPlace, startup: bytes) -> bool:
         return True
     lines = [line.strip() for line in startup.decode(errors="replace").splitlines()]
     folder = str(place.path.parent)
-    names = [folder, *(folder.replace(str(place.startup_file.parent), home, 1) for home in ("~", "$HOME"))]
+    names = [folder, *(folder.replace(str(place.home), word, 1) for word in ("~", "$HOME"))]
     return any(not line.startswith("#") and any(name in line for name in names) for line in lines)
 
 

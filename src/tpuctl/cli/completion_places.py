@@ -29,6 +29,7 @@ class CompletionPlace:
     shell: str
     path: Path
     startup_file: Path
+    home: Path
     lines: tuple[str, ...] = ()
 
 
@@ -68,23 +69,23 @@ def completion_place(
             script = shlex.quote(str(path))
             is_found = any(file.exists() for file in bash_completion)
             return CompletionPlace(
-                shell, path, Path(home, ".bashrc"), () if is_found else (f"[ -r {script} ] && . {script}",)
+                shell, path, Path(home, ".bashrc"), Path(home), () if is_found else (f"[ -r {script} ] && . {script}",)
             )
         case "zsh":
             folder = data / "zsh/site-functions"
             startup_file = _base_folder(environ, "ZDOTDIR", Path(home)) / ".zshrc"
             if str(folder) in environ.get("FPATH", "").split(":"):
-                return CompletionPlace(shell, folder / "_tpuctl", startup_file)
+                return CompletionPlace(shell, folder / "_tpuctl", startup_file, Path(home))
             # They work before and after other lines that call compinit.
             lines = (
                 f"fpath=({shlex.quote(str(folder))} $fpath)",
                 "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }",
                 "autoload -Uz _tpuctl && compdef _tpuctl tpuctl",
             )
-            return CompletionPlace(shell, folder / "_tpuctl", startup_file, lines)
+            return CompletionPlace(shell, folder / "_tpuctl", startup_file, Path(home), lines)
         case _:
             folder = _base_folder(environ, "XDG_CONFIG_HOME", Path(home, ".config")) / "fish"
-            return CompletionPlace(shell, folder / "completions" / "tpuctl.fish", folder / "config.fish")
+            return CompletionPlace(shell, folder / "completions" / "tpuctl.fish", folder / "config.fish", Path(home))
 
 
 def _base_folder(environ: Mapping[str, str], variable: str, default: Path) -> Path:

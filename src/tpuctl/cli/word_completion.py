@@ -39,11 +39,9 @@ def answer_shell(tree: click.Command, app: App, instruction: str) -> int:
     """Print the candidates for a command line. Raises `InvalidInputError` if no shell is completing one."""
     line = app.invocation.environ.get("COMP_LINE")
     if instruction == _LINE and line is not None:
-        app.invocation.streams.stdout.writelines(
-            f"{item.type}\t{item.value}\t{' '.join((item.help or '').split())}\n"
-            for item in _candidates(tree, app, parse_words(line))
-        )
-        app.invocation.streams.stdout.flush()
+        for item in _candidates(tree, app, parse_words(line)):
+            app.terminal.document(f"{item.type}\t{item.value}\t{' '.join((item.help or '').split())}")
+        app.terminal.flush()
         return 0
     shell, _, action = instruction.partition("_")
     number = os.environ.get("COMP_CWORD", "")

@@ -28,9 +28,16 @@ def on(worker: int, state: str, code: int | None, number: int | None, out: int) 
     }  # fmt: skip
 
 
+def completed(tpuctl: Console) -> list[str]:
+    """Return the jobs that the Tab key offers."""
+    out, _, _ = tpuctl(_TPUCTL_COMPLETE="line", COMP_LINE="tpuctl logs demo n")
+    return [line.split("\t")[1] for line in out.splitlines()]
+
+
 def test_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo: Slice) -> None:
     line = 'echo "on $TPUCTL_WORKER_ID"; echo oops >&2; [ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60'
     demo.run("nightly", line)
+    assert completed(tpuctl) == ["nightly"]
     demo.until_ended("nightly", 1)
     listed, _, _ = tpuctl("jobs", "demo", "-o", "json")
     (job,) = timeless(listed)
@@ -70,6 +77,7 @@ def test_detached_job_is_listed_read_signaled_and_removed(tpuctl: Console, demo:
     )
     assert tpuctl("jobs", "demo", "--remove", "nightly") == ("nightly\n", "", 0)
     assert tpuctl("jobs", "demo", terminal=True)[1].splitlines()[-1] == "no jobs on `demo`"
+    assert completed(tpuctl) == []
 
 
 def test_jobs_on_a_terminal_have_age_and_shortened_command(tpuctl: Console, demo: Slice) -> None:

@@ -36,6 +36,7 @@ from tpuctl.nodes.deletion import (
 )
 from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import (
+    near_node,
     nothing_selected_error,
     report_silent_zones,
     select_nodes,
@@ -192,7 +193,10 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
             found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
-        raise absent_error(missing[0], search_place(app))
+        error = absent_error(missing[0], search_place(app))
+        if near := near_node(app, missing[0]):
+            error.hint = f"did you mean `{near.name.zone}/{near.name.node_id}`?\n{error.hint}"
+        raise error
     if not targets and not missing and not found.kept:
         if found.unreachable:
             raise IncompleteListError(found.unreachable)

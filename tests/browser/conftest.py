@@ -24,7 +24,7 @@ class _PagesHandler(SimpleHTTPRequestHandler):
     def translate_path(self, path: str) -> str:
         return super().translate_path(path.removeprefix(PREFIX) if path.startswith(f"{PREFIX}/") else "/no/such/page")
 
-    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002  # its own signature
         body = (SITE / "404.html").read_bytes()
         self.send_response(code, message)
         self.send_header("Content-Type", "text/html")
