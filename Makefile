@@ -67,7 +67,7 @@ $(VENV)-docs/.ready: pyproject.toml
 
 # Every warning is an error. The variable silences the advertisement for the successor of the theme (kept up until May 2027).
 docs: $(VENV)-docs/.ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --clean
 
 # Walks the site in headless Chromium.
 docs-test: docs
