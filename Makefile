@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons simulation demo lint compiled picture benchmarks clean
+.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -36,9 +36,18 @@ compiled-tests: $(VENV)/.ready
 test-pythons: $(VENV)/.ready
 	@WORKERS=$(WORKERS) .ci/pythons
 
+# Build what is published in dist/, install it in clean environments, and use it there.
+wheel: $(VENV)/.ready
+	.ci/dist
+	.ci/wheel
+
 # Two thousand lives of nodes, drawn at random; `make test` runs the first of them.
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
+
+# The jobs of the examples for CI systems, each until each of its ends: no node is left.
+ci-jobs: compiled
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.ci_jobs
 
 demo: compiled
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh examples/demo.sh
@@ -46,8 +55,22 @@ demo: compiled
 picture: $(VENV)/.ready
 	$(BIN)/python docs/picture.py
 
+# The site has an environment of its own: mkdocs brings packages that the tests must not see.
+$(VENV)-docs/.ready: pyproject.toml
+	$(PYTHON) -m venv $(VENV)-docs
+	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check '.[docs]'
+	@touch $@
+
+# Every warning is an error. The variable silences the advertisement for the successor of the theme (kept up until May 2027).
+docs: $(VENV)-docs/.ready
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --clean
+
+# Walks the site in headless Chromium.
+docs-test: docs
+	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser --timeout 600 tests/browser
+
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks
 
 clean:
-	rm -rf $(VENV) $(VENV)-* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VENV)-* dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WIDTH, HEIGHT = 106, 60
 # The lines that move a cursor up, clear a line, and everything else that is not colour.
 _CONTROL = re.compile(r"\x1b\[(?P<count>\d*)(?P<what>[A-Za-z])|\x1b\[\?\d+[hl]|(?P<char>[\r\n])")
+# A font of another host; there is always another one.
+_WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
 def run_in_terminal(argv: list[str]) -> str:
@@ -72,7 +74,8 @@ def main() -> None:
     """Run the story and draw it."""
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
     console.print(Text.from_ansi(what_stays(run_in_terminal(["sh", "examples/demo.sh"]))))
-    (ROOT / "docs" / "demo.svg").write_text(console.export_svg(title="tpuctl", clear=False), encoding="utf-8")
+    picture = _WEB_FONT.sub("", console.export_svg(title="tpuctl", clear=False))
+    (ROOT / "docs" / "demo.svg").write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis.strategies import none
 
 from tests.instant_exit import write_instant_exit
+from tests.json_contract import SEEN, check_output, own_properties
 from tests.row_ids import row_id
 from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
@@ -32,6 +33,7 @@ from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.state import SandboxState
 
+PROGRAM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
 Result = tuple[str, str, int]
 # Lines of progress without the time of day: `tests/nodes/test_log.py` asserts it.
 QUIET_LINES = {"TPUCTL_TIMESTAMPS": "off"}
@@ -113,6 +115,7 @@ class Console:
         )
         code = main(invocation)
         said = stderr.getvalue()
+        check_output(arguments, {**self.environ, **environ}, self.folder, stdout.getvalue(), said)
         assert [one["id"] for one in MORE.finditer(said) if look_up_id(one["id"]) is None] == []
         return stdout.getvalue(), said if self.shows_ids else MORE.sub("", said), code
 
@@ -189,6 +192,11 @@ def offline(tmp_path: Path) -> Console:
     return Console(environ, folder)
 
 
+def pytest_collection() -> None:
+    """Collect no garbage meanwhile: nearly all objects that collecting makes, stay."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Keep what was collected, eight thousand tests, out of every later garbage collection."""
     # Hypothesis makes its generator of random numbers at the first example, and warns if no object that the
@@ -197,6 +205,34 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000)
+    gc.enable()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # xdist's
+    """Collect the properties of JSON that the tests of a worker of xdist have seen."""
+    SEEN.update(getattr(node, "workeroutput", {}).get("json_properties", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run of the whole suite if a property of the schemas was in no output: it would be invented."""
+    config = session.config
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["json_properties"] = sorted(SEEN)
+        return
+    option, is_selected = config.option, config.args_source is not pytest.Config.ArgsSource.TESTPATHS
+    if (
+        is_selected
+        or option.keyword
+        or option.markexpr
+        or option.collectonly
+        or session.exitstatus != pytest.ExitCode.OK
+    ):
+        return
+    unseen = sorted(own_properties() - SEEN)
+    if unseen and shutil.which("sshd", path=PROGRAM_PATH):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        config.get_terminal_writer().line(f"\nin `tpuctl schema`, and in no output: {', '.join(unseen)}", red=True)
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
@@ -210,7 +246,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if item.get_closest_marker(mark) is None:
             continue
         for program in programs:
-            if shutil.which(program, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin") is None:
+            if shutil.which(program, path=PROGRAM_PATH) is None:
                 if mark == "sshd" and os.environ.get("CI") == "true":
                     pytest.fail(f"{program} is missing: install Debian's openssh-client and openssh-server")
                 pytest.skip(f"{program} is not installed")

@@ -74,7 +74,7 @@ def changes(sandbox: Sandbox) -> list[str]:
 
 def written(path: Path, lines: int) -> list[str]:
     """Return the lines that hooks write to a file, once there are as many: they may outlive the watch."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not path.exists() or len(path.read_text().splitlines()) < lines:
         assert time.monotonic() < end, path
         time.sleep(0.01)

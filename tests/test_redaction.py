@@ -234,10 +234,10 @@ def test_account_has_the_same_alias_everywhere() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_redaction_takes_linear_time(hostile: bytes) -> None:
     """Quadratic would be many seconds."""
-    began = time.monotonic()
+    began = time.thread_time()
     redact(hostile * (40_000 // len(hostile)))
 
-    assert time.monotonic() - began < 2
+    assert time.thread_time() - began < 2
 
 
 def _pieces(secret: str) -> list[str]:

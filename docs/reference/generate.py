@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
+import json_fields
 import knowledge
 import yaml
+from manual import manual_pages, walk_commands
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
-from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
-from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.check.rules import CATEGORIES, RULES
 from tpuctl.cli.help_topics import EXIT_CODES, Commands, Definitions, load_topic, topic_names
 from tpuctl.cli.tree import command_tree
@@ -115,20 +118,49 @@ def _code(text: str | None) -> str:
 
 
 def commands() -> str:
-    """Return the page of commands: the help of each."""
-    pages = "\n".join(_help_pages(command_tree(), ("tpuctl",)))
-    return f"{_NOTE}\n# Commands\n\n{pages}"
+    """Return the list of all commands, in the sections of `tpuctl --help`, and the options of tpuctl itself."""
+    tree = command_tree()
+    sections = "\n".join(
+        f"## {title}\n\n| command | what it does |\n|---|---|\n"
+        + "".join(f"| [`tpuctl {name}`](commands/{name}.md) | {tree.table[name][1]} |\n" for name in names)
+        for title, names in tree.sections.items()
+    )
+    return f"{_NOTE}\n# Commands\n\n{sections}\n## tpuctl\n\n{_help_of(next(_contexts()))}"
 
 
-def _help_pages(command: click.Command, path: tuple[str, ...]) -> Iterator[str]:
-    context = command.context_class(command, info_name=" ".join(path), max_content_width=100, terminal_width=100)
-    text = "\n".join(f"    {line}".rstrip() for line in command.get_help(context).splitlines())
-    yield f"## {' '.join(path)}\n\n{text}\n"
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            if below is not None:
-                yield from _help_pages(below, (*path, name))
+def command_pages() -> dict[str, Callable[[], str]]:
+    """Return a page for each command: its help, the guides that use it, and the help of its subcommands."""
+    guides = yaml.safe_load((FOLDER / "guides.yaml").read_text("utf-8"))
+    of_command: dict[str, list[click.Context]] = {}
+    for context in _contexts():
+        _, *path = context.command_path.split()
+        if path:
+            of_command.setdefault(path[0], []).append(context)
+    summaries = command_tree().table
+    return {
+        f"commands/{name}.md": partial(_command_page, contexts, summaries[name][1], guides.get(name, []))
+        for name, contexts in of_command.items()
+    }
+
+
+def _command_page(contexts: list[click.Context], summary: str, guides: list[str]) -> str:
+    first, *below = contexts
+    more = " · ".join(f"[{_title(guide)}](../../{guide})" for guide in guides)
+    see_also = f"More: {more}\n\n" if more else ""
+    rest = "".join(f"\n## {context.command_path}\n\n{_help_of(context)}" for context in below)
+    return f"{_NOTE}\n# {first.command_path}\n\n{summary}\n\n{see_also}{_help_of(first)}{rest}"
+
+
+def _title(guide: str) -> str:
+    return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def _contexts() -> Iterator[click.Context]:
+    return walk_commands(command_tree(), max_content_width=100, terminal_width=100)
+
+
+def _help_of(context: click.Context) -> str:
+    return "".join(f"    {line}".rstrip() + "\n" for line in context.get_help().splitlines())
 
 
 def topics() -> str:
@@ -184,82 +216,13 @@ def _check_chapters() -> Iterator[str]:
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
 
 
-_CHECKS_JSON = f"""## For scripts
+_CHECKS_JSON = """## For scripts
 
 A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of
 findings that are not ok.
 
-`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` without a value.
-Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
-
-<!-- table: check-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | the target of the check |
-| `target.project` | string | the project |
-| `target.zone` | string | the zone |
-| `target.nodeId` | string or null | the node; null if none was named |
-| `target.acceleratorType` | string | its type |
-| `target.topology` | string or null | its topology; null if none was given |
-| `target.runtimeVersion` | string | its image |
-| `target.tier` | string or null | `on-demand`, `spot`, …; null if none was given |
-| `target.creates` | boolean | whether the node does not exist yet |
-| `target.purpose` | string | `train` or `serve` |
-| `target.buckets` | array | the URLs of the buckets, as strings |
-| `target.machine` | string or null | the virtual machine that works with it |
-| `summary` | object | the number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
-| `findings` | array | the worst first, then by id and subject |
-| `findings[].id` | string | the id of the check |
-| `findings[].title` | string | its title |
-| `findings[].level` | string | the level; one step milder if accepted |
-| `findings[].accepted` | boolean | whether `--skip-check` has lowered the level |
-| `findings[].subject` | string | the subject: a bucket, an account, a zone, … |
-| `findings[].text` | string | what was found |
-| `findings[].why` | string or null | why it matters |
-| `findings[].remedies` | array | how to fix it, the most useful first |
-| `findings[].remedies[].text` | string | the remedy as text |
-| `findings[].remedies[].command` | string or null | the command to run |
-| `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
-| `findings[].facts` | object | values for scripts, by the check |
-| `sandbox` | boolean | true in the sandbox; elsewhere absent |
-
-Without a zone, `tpuctl check` ranks zones:
-
-<!-- table: zones-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {ZONES_VERSION} |
-| `acceleratorType` | string | the type |
-| `zones` | array | the zones that offer it, the best first |
-| `zones[].zone` | string | its name |
-| `zones[].region` | string | its region |
-| `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
-| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null if no price is known |
-| `zones[].pricePerTBHigh` | number or null | the highest of the most expensive bucket |
-| `zones[].nodePrice` | object | what the node costs there while it is READY |
-| `zones[].nodePrice.perHour` | number or null | dollars per hour; null if the price is unknown |
-| `zones[].nodePrice.isAbout` | boolean | whether the price changes often |
-| `zones[].nodePrice.asOf` | string | the month of the price list |
-| `zones[].singleTenant` | boolean | whether the zone needs an agreement with Google |
-| `zones[].grants` | array | the grants of your settings that cover such a node there in addition to what already uses them, as strings |
-| `zones[].quotaLimit` | integer or null | the tightest limit of the type there, in the unit of the type (cores or chips); null without a known limit |
-| `zones[].quotaLeft` | integer or null | the rest of it, without what nodes, queued resources and dead records use; null if unknown |
-| `zones[].quotaSuffices` | boolean or null | whether that is sufficient for one node; null if unknown |
-| `zones[].coLocated` | array | bucket locations that would be co-located, as strings |
-| `zones[].buckets` | array | each bucket, as seen from the zone |
-| `zones[].buckets[].bucket` | string | its URL |
-| `zones[].buckets[].location` | string or null | its location; null if it could not be read |
-| `zones[].buckets[].relation` | string | how near it is |
-| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest in the sources |
-| `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
-| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reading is free, or for your own price |
-| `unplaced` | array | buckets without a known location |
-| `unplaced[].bucket` | string | its URL |
-| `unplaced[].reason` | string | why |
-| `unplaced[].permission` | string or null | the permission that reading it takes |
-| `offline` | string or null | why the zones are from the documentation and not from the API |
-| `sandbox` | boolean | true in the sandbox; elsewhere absent |
+`tpuctl check -o json` prints one object, `-o yaml` the same: [its fields](json.md#check), also without a zone, when it ranks zones. Every field is
+always present: `null`, `[]` or `{}` without a value. Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
 """
 
 
@@ -288,43 +251,28 @@ def _doctor_chapters() -> Iterator[str]:
         yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in every if start <= rule.id < end)
 
 
-_DOCTOR_JSON = f"""## For scripts
+_DOCTOR_JSON = """## For scripts
 
-A pipe gets one line for each finding, as for [`tpuctl check`](checks.md#for-scripts). `-o json` prints one object. The fields of `summary` and
-`findings` are described there; the others are:
-
-<!-- table: doctor-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | what was checked |
-| `target.project` | string or null | the project, if one is set |
-| `target.nodeId` | string or null | the node, if one was named |
-| `surroundings` | object | versions and paths; null if missing or unknown |
-| `surroundings.python` | string | the version of Python |
-| `surroundings.executable` | string | path of its program |
-| `surroundings.tpuctl` | string | the version of tpuctl |
-| `surroundings.installedBy` | string or null | the installer: pip, pipx, … |
-| `surroundings.packages` | object | the version of each package that tpuctl needs |
-| `surroundings.gcloud` | string or null | the version of gcloud |
-| `surroundings.programs` | object | the version of each program that tpuctl starts for workers, or its path if it has no version |
-| `surroundings.locale` | string or null | the language of this machine |
-| `surroundings.timeZone` | string | its time zone |
-| `surroundings.secondsBehind` | integer or null | seconds by which its clock is behind the cloud's; negative if it is ahead |
-| `surroundings.proxy` | string or null | the proxy, without a password |
-| `surroundings.account` | string or null | the account of API requests |
-| `surroundings.project` | string or null | the project |
-| `surroundings.endpoint` | string or null | the endpoint, if it is not Google's |
-| `surroundings.settings` | object | the source of each setting that has a value |
-| `summary` | object | number of findings of each level |
-| `findings` | array | the worst first, then by id and subject |
-| `sandbox` | boolean | true; present only in the sandbox |
+A pipe gets one line for each finding, as for [`tpuctl check`](checks.md#for-scripts). `-o json` prints one object: [its fields](json.md#doctor).
 """
 
 
 def messages() -> str:
     """Return the page of messages that `tpuctl explain` knows."""
     return f"{_NOTE}\n{knowledge.messages()}"
+
+
+def json_output() -> str:
+    """Return the page of JSON output."""
+    return f"{_NOTE}\n{json_fields.json_page()}"
+
+
+_EVENT_TABLE = re.compile(r"(?<=<!-- table: events -->\n)(?:\|.*\n)+")
+
+
+def wait() -> str:
+    """Return the guide about waiting, with the current table of events."""
+    return _EVENT_TABLE.sub(lambda _: json_fields.event_table(), (FOLDER.parent / "wait.md").read_text("utf-8"))
 
 
 _GUIDE = FOLDER.parent / "how-to" / "from-gcloud.md"
@@ -380,28 +328,36 @@ def _our_flag(answer: str | None) -> str:
 
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
+    "../wait.md": wait,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
+    **command_pages(),
     "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
+    "json.md": json_output,
     "messages.md": messages,
 }
 
 
 def main() -> int:
     """Write the pages, or report which are not up to date."""
-    stale = []
-    for name, page in PAGES.items():
-        path = FOLDER / name
-        if not path.exists() or path.read_text("utf-8") != page():
-            stale.append(name)
-            if "--check" not in sys.argv:
-                path.write_text(page(), encoding="utf-8")
-    if stale and "--check" in sys.argv:
-        sys.stderr.write(f"not up to date: {', '.join(stale)}; run `python docs/reference/generate.py`\n")
-        return 1
+    manual = FOLDER.parent / "man"
+    pages = {FOLDER / name: page() for name, page in PAGES.items()}
+    pages |= {manual / name: page for name, page in manual_pages().items()}
+    stale = [path for path, text in pages.items() if not path.exists() or path.read_text("utf-8") != text]
+    removed = [path for path in (*manual.rglob("*.[0-9]"), *FOLDER.glob("commands/*.md")) if path not in pages]
+    if "--check" in sys.argv:
+        names = ", ".join(os.path.relpath(path, FOLDER) for path in (*stale, *removed))
+        if names:
+            sys.stderr.write(f"not up to date: {names}; run `python docs/reference/generate.py`\n")
+        return 1 if names else 0
+    for path in stale:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(pages[path], encoding="utf-8")
+    for path in removed:
+        path.unlink()
     return 0
 
 

@@ -144,10 +144,11 @@ def check_node_id(text: str) -> str:
     if not re.fullmatch(_NODE_ID, text):
         proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
         proposal = proposal if re.fullmatch(_NODE_ID, proposal) else f"tpu-{proposal}"[:63].rstrip("-")
+        meant = f"; did you mean `{proposal}`?" if text else ""
         raise InvalidInputError(
             f"`{text}` is not a node name",
             hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
-            f"hyphen; did you mean `{proposal}`?",
+            f"hyphen{meant}",
         )
     return text
 

@@ -43,6 +43,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`tpuctl list` has no option `--format`",
             "use `-o json`, `-o yaml` or `-o name`",
         ),
+        (
+            ("logs", "demo", "--name", "nightly"),
+            "`tpuctl logs` has no option `--name`",
+            "the job's name as the last argument, after the node's",
+        ),
         (("up", "a", "--best-effort"), "`tpuctl up` has no option `--best-effort`", "use `--tier best-effort`"),
         (
             ("list", "--filter=state=READY"),

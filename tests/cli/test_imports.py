@@ -32,6 +32,7 @@ CHECKS = ("tpuctl.check.gathering", "tpuctl.check.gate", "tpuctl.check.rules")
     [
         ("--version", 0),
         ("version", 0),
+        ("schema --help", 0),
         ("--help", 0),
         ("up --help", 0),
         ("check --help", 0),
@@ -80,17 +81,22 @@ def test_checks_are_imported_only_for_a_creation(line: str, code: int, tmp_path:
 
 
 @pytest.mark.parametrize(
-    "words",
-    ["tpuctl ", "tpuctl up de", "tpuctl up demo --ty", "tpuctl list --output ", "tpuctl check --for "],
+    "line",
+    [
+        "tpuctl ",
+        "tpuctl up de",
+        "tpuctl up demo --ty",
+        "tpuctl logs demo ",
+        "tpuctl list --output ",
+        "tpuctl list --columns ",
+        "tpuctl list -l ",
+        "tpuctl scp ",
+        "tpuctl check --for ",
+        "tpuctl config set ",
+    ],
 )
-def test_completion_imports_nothing_heavy(words: str, tmp_path: Path) -> None:
-    environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "_TPUCTL_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(words.count(" ")),
-    }
+def test_completion_imports_nothing_heavy(line: str, tmp_path: Path) -> None:
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "_TPUCTL_COMPLETE": "line", "COMP_LINE": line}
 
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], env=environ, cwd=tmp_path, capture_output=True, text=True, check=False

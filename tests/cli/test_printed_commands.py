@@ -56,7 +56,7 @@ def _help_lines(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
 
 
 HELP = list(_help_lines(command_tree()))
-PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.name != "commands.md")]
+PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "commands")]
 _BLOCK = re.compile(r"^(?: {4}.*\n)+", re.MULTILINE)
 _STORY = re.compile(r"<!-- story: \S+ -->\n(?: {4}.*\n|\n)+")
 # What a reader puts in place of it.
@@ -138,6 +138,7 @@ def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]])
                 piped="Socket closed\n" if is_read else "",
                 TPUCTL_ZONE=ZONE,
                 TPUCTL_TIMEOUT="2m",
+                SHELL="/bin/bash",
             )
         if code not in _FINE:
             found[shlex.join(words)] = (code, err)

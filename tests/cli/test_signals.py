@@ -45,7 +45,7 @@ def test_signal_at_any_time_ends_the_process_without_a_traceback(
     tmp_path: Path, module: str, number: signal.Signals, word: str, code: int
 ) -> None:
     with start(tmp_path, module, f"os.kill(os.getpid(), {int(number)})") as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=60)
 
     # Before a command runs there is nothing to report.
     expected = [] if module == "click" else [word]
@@ -59,7 +59,7 @@ def test_repeated_signals_print_no_traceback(tmp_path: Path) -> None:
         process.stdout.read(4)
         while process.poll() is None:
             process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
 
     assert (err.strip(), process.returncode) in [("", 130), ("interrupted", 130)]
 

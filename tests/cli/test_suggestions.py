@@ -40,6 +40,7 @@ HARMLESS = {
         "path",
         "queue",
         "sandbox",
+        "schema",
         "serve",
         "show",
         "ssh",

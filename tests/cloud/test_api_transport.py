@@ -8,6 +8,7 @@ import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,10 @@ from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentErro
 from tpuctl.cloud.transport import Http
 from tpuctl.errors import SettingError
 
-QUICK = TransportOptions(connect_timeout=timedelta(seconds=1), timeout=timedelta(seconds=0.2))
-
 
 @pytest.fixture
 def http() -> Iterator[Http]:
-    http = Http(QUICK)
+    http = Http(TransportOptions(connect_timeout=timedelta(seconds=20), timeout=timedelta(seconds=20)))
     yield http
     http.close()
 
@@ -65,8 +64,9 @@ def test_get_dropped_on_a_new_connection_is_a_lost_answer(http: Http) -> None:
         assert server.lines == ["GET /a"]
 
 
-def test_no_answer_until_the_timeout_is_a_lost_answer(http: Http) -> None:
-    with ScriptedServer(lambda _: Silence()) as server:
+def test_no_answer_until_the_timeout_is_a_lost_answer() -> None:
+    http = Http(TransportOptions(timeout=timedelta(seconds=0.2)))
+    with closing(http), ScriptedServer(lambda _: Silence()) as server:
         with pytest.raises(AnswerLostError, match="timed out"):
             http.request(f"{server.url}/a", "POST")
 
@@ -197,7 +197,7 @@ class TlsServer(ScriptedServer):
 def test_untrusted_server_is_named_and_a_ca_file_makes_it_trusted(certificate: Path) -> None:
     with TlsServer(certificate) as server:
         url = f"https://localhost:{server.port}/a"
-        stranger, friend = Http(QUICK), Http(TransportOptions(ca_file=certificate))
+        stranger, friend = Http(TransportOptions()), Http(TransportOptions(ca_file=certificate))
 
         with pytest.raises(UntrustedServerError, match="certificate of localhost is not trusted: self"):
             stranger.request(url, "POST")

@@ -12,9 +12,10 @@ import pytest
 
 from tests.cloud.discovered import Found, Known, Sent, load, methods, parse_mask, resource, understand
 from tpuctl.clock import ManualClock
+from tpuctl.cloud.discovery import find_method
 from tpuctl.cloud.price_catalog import PriceCatalogClient
 from tpuctl.cloud.projects import ComputeClient, ProjectsClient
-from tpuctl.cloud.requests import ApiClient, find_method
+from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketPlacement

@@ -157,12 +157,12 @@ def test_access_token_timeout_terminates_gcloud_and_its_children(tmp_path: Path)
     before = time.monotonic()
 
     with pytest.raises(AccessError) as caught:
-        gcloud_access_token(environ, timeout=timedelta(seconds=1))
+        gcloud_access_token(environ, timeout=timedelta(seconds=4))
 
-    assert caught.value.message == "gcloud gave no token within 1 s"
-    assert time.monotonic() - before < 5
+    assert caught.value.message == "gcloud gave no token within 4 s"
+    assert time.monotonic() - before < 40
     child = int((tmp_path / "gcloud.pid").read_text())
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while _is_running(child) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not _is_running(child)

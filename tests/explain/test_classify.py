@@ -119,7 +119,7 @@ def test_classify_unknown_placeholder_becomes_capitals() -> None:
 
 
 def test_classify_long_hostile_text_is_fast() -> None:
-    before = time.perf_counter()
+    before = time.thread_time()
     classify("RESOURCE_EXHAUSTED: " + "Quota 'TPU" * 100_000, where=MessageOrigin.API)
 
-    assert time.perf_counter() - before < 1
+    assert time.thread_time() - before < 1

@@ -403,6 +403,6 @@ def test_explain_endless_log_after_ctrl_c_shows_verdicts(tmp_path: Path) -> None
     running.stdin.write(IN_USE.encode() + b"step 1, waiting\n" * 20_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)
-    out, err = running.communicate(timeout=20)
+    out, err = running.communicate(timeout=60)
     assert (running.returncode, err) == (130, b"")
     assert json.loads(out)["verdicts"][0]["id"] == "tpu-in-use-pid"

@@ -40,6 +40,13 @@ def test_parse_reference_accepts_four_forms(text: str, reference: NodeReference)
     assert parse_node_reference(text) == reference
 
 
+def test_empty_name_is_refused_without_a_proposal() -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        parse_node_reference("")
+
+    assert (refused.value.hint or "").endswith("does not end with a hyphen")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -73,7 +80,7 @@ def test_invalid_node_name_suggests_a_valid_one(text: str, proposal: str) -> Non
     assert (refused.value.hint or "").endswith(f"did you mean `{proposal}`?")
 
 
-@given(st.text(max_size=80) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True))
+@given(st.text(min_size=1, max_size=80) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True))
 def test_suggested_node_name_is_valid(text: str) -> None:
     try:
         assert check_node_id(text) == text

@@ -93,6 +93,11 @@ def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandb
         said(f"error: {absent}", "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"),
         3,
     )
+    assert tpuctl("delete", "demmo", "--yes")[1] == said(
+        "error: no node `demmo` in any zone of project sandbox",
+        "  hint: did you mean `us-central2-b/demo`?",
+        "  hint: `--ignore-not-found` makes this a success; `tpuctl list` shows all nodes",
+    )
     assert sandbox.changes() == []
     assert tpuctl("delete", "other", "--yes", "--ignore-not-found") == ("", f"{absent}\n", 0)
 

@@ -42,7 +42,7 @@ run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, print_lines=
 run(NodeEvent(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 """
     command = f"until [ -e {tmp_path}/go ]; do sleep 0.01; done; seq 100000 && echo done > {tmp_path}/done"
-    program = subprocess.run([sys.executable, "-c", code, command], capture_output=True, timeout=5, check=True)
+    program = subprocess.run([sys.executable, "-c", code, command], capture_output=True, timeout=30, check=True)
     (tmp_path / "go").touch()
     until((tmp_path / "done").exists)
 

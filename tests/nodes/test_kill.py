@@ -136,7 +136,7 @@ def test_interruption_reports_work_in_flight_and_commands(
 ) -> None:
     waiting.send_signal(number)
 
-    out, err = waiting.communicate(timeout=20)
+    out, err = waiting.communicate(timeout=60)
 
     assert (out, waiting.wait()) == ("", code)
     known = f"`demo` in {ZONE} bills as soon as it runs (last status: CREATING)"

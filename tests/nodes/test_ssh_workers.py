@@ -173,12 +173,12 @@ def test_silent_worker_times_out(
     begun = monotonic()
 
     (one,) = workers_of(sandbox_state, tmp_path / "home").survey(
-        node, inspect=inspect, probe=None, timeout=timedelta(seconds=0.3)
+        node, inspect=inspect, probe=None, timeout=timedelta(seconds=2)
     )
 
     expected = answer if inspect or case != "hangs inside" else SshAnswer.UNREACHABLE
     assert (one, bool(one.detail)) == (WorkerSnapshot(expected), True)
-    assert monotonic() - begun < 2
+    assert monotonic() - begun < 30
 
 
 def test_setup_is_retried_only_until_it_has_begun(

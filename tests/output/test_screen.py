@@ -27,7 +27,7 @@ class Window:
 
     def until(self, pattern: str) -> None:
         """Read until something is there."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not re.search(pattern, self.written):
             assert time.monotonic() < end, self.written
             self._read()
@@ -36,7 +36,7 @@ class Window:
         """Read to the end; returns what is on the screen."""
         while self._read():
             pass
-        self.process.wait(5)
+        self.process.wait(60)
         return on_screen(self.written)
 
     def echoes(self) -> bool:
@@ -45,7 +45,7 @@ class Window:
 
     def _read(self) -> bool:
         try:
-            chunk = os.read(self.leader, 65536) if select.select([self.leader], [], [], 10)[0] else b""
+            chunk = os.read(self.leader, 65536) if select.select([self.leader], [], [], 60)[0] else b""
         except OSError:  # Linux says EIO when the last writer has gone
             chunk = b""
         self.written += chunk.decode()

@@ -123,6 +123,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "sandbox serve": None,
     "sandbox env": ("sandbox", "env", "--port", "1234"),
     "completion": None,
+    "schema": ("schema", "list"),
     "version": ("version", "-o", "json"),
 }
 SHOWN = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -127,6 +128,25 @@ def test_connection_restores_devices_and_profile_that_its_user_removed(pod: Slic
 
     assert pod.run(0, count) == before
     assert before[1] == 0
+
+
+@pytest.mark.sshd
+def test_session_reads_the_bashrc_of_the_worker_and_not_of_this_machine(pod: Slice, tmp_path: Path) -> None:
+    """As Debian builds bash, one without a terminal reads it if an ssh server has started it."""
+    assert pod.run(0, "echo 'echo the worker' >.bashrc")[1] == 0
+    (control,) = pod.state.path.parent.glob("workers/*/*/*/0.sshd")
+    (line,) = [line for line in (control / "sshd_config").read_text().splitlines() if line.startswith("SetEnv ")]
+    (tmp_path / ".bashrc").write_text("echo this machine\n")
+    bash = shutil.which("bash") or pytest.skip("bash is not installed")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "SHELL": bash, "SSH_CLIENT": "198.18.0.9 1 22"}
+
+    def printed(**given: str) -> str:
+        words = [bash, "-c", shlex.quote(str(control / "session"))]
+        return subprocess.run(words, env=environ | given, capture_output=True, text=True, check=True).stdout
+
+    assert printed(SSH_ORIGINAL_COMMAND="echo end") in {"this machine\nthe worker\nend\n", "end\n"}
+    name, _, value = line.removeprefix("SetEnv ").partition("=")
+    assert printed(SSH_ORIGINAL_COMMAND="echo end", **{name: value}) in {"the worker\nend\n", "end\n"}
 
 
 @pytest.mark.sshd

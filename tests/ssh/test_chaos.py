@@ -45,7 +45,7 @@ def test_connection_with_limit_is_cut_after_it_once(chaos: Chaos) -> None:
     endless, other = ("sh", "-c", "yes | head -c 200000"), ("echo", "whole")
 
     first, second, neighbour = (
-        through(chaos, name, *command).communicate(timeout=20)[0]
+        through(chaos, name, *command).communicate(timeout=60)[0]
         for name, command in (("w0", endless), ("w0", endless), ("w1", other))
     )
 
@@ -77,7 +77,7 @@ def test_refused_connection_prints_the_message_of_ssh(chaos: Chaos) -> None:
 
     refused = through(chaos, "w0", "cat")
 
-    assert refused.communicate(timeout=20) == (b"", b"ssh: connect to host w0 port 22: Connection refused\n")
+    assert refused.communicate(timeout=60) == (b"", b"ssh: connect to host w0 port 22: Connection refused\n")
     assert (refused.returncode, chaos.links()) == (255, [])
 
 

@@ -215,7 +215,7 @@ class Guarded:
 
     def until(self, has_happened: Callable[[], bool]) -> None:
         """Wait until something has happened, at most 10 s."""
-        end = time.monotonic() + 10
+        end = time.monotonic() + 60
         while not has_happened():
             assert time.monotonic() < end, self.log()
             time.sleep(0.02)

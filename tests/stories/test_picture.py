@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from xml.etree import ElementTree
 
 from tests.conftest import Console
 from tests.lifecycle import one_face
+from tests.stories.module_file import load_module
 
 ROOT = Path(__file__).resolve().parents[2]
 # What depends on the machine's speed: how long things took, a worker's name, and what was seen on the way.
 _DURATION = re.compile(r"\b(?:\d+[smhd])+\b(?: ago)?|(?<=hello from )[\w-]+$")
 _NOTES = re.compile(r" ?; its health is not reported yet|HEALTH(?!Y)|(?<=READY) *HEALTHY")
 _SPACES = re.compile(r"[\s\u2500-\u257f]+")
-
-
-def _module(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def _lines(text: str) -> list[str]:
@@ -52,7 +42,7 @@ def test_the_picture_of_the_readme_is_current(tpuctl: Console, fake_ssh: Callabl
     fake_ssh("echo hello from demo-0")
     script = (ROOT / "examples" / "demo.sh").read_text("utf-8")
     tpuctl("--quiet", "sandbox", "fault", "unhealthy", "--node", "demo")
-    what_stays = _module(ROOT / "docs" / "picture.py").what_stays
+    what_stays = load_module(ROOT / "docs" / "picture.py").what_stays
     printed = ""
     for line in re.findall(r"^(?:run|    tpuctl) (.*)$", script, re.MULTILINE)[1:]:
         shown = "tpuctl " + line

@@ -35,7 +35,7 @@ def test_interrupt_removes_all_files(site: Site, tmp_path: Path) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
 
     assert (out, process.returncode) == (b"", 130)
     expected = "interrupted: no bundle was written, and the collected files are removed\n"

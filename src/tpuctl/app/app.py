@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
-    from tpuctl.cloud.endpoint import TransportOptions
+    from tpuctl.cloud.endpoint import HttpFactory, TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.cloud.tpu import TpuClient
-    from tpuctl.config.settings import ConfigFile, Settings
+    from tpuctl.config.settings import ConfigFile, GcloudProperty, Settings
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
@@ -68,8 +68,10 @@ _MERGED_OPTIONS = frozenset({"metadata", "metadata_from_file"})
 class App:
     """One run of the program. Everything in it is created on first use: `tpuctl --help` creates nothing."""
 
-    def __init__(self, invocation: Invocation) -> None:
+    def __init__(self, invocation: Invocation, terminal: Terminal | None = None) -> None:
         self.invocation = invocation
+        if terminal is not None:
+            self.__dict__["terminal"] = terminal
         self._flags: dict[str, Any] = {}
         self._in_flight: InFlightWork | None = None
         self._named: set[str] = set()
@@ -136,15 +138,13 @@ class App:
     def settings_with(self, flags: dict[str, Any]) -> Settings:
         """Return the settings, with a command's own flags included."""
         from tpuctl.config.settings import resolve_settings  # noqa: PLC0415  # not needed by --help
-        from tpuctl.config.sources import read_gcloud_properties  # noqa: PLC0415  # not needed by --help
 
-        environ = self.invocation.environ
         return resolve_settings(
             {**self._shared, **flags},
-            environ,
+            self.invocation.environ,
             self.project_file,
             self._user_file,
-            read_gcloud_properties(environ),
+            self._gcloud_properties,
             is_trusted=self.trusts_project_file,
         )
 
@@ -162,8 +162,10 @@ class App:
         from tpuctl.config import sources  # noqa: PLC0415  # not needed by --help
 
         home = self.invocation.environ.get("HOME")
-        found = self._flags.get("spec_file")
-        return found or sources.find_project_file(self.invocation.folder, home=Path(home) if home else None)
+        found: Path | None = self._flags.get("spec_file")
+        if found is not None or not self.invocation.searches_project_file:
+            return found
+        return sources.find_project_file(self.invocation.folder, home=Path(home) if home else None)
 
     @property
     def names_project_file(self) -> bool:
@@ -218,6 +220,12 @@ class App:
 
         return load_config_file(user_config_path(self.invocation.environ))
 
+    @cached_property
+    def _gcloud_properties(self) -> Mapping[str, GcloudProperty]:
+        from tpuctl.config.sources import read_gcloud_properties  # noqa: PLC0415  # not needed by --help
+
+        return read_gcloud_properties(self.invocation.environ)
+
     @property
     def _shared(self) -> dict[str, Any]:
         """The shared options, as settings."""
@@ -239,6 +247,15 @@ class App:
         """The output format; `wide` is a table too."""
         form = OutputFormat(self.settings.text("output") or "table")
         return OutputFormat.TABLE if form is OutputFormat.WIDE else form
+
+    @property
+    def format_or_guess(self) -> OutputFormat:
+        """The output format; if the settings are broken what the command line and the environment say."""
+        try:
+            return self.format
+        except (TpuctlError, ValueError):
+            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
+            return OutputFormat.JSON if is_json else OutputFormat.TABLE
 
     @property
     def is_wide(self) -> bool:
@@ -270,6 +287,17 @@ class App:
     def client(self) -> TpuClient:
         """The client of the TPU API: of the sandbox in this process, of another endpoint, or of Google."""
         return tpu_client(self)
+
+    @cached_property
+    def http(self) -> HttpFactory:
+        """The connections to the cloud, for all its APIs. Nothing is sent yet."""
+        from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory  # noqa: PLC0415  # not needed by --help
+
+        text = self.settings.text("endpoint")
+        named = ApiEndpoint.parse(text) if text else None
+        factory = HttpFactory(transport_options(self), credentials=lambda: cached_credentials(self), endpoint=named)
+        self.on_close(factory.close)
+        return factory
 
     @cached_property
     def storage(self) -> StorageClient:
@@ -419,12 +447,19 @@ class App:
         yield
         self._in_flight = before
 
+    @property
+    def unfinished(self) -> str | None:
+        """What continues in the cloud if this run ends now; None if nothing was begun."""
+        if self._in_flight is None:
+            return None
+        return what if isinstance(what := self._in_flight.what, str) else what()
+
     def interrupted(self, how: str) -> None:
         """Report the work in flight, and the commands that resume and undo it."""
-        if self._in_flight is None:
+        text = self.unfinished
+        if text is None or self._in_flight is None:
             self.terminal.note(how)
             return
-        text = what if isinstance(what := self._in_flight.what, str) else what()
         not_undone = "; nothing was undone" if self._in_flight.undo else ""
         lines = [f"{how}: {text}{not_undone}", f"  resume: {self._as_typed(self._in_flight.resume)}"]
         lines += [f"  undo:   {self._as_typed(self._in_flight.undo)}"] if self._in_flight.undo else []
@@ -460,16 +495,10 @@ class App:
 
     def show_error(self, error: TpuctlError) -> None:
         """Print an error in the chosen output format."""
-        try:
-            form, sandbox = self.format, self.is_sandbox
-        except (SettingError, ValueError):
-            # The settings are broken: only the command line and the environment can say.
-            is_json = asked_for_json(self.invocation.arguments, self.invocation.environ)
-            form, sandbox = OutputFormat.JSON if is_json else OutputFormat.TABLE, False
-        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
-        if error.hint and node:
-            # Hints of known messages use the word NODE, as in `tpuctl status NODE`.
-            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
+        sandbox = False
+        with suppress(SettingError, ValueError):  # broken settings
+            sandbox = self.is_sandbox
+        self.name_node(error)
         if error.hint:
             from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
@@ -480,15 +509,32 @@ class App:
             typed, tree = self._shown_arguments, self.command_tree
             error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
             error.message = "\n".join(error.lines)
-        self.terminal.error(error, form=form, sandbox=sandbox)
+        self.terminal.error(error, form=self.format_or_guess, sandbox=sandbox)
         if self.summary:
             self.summary.fail(error)
+
+    def name_node(self, error: TpuctlError) -> None:
+        """Let the hint of an error name the node: hints of known messages use the word NODE, as in `tpuctl status NODE`."""
+        node = error.node or (next(iter(self._named)) if len(self._named) == 1 else None)
+        if error.hint and node:
+            error.hint = re.sub(r"(?<=[ `])NODE(?=[` ])", lambda _: node, error.hint)
 
     def as_typed(self, report: CheckReport) -> CheckReport:
         """Return the findings, whose commands then have the options of this run that they need."""
         from tpuctl.app.hints import report_with_typed_options  # noqa: PLC0415  # only after a check
 
         return report_with_typed_options(report, self._shown_arguments, self.command_tree)
+
+    def for_call(self) -> App:
+        """Return an app for another piece of work with the files, the trust and the connections of this one.
+
+        All else is its own, also the run that holds leases: pieces of work may be done at the same time. The caller closes it.
+        """
+        app = App(self.invocation, self.terminal).set_options(self._flags)
+        names = ["project_file", "trusts_project_file", "_user_file", "_gcloud_properties"]
+        for name in [*names, *([] if self.is_sandbox else ["http"])]:
+            app.__dict__[name] = getattr(self, name)
+        return app
 
     def with_options(self, options: dict[str, Any]) -> App:
         """Return another app of the same run, with these shared options too. The caller closes it."""
@@ -553,6 +599,7 @@ class Invocation:
     folder: Path  # the working directory
     clock: Clock | None = None
     random: Random | None = None
+    searches_project_file: bool = True  # whether a `tpuctl.yaml` there or above applies without being named
 
     def command_line(self) -> str:
         """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
@@ -679,7 +726,6 @@ def lease_service(app: App) -> LeaseKeeper:
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
     """Return a factory of http objects, and the endpoint; None for Google's own."""
-    from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory  # noqa: PLC0415  # not needed by --help
     from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
 
     # Most commands required trust when they began. Others need it only for a call.
@@ -692,11 +738,7 @@ def http_access(app: App) -> tuple[Callable[[], Any], str | None]:
 
         sandbox = app.sandbox
         return _with_tracing(app, lambda: SandboxHttp(sandbox)), None
-    text = app.settings.text("endpoint")
-    named = ApiEndpoint.parse(text) if text else None
-    factory = HttpFactory(transport_options(app), credentials=lambda: cached_credentials(app), endpoint=named)
-    app.on_close(factory.close)
-    return _with_tracing(app, factory), text
+    return _with_tracing(app, app.http), app.settings.text("endpoint")
 
 
 def ssh_workers(app: App) -> SshWorkers:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.accelerators import load_accelerators
-from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError
+from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError, is_connection_refused
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.escaping import mask_url
@@ -192,14 +192,6 @@ def call_hints(app: App, error: TpuctlError) -> Iterator[str]:
                 yield f"tpuctl knows no TPUs in `{zone}`: did you mean `{near}`?"
     if isinstance(error, (AccessError, ServiceUnavailableError)):
         yield from _endpoint_hint(app, error)
-
-
-def is_connection_refused(error: BaseException) -> bool:
-    """Return whether a connection was refused: unlike a lost network or a busy service, that does not pass by itself."""
-    origin = error
-    while origin.__cause__ is not None:
-        origin = origin.__cause__
-    return isinstance(origin, ConnectionRefusedError)
 
 
 def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:

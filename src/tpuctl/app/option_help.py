@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from tpuctl.app.value_completion import complete_file, complete_folder
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
@@ -56,6 +58,10 @@ _NOTES: Final[dict[OptionGroup | None, tuple[OptionGroup, str]]] = {
 }
 
 
+# What a value is named by if it is the path of something on this machine; a path on workers is a PATH.
+_LOCAL_PATHS: Final = {"FILE": complete_file, "DIR": complete_folder}
+
+
 class GroupedOption(click.Option):
     """An option with a group. Help shows its first name only; the parser also accepts the others, such as gcloud's.
 
@@ -69,6 +75,7 @@ class GroupedOption(click.Option):
         is_shared: bool = False,
         **attributes: Any,  # as above
     ) -> None:
+        attributes.setdefault("shell_complete", _LOCAL_PATHS.get(attributes.get("metavar", "")))
         super().__init__(*args, **attributes)
         self.group, self.is_shared = group, is_shared
 

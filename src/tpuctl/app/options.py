@@ -28,7 +28,7 @@ from tpuctl.app.option_help import (
     write_shared_line,
 )
 from tpuctl.app.suggestions import mistyped_words, suggest_word
-from tpuctl.app.value_completion import complete_node, complete_zone
+from tpuctl.app.value_completion import complete_node, complete_project, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
@@ -100,7 +100,13 @@ def _shared(*names: str, group: OptionGroup, **attributes: Any) -> Callable[[], 
 # The group and each command accept these, so that they may be given before or after the command's name. Help shows them in
 # `tpuctl options`.
 GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
-    _shared("--project", group=OptionGroup.WHERE, metavar="ID", help="Google Cloud project of the nodes."),
+    _shared(
+        "--project",
+        group=OptionGroup.WHERE,
+        metavar="ID",
+        shell_complete=complete_project,
+        help="Google Cloud project of the nodes.",
+    ),
     _shared(
         "--zone",
         group=OptionGroup.WHERE,
@@ -131,6 +137,7 @@ GLOBAL_OPTIONS: tuple[Callable[[], GroupedOption], ...] = (
         "--quota-project",
         group=OptionGroup.ACCESS,
         metavar="ID",
+        shell_complete=complete_project,
         help="Project whose API quota is used for calls. [default: that of the credentials]",
     ),
     _shared(
@@ -452,6 +459,8 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
             hint = "put `--yes` after the command"
         elif near in FOREIGN_OPTIONS and near not in known:
             ours = FOREIGN_OPTIONS[near]
+            if near == "--name" and any("[JOB]" in (param.metavar or "") for param in params):
+                ours = "the job's name as the last argument, after the node's"
             if near == "--filter" and "--selector" in known:
                 ours = ", ".join(text for flag, text in _SELECTING.items() if flag in known)
             hint = f"use {ours}" if ours.startswith("`") else ours
@@ -532,7 +541,7 @@ class CommandGroup(click.Group):
 class LazyGroup(CommandGroup):
     """A group that imports each command when it is called, and knows the words of other tools.
 
-    `commands` has for each name the module that defines `command`, and the line for `--help`.
+    `table` has for each name the module that defines `command`, and the line for `--help`; `sections` the names of each title.
     """
 
     def __init__(
@@ -545,16 +554,16 @@ class LazyGroup(CommandGroup):
         **kwargs: Any,  # click's own signature
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._table, self._aliases, self._elsewhere = commands, aliases or {}, elsewhere or {}
-        self._sections = sections or {"Commands": commands}
+        self.table, self._aliases, self._elsewhere = commands, aliases or {}, elsewhere or {}
+        self.sections = sections or {"Commands": commands}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's own signature
         """Return the commands, in the order of the table."""
-        return list(self._table)
+        return list(self.table)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as above
         """Import and return a command, by its name or an alias; None if there is no such command."""
-        entry = self._table.get(self._aliases.get(cmd_name, cmd_name))
+        entry = self.table.get(self._aliases.get(cmd_name, cmd_name))
         if entry is None:
             return None
         module, _, name = entry[0].partition(":")
@@ -565,22 +574,22 @@ class LazyGroup(CommandGroup):
 
     def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
         """Return the command that was probably meant by a word of another tool, or a mistyped one."""
-        return self._elsewhere.get(word) or suggest_word(word, [*self._table, *self._aliases])
+        return self._elsewhere.get(word) or suggest_word(word, [*self.table, *self._aliases])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
         from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
-        names = [(name, text) for name, (_, text) in self._table.items() if name.startswith(incomplete)]
+        names = [(name, text) for name, (_, text) in self.table.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
         return [*(CompletionItem(name, help=text) for name, text in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
         """Write the table of commands, section by section, without importing them."""
-        width = max(map(len, self._table))
-        for title, names in self._sections.items():
+        width = max(map(len, self.table))
+        for title, names in self.sections.items():
             with formatter.section(title):
-                formatter.write_dl([(f"{name:<{width}}", self._table[name][1]) for name in names])
+                formatter.write_dl([(f"{name:<{width}}", self.table[name][1]) for name in names])
 
 
 # The beginning of click's message that repeats the extra arguments.
@@ -638,3 +647,11 @@ def _restyled(message: str) -> str:
     """Return click's message in our style: lower case, backticks, no full stop."""
     text = re.sub(r"'([^']*)'", r"`\1`", message).rstrip(".")
     return text[:1].lower() + text[1:]
+
+
+if_idle_option = grouped_option(
+    "--if-idle",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
+)

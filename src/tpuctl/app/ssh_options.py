@@ -1,6 +1,6 @@
-"""How commands reach workers: the route options, shared ssh connections, and entries of the ssh configuration.
+"""How commands reach workers: the router, shared ssh connections, and entries of the ssh configuration.
 
-The options `--iap` and `--internal-ip` become settings; `build_router` makes a router of them. `up` refreshes the entries of
+`build_router` makes a router of the settings `iap` and `internal_ip`. `up` refreshes the entries of
 its nodes, `down` removes them and closes shared connections.
 """
 
@@ -13,12 +13,9 @@ from dataclasses import replace
 from functools import cache
 from os import getuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from tpuctl.app.app import App
-from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.models.node import NodeState
@@ -33,37 +30,6 @@ if TYPE_CHECKING:
     from tpuctl.ssh.connection import Connection
     from tpuctl.ssh.routes import GceMetadata, Route, Router
     from tpuctl.ssh.ssh_config import SshConfigEntry, SshConfigText
-
-
-def _store_as_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:  # click's
-    """Store the value of an option as a setting of the app, so that the command needs no parameter for it."""
-    app = ctx.find_object(App)
-    if app is not None and value is not None and param.name is not None:
-        app.set_options({param.name: "true" if value else "false"})
-
-
-def route_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--iap` and `--internal-ip/--external-ip`. They become settings, not parameters of the command."""
-    function = grouped_option(
-        "--internal-ip/--external-ip",
-        "internal_ip",
-        group=OptionGroup.ACCESS,
-        default=None,
-        expose_value=False,
-        callback=_store_as_setting,
-        help="Connect to internal or to external addresses of workers. [default: internal in the node's own network]",
-    )(function)
-    return grouped_option(
-        "--iap",
-        "--tunnel-through-iap",
-        "iap",
-        group=OptionGroup.ACCESS,
-        is_flag=True,
-        default=None,
-        expose_value=False,
-        callback=_store_as_setting,
-        help="Tunnel ssh through Identity-Aware Proxy; needs gcloud.",
-    )(function)
 
 
 def build_router(app: App) -> Router:

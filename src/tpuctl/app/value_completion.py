@@ -1,4 +1,7 @@
-"""Completion of values in a shell: from tpuctl's own data and the journals of past commands, without a request."""
+"""Completion of values in a shell: from tpuctl's own data, and the nodes, jobs and labels of past commands. Sends no request.
+
+A completer is a click `shell_complete`. A value that goes on ends with `=`, `/`, `:` or `,`: the shell adds no space then.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,19 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import ANY_ZONE, journal_folders
+from tpuctl.app.app import ANY_ZONE, App, journal_folders
+from tpuctl.app.seen_jobs import seen_jobs
+from tpuctl.output.tables import ALL_COLUMNS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     import click
+    from click.shell_completion import CompletionItem
 
     from tpuctl.names import NodeName
+    from tpuctl.nodes.journal import Journal
+    from tpuctl.output.column_widths import Column
 
 
 # Commands that are also of use for a node that is gone.
@@ -22,24 +30,99 @@ _OF_PAST_NODES = frozenset({"history", "up", "create", "bundle"})
 _MOST_JOURNALS = 50
 
 
-def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Complete a node's name, or `ZONE/NAME`, from the journals; without the nodes that tpuctl saw gone where it needs one."""
-    from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
     from tpuctl.nodes.journal_entries import may_have_node  # noqa: PLC0415  # as above
 
     found = []
-    for folder in journal_folders(os.environ):
-        journal = Journal(folder)
-        for name in journal.names():
-            word = f"{name.zone}/{name.node_id}" if "/" in incomplete else name.node_id
-            # A name with a newline would become two suggestions.
-            if word.startswith(incomplete) and word.isprintable():
-                found.append((word, name, journal))
+    for name, journal in _journals(ctx):
+        word = f"{name.zone}/{name.node_id}" if "/" in incomplete else name.node_id
+        if word.startswith(incomplete):
+            found.append((word, name, journal))
     if ctx.info_name not in _OF_PAST_NODES and len(found) <= _MOST_JOURNALS:
         found = [
             (word, name, journal) for word, name, journal in found if may_have_node(journal.entries(name), name.zone)
         ]
-    return sorted({word for word, _, _ in found})
+    zones: dict[str, set[str]] = {}
+    for word, name, _ in found:
+        zones.setdefault(word, set()).add(name.zone)
+    return [CompletionItem(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
+
+
+def complete_node_and_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete `NODE... [JOB]`: first a node; then a job of the nodes that were given, else another node."""
+    jobs = complete_job(ctx, param, incomplete) if ctx.params.get("words") else []
+    return jobs or complete_node(ctx, param, incomplete)
+
+
+def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
+    """Complete a job that this machine has started or listed: of the nodes that were given, else of all."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    given = ctx.params.get("words") or ctx.params.get("nodes") or ()
+    # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
+    jobs = seen_jobs(_environ(ctx), given or None)
+    text = f"job of {' '.join(given)}" if given else "job"
+    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete)]
+
+
+def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    """Complete `KEY=VALUE` with the labels that past commands gave to nodes: first the key, then the value."""
+    before, comma, last = incomplete.rpartition(",")
+    labels: dict[str, None] = {}
+    for name, journal in list(_journals(ctx))[:_MOST_JOURNALS]:
+        remembered = journal.last_spec(name)
+        for key, value in sorted((remembered.spec.labels or {}).items()) if remembered else ():
+            labels[f"{key}={value}" if "=" in last else f"{key}="] = None
+    return [f"{before}{comma}{label}" for label in labels if label.startswith(last)]
+
+
+def complete_project(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
+    """Complete the projects of past nodes."""
+    return sorted({name.project for name, _ in _journals(ctx) if name.project.startswith(incomplete)})
+
+
+def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
+    """Let the shell complete a local file."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    return [CompletionItem(incomplete, type="file")]
+
+
+def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
+    """Let the shell complete a local folder."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def complete_type_or_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete an accelerator type, or the file that describes a node."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    types = (CompletionItem(word) for word in _types(ctx) if word.startswith(incomplete))
+    return [*types, *complete_file(ctx, param, incomplete)]
+
+
+def complete_values(
+    values: Callable[[click.Context], Iterable[str]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completer of these values, also of several that commas separate."""
+    return partial(_complete_last, values)
+
+
+def complete_columns(
+    columns: Callable[[], Iterable[Column]],
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Return a completer of the columns of a table, for `--columns` and `--sort`."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        every = [ALL_COLUMNS] if param.name == "columns" else []
+        return _complete_last(lambda _: [*(column.name for column in columns()), *every], ctx, param, incomplete)
+
+    return complete
 
 
 def _complete_last(
@@ -69,7 +152,7 @@ def _zones(ctx: click.Context) -> list[str]:
     from tpuctl.accelerators import documented_zones, find_accelerator_type  # noqa: PLC0415  # as above
 
     kind = find_accelerator_type(ctx.params.get("type"))
-    past = {name.zone for name in _journal_names() if name.zone.isprintable()}
+    past = {name.zone for name, _ in _journals(ctx)}
     return [*sorted(past | {*documented_zones(kind)}), ANY_ZONE]
 
 
@@ -86,24 +169,27 @@ def _versions(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
     return sorted({generation.runtime_version for generation in load_accelerators().generations.values()})
 
 
-def _faults(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
-    from tpuctl.sandbox.faults import FaultKind  # noqa: PLC0415  # only for completion
-
-    return map(str, FaultKind)
-
-
 def _states(ctx: click.Context) -> tuple[str, ...]:  # noqa: ARG001  # as `_zones`
     from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
 
     return STATES
 
 
-complete_type, complete_zone, complete_tier, complete_state, complete_version, complete_fault = (
-    partial(_complete_last, values) for values in (_types, _zones, _tiers, _states, _versions, _faults)
+complete_type, complete_zone, complete_tier, complete_state, complete_version = map(
+    complete_values, (_types, _zones, _tiers, _states, _versions)
 )
 
 
-def _journal_names() -> Iterator[NodeName]:
+def _environ(ctx: click.Context) -> Mapping[str, str]:
+    app = ctx.find_object(App)
+    return app.invocation.environ if app else os.environ
+
+
+def _journals(ctx: click.Context) -> Iterator[tuple[NodeName, Journal]]:
+    """Yield the nodes of past commands, in the cloud and in the sandbox, with the journals that have them."""
     from tpuctl.nodes.journal import Journal  # noqa: PLC0415  # only for completion
 
-    return (name for folder in journal_folders(os.environ) for name in Journal(folder).names())
+    for folder in journal_folders(_environ(ctx)):
+        journal = Journal(folder)
+        for name in journal.names():
+            yield name, journal

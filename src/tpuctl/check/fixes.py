@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.app.signals import signals_ignored
-from tpuctl.check.commands.preflight_options import check_sources
 from tpuctl.check.findings import (
     AddKeyToSshAgent,
     CheckReport,
@@ -26,6 +25,7 @@ from tpuctl.check.findings import (
     OpenFirewall,
     SetFileMode,
 )
+from tpuctl.check.preflight import check_sources
 from tpuctl.errors import CredentialsError, ExitCode, TpuctlError, worst_exit_code
 from tpuctl.output.terminal import OutputFormat
 from tpuctl.ssh.keys import ensure_key, login_name

@@ -10,12 +10,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tpuctl.accelerators import check_accelerator_type
-from tpuctl.app.app import asked_for_json
 from tpuctl.app.hints import may_exist, near_zone
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
+from tpuctl.app.value_completion import (
+    complete_file,
+    complete_label,
+    complete_project,
+    complete_tier,
+    complete_type,
+    complete_version,
+    complete_zone,
+)
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.config import sources
@@ -43,8 +52,33 @@ if TYPE_CHECKING:
 _WITHOUT = (*CLOUD_OPTIONS, "output")
 
 
-def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    return [key for key in SETTINGS if key.startswith(incomplete)]
+def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
+
+
+def _complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
+    """Complete the value of a setting as that of its option."""
+    spec = SETTINGS.get(ctx.params.get("key", ""))
+    if spec is None:
+        return []
+    if spec.kind is ValueKind.PATH:
+        return [*complete_file(ctx, param, incomplete)]
+    if completer := _VALUE_COMPLETERS.get(spec.key):
+        return [*completer(ctx, param, incomplete)]
+    choices = ("true", "false") if spec.kind is ValueKind.BOOLEAN else spec.choices
+    return [choice for choice in choices if choice.startswith(incomplete)]
+
+
+_VALUE_COMPLETERS = {
+    "project": complete_project,
+    "quota_project": complete_project,
+    "billing_project": complete_project,
+    "zone": complete_zone,
+    "type": complete_type,
+    "version": complete_version,
+    "tier": complete_tier,
+    "labels": complete_label,
+}
 
 
 @click.group("config", cls=CommandGroup)
@@ -106,7 +140,7 @@ def show(app: App, *, key: str | None, show_all: bool) -> None:
     "set", asks_trust=False, short_help="Set a value in your user file, or in the project file.", without=_WITHOUT
 )
 @click.argument("key", shell_complete=_complete_key)
-@click.argument("value")
+@click.argument("value", shell_complete=_complete_value)
 @grouped_option("--here", is_flag=True, help="Change the project's tpuctl.yaml, not your user file.")
 def set_(app: App, *, key: str, value: str, here: bool) -> None:
     """Set a value in your user file, or with --here in the tpuctl.yaml of this project. Keeps the rest of the file.
@@ -164,11 +198,7 @@ def path(app: App) -> None:
     project_file = app.project_path
     files = {"project file": project_file, "user file": user_config_path(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
-    try:
-        form = app.format
-    except SettingError:  # the command helps to find the broken file
-        as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
-        form = OutputFormat.JSON if as_json else OutputFormat.TABLE
+    form = app.format_or_guess  # the command helps to find a broken file
     if form in {OutputFormat.JSON, OutputFormat.YAML}:
         app.terminal.data([{"path": path, "kind": kind, "exists": there} for kind, path, there in found], form)
     else:

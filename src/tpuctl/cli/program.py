@@ -23,8 +23,8 @@ from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedEr
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
-# click completes a command line if this variable is set; the scripts of `tpuctl completion` set it.
-COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
+# A shell completes a command line if this variable is set.
+_COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
 # Failures of the machine that users can fix themselves. No bug of ours raises one of these.
 _MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
@@ -107,8 +107,10 @@ def _run(app: App) -> int:
 
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
-    if instruction := invocation.environ.get(COMPLETION_VARIABLE):
-        return _complete(tree, app, instruction)
+    if instruction := invocation.environ.get(_COMPLETION_VARIABLE):
+        from tpuctl.cli.word_completion import answer_shell  # noqa: PLC0415  # only for completion
+
+        return answer_shell(tree, app, instruction)
     for name, value in invocation.environ.items():
         if name.startswith(_READ_VARIABLES) and not value.isascii() and escape_undecodable(value) != value:
             raise InvalidInputError(
@@ -149,23 +151,6 @@ def _discard_output(*streams: TextIO) -> None:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
         except (OSError, ValueError):
             pass
-
-
-def _complete(tree: click.Command, app: App, instruction: str) -> int:
-    """Complete a command line for a shell. Raises `InvalidInputError` if no shell is completing one."""
-    from click.shell_completion import get_completion_class, shell_complete  # noqa: PLC0415  # only for completion
-
-    shell, _, action = instruction.partition("_")
-    words, number = os.environ.get("COMP_WORDS"), os.environ.get("COMP_CWORD", "")
-    is_from_shell = action == "source" or (
-        action == "complete" and words is not None and (number.isdecimal() or shell == "fish")
-    )
-    if get_completion_class(shell) is None or not is_from_shell:
-        raise InvalidInputError(
-            f"`{COMPLETION_VARIABLE}` is `{escape_undecodable(instruction)}`, but no shell is completing a command line",
-            hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{COMPLETION_VARIABLE}`",
-        )
-    return shell_complete(tree, {"obj": app}, "tpuctl", COMPLETION_VARIABLE, instruction)
 
 
 def _machine_error(error: OSError) -> TpuctlError:

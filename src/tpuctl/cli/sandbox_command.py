@@ -13,7 +13,15 @@ from tpuctl.app.app import preflight_cache_file
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
 from tpuctl.app.signals import TerminatedError
-from tpuctl.app.value_completion import complete_fault
+from tpuctl.app.value_completion import (
+    complete_file,
+    complete_node,
+    complete_state,
+    complete_tier,
+    complete_type,
+    complete_values,
+    complete_zone,
+)
 from tpuctl.clock import SystemClock
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp
@@ -23,6 +31,8 @@ from tpuctl.models.node import Health
 from tpuctl.output.terminal import Cell, View, table_view
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tpuctl.app.app import App
     from tpuctl.sandbox.faults import Fault
     from tpuctl.sandbox.request_log import LoggedCall
@@ -223,7 +233,7 @@ _SEED_LIMIT = 64 * MIB
 
 
 @cli_command("seed", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
 def sandbox_seed(app: App, *, file: str) -> None:
     """Add the resources of a YAML file (- for stdin) to the sandbox: all or none.
 
@@ -256,7 +266,7 @@ def read_seed_source(app: App, file: str) -> tuple[str, str]:
 
 
 @cli_command("scenario", asks_trust=False, without=(*CLOUD_OPTIONS, "output"))
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", shell_complete=complete_file)
 def sandbox_scenario(app: App, *, file: str) -> None:
     """Plan the events of a YAML file (- for stdin), from now on in sandbox time. No process needs to keep running.
 
@@ -294,17 +304,29 @@ _ONLY_FOR = {
 }
 
 
+def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
+    from tpuctl.sandbox.faults import FaultKind  # noqa: PLC0415  # only for completion
+
+    return map(str, FaultKind)
+
+
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
-@click.argument("kind", required=False, shell_complete=complete_fault)
+@click.argument("kind", required=False, shell_complete=complete_values(_fault_kinds))
 @grouped_option(
     "--node",
     group=OptionGroup.SELECTION,
     metavar="NAME",
     default="*",
+    shell_complete=complete_node,
     help="Name or glob of nodes, existing or future. [default: all]",
 )
 @grouped_option(
-    "--zone", group=OptionGroup.SELECTION, metavar="ZONE", default="*", help="Zone name or glob. [default: all]"
+    "--zone",
+    group=OptionGroup.SELECTION,
+    metavar="ZONE",
+    default="*",
+    shell_complete=complete_zone,
+    help="Zone name or glob. [default: all]",
 )
 @grouped_option(
     "--call",
@@ -324,6 +346,7 @@ _ONLY_FOR = {
     "--state",
     group=OptionGroup.EFFECT,
     metavar="STATE",
+    shell_complete=complete_state,
     help="State in which the node stays, for `hang`. [default: CREATING]",
 )
 @grouped_option(
@@ -475,13 +498,24 @@ _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")
 
 @cli_command("stock", asks_trust=False, without=CLOUD_OPTIONS)
 @click.argument("action", type=click.Choice(["set", "clear"]), metavar="[set|clear]", required=False)
-@grouped_option("--zone", group=OptionGroup.SELECTION, metavar="ZONE", help="Zone name or glob. [default: all]")
 @grouped_option(
-    "--type", "accelerator_type", metavar="TYPE", help="Accelerator type or glob, such as 'v6e-*'. [default: all]"
+    "--zone",
+    group=OptionGroup.SELECTION,
+    metavar="ZONE",
+    shell_complete=complete_zone,
+    help="Zone name or glob. [default: all]",
+)
+@grouped_option(
+    "--type",
+    "accelerator_type",
+    metavar="TYPE",
+    shell_complete=complete_type,
+    help="Accelerator type or glob, such as 'v6e-*'. [default: all]",
 )
 @grouped_option(
     "--tier",
     metavar="TIER",
+    shell_complete=complete_tier,
     help="Tier: on-demand, spot, reserved, best-effort or flex-start. [default: all, from one stock]",
 )
 @grouped_option(

@@ -69,7 +69,8 @@ _SECTIONS = {
             "tpuctl.cli.sandbox_command:sandbox_group",
             "Try tpuctl locally: no account, no network, no costs.",
         ),
-        "completion": ("tpuctl.cli.completion", "Print a shell completion script."),
+        "completion": ("tpuctl.cli.completion", "Complete commands and values with the Tab key."),
+        "schema": ("tpuctl.cli.schema_command", "Print the JSON Schema of a command's output."),
         "version": ("tpuctl.cli.version", "Print the version."),
         "options": ("tpuctl.cli.help_command:options_command", "Show the options of every command."),
         "help": ("tpuctl.cli.help_command:help_command", "Explain a topic or a command."),
@@ -102,6 +103,11 @@ _HELP = """Create Google Cloud TPUs, keep them usable, and run programs on them.
 
 Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NODE, or a full resource name.
 """
+
+
+def command_names() -> list[str]:
+    """Return the names of the commands and groups, in the order of `--help`."""
+    return [name for commands in _SECTIONS.values() for name in commands]
 
 
 def command_tree() -> LazyGroup:

@@ -357,3 +357,11 @@ def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:
         return timedelta(seconds=min(int(text.strip()[:9]), 10**8))
     moment = parse_http_date(text)
     return None if moment is None else max(moment - now, timedelta())
+
+
+def is_connection_refused(error: BaseException) -> bool:
+    """Return whether a connection was refused: unlike a lost network or a busy service, that does not pass by itself."""
+    origin = error
+    while origin.__cause__ is not None:
+        origin = origin.__cause__
+    return isinstance(origin, ConnectionRefusedError)

@@ -8,7 +8,6 @@ pure); otherwise `send_and_confirm` reads its effect first. Each call has a time
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import re
@@ -16,8 +15,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from importlib.util import find_spec
-from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from urllib.parse import quote, urlencode
@@ -29,6 +26,7 @@ from tpuctl.clock import (
     time_for_cloud_call,
     time_until_deadline,
 )
+from tpuctl.cloud.discovery import find_method
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.cloud.errors import (
     AnswerLostError,
@@ -84,27 +82,6 @@ class ApiRequest:
     def content(self) -> bytes | None:
         """The bytes of the body."""
         return self.upload if self.body is None else json.dumps(self.body).encode()
-
-
-@functools.cache
-def find_method(name: str) -> tuple[str, str]:
-    """Return verb and path of a method by its document and name, like `tpu.v2 projects.locations.nodes.get`.
-
-    Only the method is parsed: the document of Compute Engine has 5 MB, which take 27 ms.
-    """
-    document, _, method = name.partition(" ")
-    package = find_spec("googleapiclient")  # does not import it
-    assert package  # noqa: S101  # a dependency
-    assert package.origin  # noqa: S101  # it is not a namespace
-    path = Path(package.origin).parent / "discovery_cache" / "documents" / f"{document}.json"
-    text = path.read_bytes().decode()
-    place = re.search(rf'"id": ?"{document.partition(".")[0]}\.{re.escape(method)}"', text)
-    if place is None:
-        raise LookupError(f"{path} has no method {method}")
-    begin = text.rindex(f'"{method.rpartition(".")[2]}":', 0, place.start())
-    found, _ = json.JSONDecoder().raw_decode(text, text.index("{", begin))
-    base = re.search(r'"servicePath": ?"(.*?)"', text)
-    return found["httpMethod"], (base[1] if base else "") + found["path"]
 
 
 class ApiClient:

@@ -8,14 +8,20 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
-from tpuctl.app.ssh_options import route_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.route_options import route_options
+from tpuctl.app.value_completion import complete_node, complete_values
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.app.app import App
+
+
+def _rule_ids(_ctx: click.Context) -> tuple[str, ...]:
+    from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS  # noqa: PLC0415  # only for completion
+
+    return (*DOCTOR_RULE_IDS, "all")
 
 
 @cli_command("doctor", asks_trust=False)
@@ -26,6 +32,7 @@ if TYPE_CHECKING:
     group=OptionGroup.CHECKS,
     metavar="ID",
     multiple=True,
+    shell_complete=complete_values(_rule_ids),
     help="Ids of findings to accept (TPU911,TPU923), or all.",
 )
 @grouped_option("--all", "shows_all", group=OptionGroup.OUTPUT, is_flag=True, help="Show passed checks too.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import asked_for_json, http_access
+from tpuctl.app.app import http_access
 from tpuctl.check.facts import value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
 from tpuctl.check.report_rendering import findings_view, waiting_notice
@@ -20,7 +20,7 @@ from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableErro
 from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.locate import locate_node
-from tpuctl.output.terminal import OutputFormat, show_view
+from tpuctl.output.terminal import show_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -49,11 +49,7 @@ class DoctorRun:
         self._app, self._node, self._timeout, self._accepted = app, node, timeout, parse_skipped_ids(accepted)
         self._shows_all, self._can_fix = shows_all, can_fix
         self._clock = SystemClock()
-        try:
-            self.format = app.format
-        except (TpuctlError, ValueError):  # `doctor` reports an invalid configuration file itself
-            as_json = asked_for_json(app.invocation.arguments, app.invocation.environ)
-            self.format = OutputFormat.JSON if as_json else OutputFormat.TABLE
+        self.format = app.format_or_guess  # `doctor` reports an invalid configuration file itself
 
     def check(self) -> CheckReport:
         """Gather all facts now, and return the report about them."""

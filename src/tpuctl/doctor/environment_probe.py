@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tpuctl.app.app import http_access, journal_folder, load_credentials, state_folder, transport_options
-from tpuctl.check.commands.preflight_options import CheckOptions, check_sources, preflight_check
 from tpuctl.check.facts import Absent, CheckFacts, CheckSettings, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import ApiCall, fact_from_failure, project_calls
+from tpuctl.check.preflight import check_sources, preflight_check
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.credentials import account_of, gcloud_access_token
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
@@ -113,7 +113,7 @@ class EnvironmentProbe:
         if (
             isinstance(self._settings, Known) and self._cloud.sandbox_failure is None
         ):  # without the sandbox there is no clock for them
-            self._check_settings = fact_of(lambda: preflight_check(app, CheckOptions()).settings)
+            self._check_settings = fact_of(lambda: preflight_check(app, {}).settings)
         self._state = state_folder(self._environ) / ("sandbox" if self._cloud.is_sandbox else "")
 
     def gather(self) -> EnvironmentFacts:

@@ -14,40 +14,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tpuctl import __version__
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.doctor.doctor_facts import GcloudInstallation, InstalledProgram, LocalMachine, PathStatus, SshKeyFacts
 from tpuctl.errors import TpuctlError
 from tpuctl.files import read_regular_file
+from tpuctl.installation import read_installation
 from tpuctl.nodes.journal import LocalJournalStore, UnreadableJournalError
 from tpuctl.shapes import ANY, Shape, ShapeError, parse_json
 from tpuctl.ssh.keys import default_key_path, public_key_path
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution
+    from tpuctl.installation import Dependency
 
 T = TypeVar("T")
 
-# The name of each package, and the module that is imported.
-_PACKAGES = {
-    "google-api-python-client": "googleapiclient",
-    "google-auth": "google.auth",
-    "google-auth-httplib2": "google_auth_httplib2",
-    "click": "click",
-    "rich": "rich",
-    "pyyaml": "yaml",
-}
 # The option that prints the version; the other programs have none.
 _VERSION_OPTIONS = {"ssh": "-V", "rsync": "--version"}
 PROBED_PROGRAMS = ("ssh", "scp", "ssh-keygen", "ssh-add", "rsync")
 # A program prints its version or a key at once; one that waits for something is terminated.
 _PATIENCE_SECONDS = 3.0
-_AT_LEAST = re.compile(r"([A-Za-z0-9_.-]{1,100}) ?(?:\(?>= ?([0-9.]{1,40}))?")
 _RSYNC = re.compile(r"rsync +version (\S{1,40})")
 _PUBLIC = re.compile(r"((?:ssh|ecdsa|sk)-[\w@.-]{1,80} [A-Za-z0-9+/]{1,20000}=*)(?: [^\n]*)?\n?")
 # The error of `ssh-keygen -y` for a key with a passphrase [observed: OpenSSH 9.2].
@@ -63,20 +51,19 @@ def read_local_machine(
     journal: Path | None,
 ) -> LocalMachine:
     """Return the facts about this machine. `programs` come from parallel calls of `probe_program`."""
-    own = _distribution("tpuctl")
-    lower_bounds = (_AT_LEAST.match(line) for line in (own and own.requires) or () if "extra ==" not in line)
+    own = read_installation()
     bytes_left = {}
     with suppress(OSError):
         # The folder need not exist.
         bytes_left[str(state)] = shutil.disk_usage(_nearest_existing(state)).free
     return LocalMachine(
-        python=sys.version_info[:3],
-        executable=sys.executable,
-        environment=sys.prefix if sys.prefix != sys.base_prefix else None,
-        tpuctl=__version__,
-        installed_by=_installed_by(own),
-        packages={name: _package_version(name, module) for name, module in _PACKAGES.items()},
-        required={match[1].lower(): match[2] for match in lower_bounds if match and match[2]},
+        python=own.python,
+        executable=own.executable,
+        environment=own.prefix if own.is_virtual else None,
+        tpuctl=own.version,
+        installed_by="an editable checkout" if own.is_editable else own.installer,
+        packages={package.name: _package_version(package) for package in own.dependencies},
+        required={package.name: package.least for package in own.dependencies if package.least},
         gcloud=_gcloud(environ),
         programs=programs,
         folders={
@@ -91,34 +78,10 @@ def read_local_machine(
     )
 
 
-def _distribution(name: str) -> Distribution | None:
-    try:
-        return distribution(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _package_version(name: str, module: str) -> Fact[str]:
-    try:
-        if find_spec(module) is None:
-            return Absent()
-    except (ImportError, ValueError):
+def _package_version(package: Dependency) -> Fact[str]:
+    if not package.is_importable:
         return Absent()
-    found = _distribution(name)
-    return Known(found.version) if found else Unknown("it was not installed as a package")
-
-
-def _installed_by(own: Distribution | None) -> str | None:
-    if own is None:
-        return None
-    if '"editable": true' in (own.read_text("direct_url.json") or ""):
-        return "an editable checkout"
-    parts = Path(sys.prefix).parts
-    if "pipx" in parts:
-        return "pipx"
-    if "uv" in parts and "tools" in parts:
-        return "uv tool"
-    return (own.read_text("INSTALLER") or "").strip() or None
+    return Known(package.version) if package.version else Unknown("it was not installed as a package")
 
 
 def _count_journal(folder: Path) -> Fact[int]:

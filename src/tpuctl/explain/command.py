@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
-from tpuctl.app.ssh_options import route_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.route_options import route_options
+from tpuctl.app.value_completion import complete_file, complete_node
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -50,7 +51,16 @@ from tpuctl.explain.explanation_rendering import (
     render_topic,
     topic_to_json,
 )
-from tpuctl.explain.lookup import Topic, find_topic, known_topics, look_up_id, messages_about, similar_ids
+from tpuctl.explain.lookup import (
+    Topic,
+    completion_ids,
+    find_topic,
+    known_topics,
+    look_up_id,
+    messages_about,
+    similar_ids,
+    topic_ids,
+)
 from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
 from tpuctl.models.node import Health
@@ -73,13 +83,19 @@ _ALL_TOPICS = ""
 
 
 def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
-    return sorted(topic.id for topic in known_topics() if topic.id.startswith(incomplete))
+    return sorted(topic for topic in topic_ids() if topic.startswith(incomplete))
+
+
+def _complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a topic, an id once it was begun, or a file."""
+    found = _complete_topic(ctx, param, incomplete)
+    if incomplete:
+        found += [id_ for id_ in completion_ids(incomplete) if id_ not in found]
+    return [*map(CompletionItem, found), *complete_file(ctx, param, incomplete)]
 
 
 @cli_command("explain", asks_trust=False)
-@click.argument(
-    "words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete_topic
-)
+@click.argument("words", metavar="[FILE|-|TEXT|ID]...", nargs=-1, type=click.UNPROCESSED, shell_complete=_complete_word)
 @grouped_option(
     "--node",
     group=OptionGroup.SELECTION,
@@ -93,6 +109,7 @@ def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str)
     metavar="[NAME]",
     is_flag=False,
     flag_value=_ALL_TOPICS,
+    shell_complete=_complete_topic,
     help="Show advice on a topic, such as batch-size; without NAME, list the topics.",
 )
 @grouped_option(

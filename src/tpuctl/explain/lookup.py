@@ -15,9 +15,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.explain.messages import Message, known_messages, message_by_id
+from tpuctl.explain.messages import MESSAGE_FILES, Message, known_messages, message_by_id
 from tpuctl.explain.unrecognised import kind_by_id, unrecognised_kinds
-from tpuctl.yaml_reader import load_data
+from tpuctl.yaml_reader import load_data, read_data_ids
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -88,6 +88,21 @@ def known_ids() -> tuple[str, ...]:
             (*(message.id for message in (*known_messages(), *unrecognised_kinds())), *own, *_finding_entries())
         )
     )
+
+
+def topic_ids() -> tuple[str, ...]:
+    """Return the ids of the topics, without reading the topics."""
+    return read_data_ids("topics.yaml")
+
+
+def completion_ids(begin: str) -> tuple[str, ...]:
+    """Return the ids that begin so, without reading what they mean: a user waits for the Tab key."""
+    files = ("own_errors", *(f"messages/{name}" for name in MESSAGE_FILES))
+    found = [id_ for name in files for id_ in read_data_ids(f"{name}.yaml")]
+    if begin.startswith("TPU"):
+        # The rules are slower to import.
+        found += _finding_entries()
+    return tuple(sorted({id_ for id_ in found if id_.startswith(begin)}))
 
 
 def _normalize_id(id_: str) -> str:

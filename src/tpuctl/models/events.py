@@ -50,7 +50,7 @@ class NodeEvent:
         reason = _DURATION_SUFFIX.sub("", self.text)
         state, health = self.data.get("state"), self.data.get("health")
         request = self.data.get("request")
-        if request and not state and reason == f"its queued resource is {request}":
+        if request and not state and reason in {f"its queued resource is {request}", f"it is {request}"}:
             return ""
         if state and reason in {f"it is {state}", f"it has been {state}", f"it is {state} but {health}"}:
             return ""

@@ -109,8 +109,10 @@ class NodeSpec:
     it is usable; the API never sees them.
     """
 
-    accelerator_type: str
-    runtime_version: str
+    # Empty: that of the settings.
+    accelerator_type: str = ""
+    # Empty: that of the settings, else the default of the type.
+    runtime_version: str = ""
     topology: str | None = None
     tier: Tier | None = None
     network: str | None = None

@@ -140,11 +140,11 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
         return
     what = ", ".join(changes)
     if node.state not in PATCHABLE_STATES:
-        text, kind = f"{what} differ and cannot be changed while it is {node.state}", EventKind.NOTE
-    else:
-        context.cloud.update_node(node.name, changes)
-        text, kind = f"{what} updated", EventKind.ACTION
-    context.report(kind, node.name, text, fields=list(changes))
+        text = f"{what} differ and cannot be changed while it is {node.state}"
+        context.report(EventKind.NOTE, node.name, text)
+        return
+    context.cloud.update_node(node.name, changes)
+    context.report(EventKind.ACTION, node.name, f"{what} updated", verb=str(Verb.UPDATE), fields=list(changes))
 
 
 def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:

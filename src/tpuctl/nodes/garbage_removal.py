@@ -34,7 +34,7 @@ from tpuctl.nodes.garbage import (
     judge_group,
 )
 from tpuctl.nodes.journal import current_spec
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -274,7 +274,7 @@ def fetch_group(cloud: TpuClient, group: ResourceGroup) -> ResourceGroup | None:
     if len(names) > _MOST_LOOKUPS:
         listing = cloud.list_nodes(group.project, (group.zone,))
         if listing.unreachable:
-            raise incomplete_list_error(listing.unreachable)
+            raise IncompleteListError(listing.unreachable)
         nodes = [node for node in listing.nodes if node.name in names]
     else:
         nodes = [node for node in map(cloud.find_node, names) if node is not None]

@@ -209,9 +209,12 @@ def unreachable_zones_error(node_id: str, zones: Sequence[str]) -> ServiceUnavai
     )
 
 
-def incomplete_list_error(zones: Sequence[str]) -> ServiceUnavailableError:
-    """Return the error for a list in which some zones are missing."""
-    return ServiceUnavailableError(
-        f"the list is incomplete: {', '.join(zones)} did not answer",
-        hint="nodes in these zones are not shown; try again later",
-    )
+class IncompleteListError(ServiceUnavailableError):
+    """Some `zones` did not answer: the list may lack nodes. `nodes` are those of the other zones, for a program."""
+
+    def __init__(self, zones: Sequence[str], nodes: Sequence[Node] = ()) -> None:
+        super().__init__(
+            f"the list is incomplete: {', '.join(zones)} did not answer",
+            hint="nodes in these zones are not shown; try again later",
+        )
+        self.zones, self.nodes = tuple(zones), tuple(nodes)

@@ -237,7 +237,7 @@ def await_request(
             )
         lasted = now - since
         text = f"{reason} for {format_duration(lasted)}"
-        context.report(EventKind.WAIT, name, text, state=str(state), in_state=lasted.total_seconds())
+        context.report(EventKind.WAIT, name, text, request=str(state), in_state=lasted.total_seconds())
         pause = poll_interval(lasted)
         clock.sleep(pause if left is None else min(pause, left))
         with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):

@@ -291,7 +291,7 @@ def _folded(text: Text, columns: int, most: int, *, first: str = _INDENT) -> lis
 def _node_columns(node: PendingNode, now: timedelta, screen: Screen) -> list[Text]:
     """Return the columns: spinner and name, state and health, time in it, progress against the usual time."""
     data, spinner = node.event.data, screen.marks.spinner
-    state, health = data.get("state"), data.get("health")
+    state, health = data.get("state") or data.get("request"), data.get("health")
     what = Text(escape_unprintable(str(state)) if state else "", "bold")
     if state and health and health != "HEALTH_UNSPECIFIED":
         what = Text.assemble(what, (f" {escape_unprintable(str(health))}", "green" if health == "HEALTHY" else "red"))

@@ -9,7 +9,7 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import FORMATS, DurationType, UnknownWordError, cli_command, node_argument, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.config.settings import as_size
 from tpuctl.errors import InvalidInputError
 

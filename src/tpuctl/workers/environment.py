@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_LEVELS = ("INFO", "WARNING", "ERROR", "FATAL")
+LOG_LEVELS = ("INFO", "WARNING", "ERROR", "FATAL")
 _NO_LOG = "disabled"
 TPU_NAMES = (
     *("TPU_NAME", "TPU_CONFIG", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY"),
@@ -177,10 +177,10 @@ def _level(text: str | None) -> str | None:
     if text is None:
         return None
     word = text.upper()
-    if word in _LEVELS:
-        return str(_LEVELS.index(word))
+    if word in LOG_LEVELS:
+        return str(LOG_LEVELS.index(word))
     if word in {"0", "1", "2", "3"}:
         return word
     raise InvalidInputError(
-        f"invalid log level of libtpu: `{text}`", hint=f"levels are 0 to 3, or {', '.join(_LEVELS)}"
+        f"invalid log level of libtpu: `{text}`", hint=f"levels are 0 to 3, or {', '.join(LOG_LEVELS)}"
     )

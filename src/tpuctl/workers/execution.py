@@ -22,6 +22,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from tpuctl.app.seen_jobs import note_seen_jobs
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.runner import RunRequest, RunResult
     from tpuctl.workers.worker_jobs import Job, JobScope
-    from tpuctl.workers.worker_session import WorkerResult
+    from tpuctl.workers.worker_session import OutputSink, WorkerResult
 
 
 def shell_line(words: Sequence[str]) -> str:
@@ -69,16 +70,29 @@ def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> Run
     with WorkerOutputStreams(
         app.terminal, targets, to_stderr=_is_script(app), folder=request.log_folder, keeps_failure=True
     ) as streams:
-        result = run_on_workers(
-            targets,
-            request,
-            streams,
-            environment=lambda one: job_variables(request.environment, one.node, one.worker),
-            why_gone=lambda target: why_gone(app, target),
-            ssh_options=shared_connection_options(app),
-            source=source,
-        )
-    return with_diagnosis(result if request.detach else with_preemptions(app, result), streams.tail)
+        return run_into(app, targets, request, streams, streams.tail, source=source)
+
+
+def run_into(
+    app: App,
+    targets: Sequence[Target],
+    request: RunRequest,
+    sink: OutputSink,
+    tail: OutputTail,
+    *,
+    source: StdinSource | None = None,
+) -> RunResult:
+    """Run a command on workers and return the results; `sink` gets the output, and keeps its end in `tail`."""
+    result = run_on_workers(
+        targets,
+        request,
+        sink,
+        environment=lambda one: job_variables(request.environment, one.node, one.worker),
+        why_gone=lambda target: why_gone(app, target),
+        ssh_options=shared_connection_options(app),
+        source=source,
+    )
+    return with_diagnosis(result if request.detach else with_preemptions(app, result), tail)
 
 
 def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
@@ -129,6 +143,9 @@ def show_result(app: App, result: RunResult, *, detached: bool = False, again: s
     `again`: the command that runs it on a new node, None if the node must be recreated first.
     """
     is_detached = detached and any(one.is_good for one in result.results)
+    if is_detached:
+        nodes = dict.fromkeys(one.target.node.name for one in result.results if one.is_good)
+        note_seen_jobs(app.invocation.environ, nodes, [result.job])
 
     def show(terminal: Terminal) -> None:
         if is_detached:
@@ -638,8 +655,9 @@ class WorkerOutputStreams:
 class OutputTail:
     """The end of each worker's output, in bounded memory."""
 
-    def __init__(self, count: int) -> None:
-        self._most = max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
+    def __init__(self, count: int, *, most: int | None = None) -> None:
+        """`count` is the number of workers, `most` the bytes to keep of each stream instead of a share of all memory."""
+        self._most = most or max(_MIN_TAIL_BYTES, min(_TAIL_BYTES, _TOTAL_TAIL_BYTES // (2 * max(count, 1))))
         self._tails: dict[tuple[str, bool], bytearray] = {}
         self._cut: set[tuple[str, bool]] = set()
 
@@ -652,6 +670,12 @@ class OutputTail:
         if len(tail) > 2 * self._most:
             del tail[: -self._most]
             self._cut.add(key)
+
+    def kept(self, target: Target, *, is_error: bool) -> tuple[bytes, bool]:
+        """Return the kept bytes of a worker's stdout or stderr, and whether its beginning is missing."""
+        tail = bytes(self._tails.get((target.label, is_error), b""))
+        is_cut = (target.label, is_error) in self._cut or len(tail) > self._most
+        return tail[-self._most :], is_cut
 
     def of(self, target: Target) -> Iterable[bytes]:
         """Return the last whole lines of a worker's stdout, then of its stderr."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.signals import TerminatedError, sighup_terminates, signals_ignored
 from tpuctl.app.spec_options import build_spec
 from tpuctl.app.ssh_options import shared_connection_options
-from tpuctl.check.commands.preflight_options import preflight_check
+from tpuctl.check.preflight import preflight_check
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
@@ -28,14 +28,14 @@ from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
-from tpuctl.nodes.commands.node_lookup import locate_for_create
-from tpuctl.nodes.commands.policy_options import RepairOptions, deadline, repair_policy
-from tpuctl.nodes.commands.time_options import TimeLimit, note_clock_difference
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, with_expiry
 from tpuctl.nodes.locate import SearchPlace
+from tpuctl.nodes.node_lookup import locate_for_create
+from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
+from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.terminal import StatusLine
 from tpuctl.output.transfer_progress import TransferProgress
@@ -180,7 +180,7 @@ def _reconcile_request(
             f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
             hint="leave NODE out to use a generated name",
         )
-    policy = repair_policy(app, RepairOptions(), timeout=deadline(app, None))
+    policy = repair_policy(app, {}, timeout=deadline(app, None))
     now = app.now()
     spec = job.limit.applied(spec, now)
     moves_end: timedelta | None = None
@@ -219,7 +219,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if app.summary and one_off.spec:
             app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))
         with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
-            ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks)), progress)
+            ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks.given)), progress)
         until_collected.enter_context(_end_moved_on(app, ready, one_off))
         if job.exclusive and not one_off.was_made:
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")

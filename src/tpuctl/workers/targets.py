@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.app.app import authorize_key
-from tpuctl.errors import TpuctlError
-from tpuctl.nodes.commands.node_lookup import select_nodes
-from tpuctl.nodes.commands.selection_options import parse_labelled
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh.connection import Target, save_host_keys
 
@@ -17,47 +13,11 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node, WorkerSet
-    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 
 def find_node(app: App, text: str) -> Node:
     """Return the one node of a name; `USER@NODE` also sets the login."""
     return app.find(without_login(app, text))
-
-
-def find_nodes(app: App, nodes: Sequence[str], labels: Sequence[str] = ()) -> list[Node]:
-    """Return the nodes with these names or globs, and with these labels; `USER@NODE` sets the login on all nodes.
-
-    Raises `NotFoundError` if none matches, and `ServiceUnavailableError` if a zone did not answer for a glob or a label.
-    """
-    selection = parse_labelled(app, [without_login(app, text) for text in nodes], labels)
-    return list(select_nodes(app, selection).complete())
-
-
-def find_selected_nodes(app: App, given: GivenSelection) -> tuple[list[Node], list[TpuctlError]]:
-    """Return the nodes of a selection whose workers can be reached, and why those of the others cannot.
-
-    Raises the error of a node if all nodes are named: then the command works on all of them or on none.
-    """
-    given = replace(given, names=tuple(without_login(app, text) for text in given.names))
-    selection = given.parse(app)
-    nodes = select_nodes(app, selection).complete()
-    if selection.is_by_name:
-        return list(nodes), []
-    reachable: list[Node] = []
-    errors: list[TpuctlError] = []
-    for node in nodes:
-        try:
-            check_login_state(node)
-            for number in range(node.workers):
-                app.workers.check_way(node, number)
-            reachable.append(node)
-        except TpuctlError as error:
-            error.node = node.name.node_id
-            errors.append(error)
-    if not reachable and len(errors) == 1:
-        raise errors[0]
-    return reachable, errors
 
 
 def without_login(app: App, text: str) -> str:

@@ -106,7 +106,7 @@ def test_node_preempted_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
         sandbox.fault("preempt", node="pod")
         for worker in (0, 1):
             (pod.home(worker) / "go").touch()
-        _, err = program.communicate(timeout=30)
+        _, err = program.communicate(timeout=60)
 
     *told, error, hint, more = err.decode().splitlines()
     assert sorted(told) == [ATTACHING.format(worker) for worker in (0, 1)]
@@ -115,7 +115,7 @@ def test_node_preempted_ends_the_run_soon(pod: Slice, sandbox: Sandbox) -> None:
         "  hint: recreate what is lost with `tpuctl up pod`, then run the command again",
         "  more: tpuctl explain preempted",
     )
-    assert (program.returncode, time.monotonic() - began < 15) == (10, True)
+    assert (program.returncode, time.monotonic() - began < 40) == (10, True)
 
 
 @pytest.mark.parametrize("node_fields", [{"schedulingConfig": {"spot": True}}], ids=["spot"])
@@ -157,7 +157,7 @@ def test_command_on_preempted_spot_node_says_so(
         sandbox.fault("preempt", node="pod")
         for worker in (0, 1):
             (pod.home(worker) / "go").touch()
-        out, err = program.communicate(timeout=30)
+        out, err = program.communicate(timeout=60)
 
     if options:
         said: tuple[object, ...] = json.loads(err)["error"]["kind"], json.loads(out)["preempted"], program.returncode

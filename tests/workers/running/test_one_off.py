@@ -185,7 +185,7 @@ def test_one_off_interrupted_requests_the_deletion_first(
         f"warning: interrupted: `{ZONE}/ci` is being deleted",
         f"  resume: tpuctl wait {ZONE}/ci --for gone",
     ]
-    assert (sandbox.changes(), time.monotonic() - began < 20) == (["create", "delete"], True)
+    assert (sandbox.changes(), time.monotonic() - began < 50) == (["create", "delete"], True)
 
 
 @one_face
@@ -220,7 +220,7 @@ def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slic
         administration.end_stockouts(session)
     workers.plan({worker: [GOOD, REFUSED] for worker in range(8)})
 
-    unreachable = tpuctl(*UP, "--rm", "--connect-timeout", "0.5s", "--", "true")
+    unreachable = tpuctl(*UP, "--rm", "--connect-timeout", "2s", "--", "true")
 
     assert (nothing[2], tried) == (6, ["create"])
     assert (unreachable[2], sandbox.changes()[-2:], nodes(tpuctl)) == (11, ["create", "delete"], "")

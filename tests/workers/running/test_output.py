@@ -10,6 +10,7 @@ import time
 
 from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running import Slice
+from tpuctl.ssh.agent.job import AFTERWARDS
 from tpuctl.workers.execution import _LineWriter
 
 EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$((i+1)); done'
@@ -17,14 +18,14 @@ EVERY_BYTE = 'i=0; while [ $i -lt 256 ]; do printf "\\\\$(printf %03o $i)"; i=$(
 
 def test_output_of_one_worker_is_unchanged_on_two_streams(pod: Slice) -> None:
     with pod.start("--worker", "3", "--", f"{EVERY_BYTE}; printf 'no end' >&2") as program:
-        assert program.communicate(timeout=20) == (bytes(range(256)), b"no end")
+        assert program.communicate(timeout=60) == (bytes(range(256)), b"no end")
     assert program.returncode == 0
 
 
 def test_output_of_several_workers_is_marked_by_whole_lines(pod: Slice) -> None:
     line = "head -c 1000000 /dev/zero | tr '\\0' $TPUCTL_WORKER_ID; printf '\\n\\nlast \\377 \\0'"
     with pod.start("--worker", "0-1", "--log-dir", "logs", "--", line) as program:
-        out, err = program.communicate(timeout=20)
+        out, err = program.communicate(timeout=60)
 
     assert (err, program.returncode) == (b"", 0)
     for worker in (b"0", b"1"):
@@ -60,20 +61,20 @@ def test_output_on_a_terminal_has_no_harmful_sequences(pod: Slice) -> None:
 def test_carriage_returns_take_linear_time() -> None:
     """Quadratic would be many seconds."""
     written: list[bytes] = []
-    began = time.monotonic()
+    began = time.thread_time()
     _LineWriter(written.append, b"[0] ", is_terminal=True).write(b"a\r\r\rb\r\n" + b"c" + b"\r" * 64_000)
 
-    assert (written, time.monotonic() - began < 2) == ([b"[0] a\n[0] b\n"], True)
+    assert (written, time.thread_time() - began < 2) == ([b"[0] a\n[0] b\n"], True)
 
 
 def test_output_after_the_end_of_the_shell_is_shown(pod: Slice) -> None:
     """As with ssh, for a while: from processes that hold the output open, and from no others."""
-    line = "sleep 3 >/dev/null 2>&1 & (sleep 0.5; echo late; echo err >&2) & echo first; exit 3"
+    line = "sleep 20 >/dev/null 2>&1 & (sleep 0.5; echo late; echo err >&2) & echo first; exit 3"
     began = time.monotonic()
 
     failed = "error: the command failed on worker 0 (exit 3)\n"
     assert pod.run("--worker", "0", "--", line) == ("first\nlate\n", f"err\n{failed}", 11)
-    assert time.monotonic() - began < 3
+    assert time.monotonic() - began < AFTERWARDS
 
 
 def test_output_without_stdout_is_an_error(pod: Slice) -> None:
@@ -88,7 +89,7 @@ def test_output_without_stdout_is_an_error(pod: Slice) -> None:
             cwd=pod.tpuctl.folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            timeout=20,
+            timeout=60,
             check=False,
         )
         results.append((done.stderr, done.returncode))
@@ -112,12 +113,12 @@ def on_terminal(pod: Slice, *arguments: str) -> str:
     ) as program:
         os.close(theirs)
         shown = b""
-        while select.select([ours], [], [], 20)[0]:
+        while select.select([ours], [], [], 60)[0]:
             try:
                 shown += os.read(ours, 65536)
             except OSError:  # nobody has it open any more
                 break
-        program.wait(20)
+        program.wait(60)
     os.close(ours)
     return shown.decode()
 
@@ -179,7 +180,7 @@ def test_output_in_github_actions_has_no_workflow_commands(pod: Slice) -> None:
         pod.start("--worker", "3", "--", line, GITHUB_ACTIONS="true") as one,
         pod.start("--worker", "0-1", "--", line, GITHUB_ACTIONS="true") as two,
     ):
-        alone, several = one.communicate(timeout=20), two.communicate(timeout=20)
+        alone, several = one.communicate(timeout=60), two.communicate(timeout=60)
 
     assert alone == (
         b"\\u003a:set-output name=a::b\n  \\u003a:add-mask::x\nlog ##\\u005berror]y\n\xff",

@@ -34,7 +34,7 @@ def test_run_on_a_pattern_marks_the_output_with_the_node(pods: Slice) -> None:
 def test_unreachable_worker_keeps_only_its_own_node_from_starting(pods: Slice) -> None:
     """Half a slice would wait for the rest for ever, but the other node has nothing to do with it."""
     pods.plan({1: [REFUSED]})
-    words = ("--worker", "0-1", "--connect-timeout", "1s", "-o", "json", "--", "true")
+    words = ("--worker", "0-1", "--connect-timeout", "4s", "-o", "json", "--", "true")
 
     out, _, code = pods.tpuctl("run", "pod*", *words)
     named, _, refused = pods.tpuctl("run", "pod", "pod-2", *words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import select
 import signal
@@ -20,7 +21,7 @@ LOUD = "trap 'echo TERM >>got; exit' TERM; touch ready; while :; do echo line; d
 
 def wait_for(pod: Slice, name: str, text: str, workers: int = 2) -> None:
     """Wait until a file on that many workers has that text."""
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while list(pod.texts(name).values()) != [text] * workers:
         assert time.monotonic() < end, pod.texts(name)
         time.sleep(0.02)
@@ -48,7 +49,7 @@ def test_interrupts_repeated_send_stronger_signals(pod: Slice) -> None:
         program.send_signal(signal.SIGINT)
         wait_for(pod, "got", "INT\nQUIT\n")
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=20)
+        out, err = program.communicate(timeout=60)
 
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
@@ -61,7 +62,9 @@ def test_interrupts_repeated_send_stronger_signals(pod: Slice) -> None:
 def test_interrupts_arriving_together_are_counted() -> None:
     """Python calls a handler once for several signals that arrived while it was busy."""
     with forwarded_signals() as interrupts:
-        line = f"for i in 1 2 3; do kill -INT {os.getpid()}; sleep 0.01; done"
+        # The kernel keeps one pending signal of a kind: the next is sent when this one has been delivered.
+        delivered = f"while grep -qs '^ShdPnd:.*[1-9a-f]' /proc/{os.getpid()}/status; do sleep 0.01; done"
+        line = f"for i in 1 2 3; do kill -INT {os.getpid()}; sleep 0.01; {delivered}; done"
         with subprocess.Popen(["sh", "-c", line]) as keys:
             while keys.poll() is None:
                 hashlib.pbkdf2_hmac("sha256", b"", b"", 400_000)  # nothing is handled meanwhile
@@ -82,7 +85,7 @@ def test_term_ends_all_processes_of_the_command(pod: Slice) -> None:
         program.send_signal(signal.SIGTERM)
         time.sleep(0.1)
         program.send_signal(signal.SIGINT)
-        _, err = program.communicate(timeout=20)
+        _, err = program.communicate(timeout=60)
 
     told = [line for line in err.decode().splitlines() if not line.startswith("[")]
     assert told == [
@@ -93,13 +96,13 @@ def test_term_ends_all_processes_of_the_command(pod: Slice) -> None:
 
 
 def test_run_timed_out_is_terminated(pod: Slice) -> None:
-    out, err, code = pod.run("--worker", "0-1", "--timeout", "0.8s", "--", "echo here; sleep 60 & sleep 60")
+    out, err, code = pod.run("--worker", "0-1", "--timeout", "3s", "--", "echo here; sleep 60 & sleep 60")
 
     assert (sorted(out.splitlines()), err, code) == (
         ["[0] here", "[1] here"],
         (
             "timed out: stopping the remote processes\n"
-            "error: timed out after 1s (`--timeout`): command terminated on 2 of 2 workers: 0-1\n"
+            "error: timed out after 3s (`--timeout`): command terminated on 2 of 2 workers: 0-1\n"
         ),
         5,
     )
@@ -109,14 +112,12 @@ def test_run_timed_out_is_terminated(pod: Slice) -> None:
 def test_fail_fast_terminates_the_other_workers(pod: Slice) -> None:
     line = "[ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60 & sleep 60"
 
-    assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
-        "",
-        (
-            "another worker failed: stopping the remote processes\n"
-            "error: the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2\n"
-        ),
-        11,
-    )
+    out, err, code = pod.run("--worker", "0-2", "--fail-fast", "-o", "json", "--", line)
+
+    assert json.loads(out)["stopped"] == "another worker failed"
+    assert (err.splitlines()[0], code) == ("another worker failed: stopping the remote processes", 11)
+    message = "the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2"
+    assert json.loads(err.splitlines()[1])["error"]["message"] == message
     assert running(pod) == []
 
 
@@ -140,7 +141,7 @@ def test_interrupted_while_connecting_starts_nothing(pod: Slice) -> None:
         while not list(pod.root.glob("0/.tpuctl/jobs/.*")):
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=20)
+        out, err = program.communicate(timeout=60)
 
     assert (out, err, program.returncode) == (b"", b"not started on any worker\ninterrupted\n", 130)
     assert (pod.texts("began"), pod.left()) == ({}, [])
@@ -167,13 +168,13 @@ def test_interrupt_note_begins_a_new_line(pod: Slice) -> None:
         wait_for(pod, "ready", "")
         os.write(ours, b"typed")
         shown = b""
-        while not shown.endswith(b"typed") and select.select([ours], [], [], 10)[0]:  # the kernel echoes a moment later
+        while not shown.endswith(b"typed") and select.select([ours], [], [], 60)[0]:  # the kernel echoes a moment later
             shown += os.read(ours, 65536)
         for number in range(3):
             program.send_signal(signal.SIGINT)
-            while shown.count(b" sent; ") <= number and select.select([ours], [], [], 10)[0]:
+            while shown.count(b" sent; ") <= number and select.select([ours], [], [], 60)[0]:
                 shown += os.read(ours, 65536)
-        program.wait(timeout=20)
+        program.wait(timeout=60)
     os.close(ours)
 
     assert [shown.count(b"\n%s sent; " % name) for name in (b"INT", b"QUIT", b"KILL")] == [1, 1, 1], shown

@@ -9,12 +9,14 @@ import click
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, option, takes_options, yes_option
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import SpecOptions, spec_options
-from tpuctl.app.ssh_options import route_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.value_completion import complete_node, complete_type_or_file
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from tpuctl.app.app import App
 
 
@@ -53,12 +55,16 @@ class CheckCommandOptions:
     )
 
 
+def _complete_target(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [*complete_node(ctx, param, incomplete), *complete_type_or_file(ctx, param, incomplete)]
+
+
 @cli_command(
     "check",
     asks_trust=False,
     shows={"zone": "Zone of the node, or several as ZONE,ZONE. [default: the zones that offer the type, ranked]"},
 )
-@click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=complete_node)
+@click.argument("target", metavar="[NODE|TYPE|FILE]", required=False, shell_complete=_complete_target)
 @check_options
 @takes_options(CheckCommandOptions, "options", group=OptionGroup.CHECKS)
 @yes_option

@@ -17,8 +17,8 @@ from tpuctl.accelerators import (
     find_type_of_other_service,
 )
 from tpuctl.app.spec_options import build_spec
-from tpuctl.check.commands.preflight_options import preflight_check
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
+from tpuctl.check.preflight import preflight_check
 from tpuctl.check.report_rendering import announce_findings, findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.errors import (
@@ -65,7 +65,7 @@ def run_check(
     else:
         app.require_trust()
     purpose = Purpose(options.purpose) if options.purpose else None
-    gate = preflight_check(app, checks, purpose=purpose, machine=options.vm)
+    gate = preflight_check(app, checks.given, purpose=purpose, machine=options.vm)
     found = _find_target(app, gate, target, described, ranks_zones=options.where)
     if isinstance(found, ZoneSearch):
         if options.fix:
@@ -168,7 +168,7 @@ def _target_node(
     Settings of a file apply to new nodes only; `is_type_given` says that a flag names the type. If the existence of the node is
     unknown, the requested node is checked.
     """
-    from tpuctl.nodes.commands.node_lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.nodes.node_lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
 
     reference, place = app.reference(text), app.place
     project, zone = reference.project or place.project, reference.zone or place.zone

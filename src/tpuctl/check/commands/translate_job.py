@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.check.ai_platform import translate_job
-from tpuctl.check.commands.preflight_options import accepted_checks
+from tpuctl.check.preflight import accepted_checks
 from tpuctl.check.report_rendering import findings_page, findings_view, report_summary
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.files import expand_user_path, read_text_stream, read_user_text

@@ -8,11 +8,12 @@ import click
 
 from tpuctl.accelerators import check_accelerator_type, find_accelerator_type, suggest_listed_type
 from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.app.value_completion import complete_columns, complete_type
 from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
 
@@ -21,13 +22,25 @@ if TYPE_CHECKING:
     from tpuctl.prices import Price
 
 
+TYPE_COLUMNS = (
+    Column("type", Kind.NAME),
+    Column("zone", Kind.ZONE),
+    Column("chips", Kind.NUMBER),
+    Column("workers", Kind.NUMBER),
+    Column("topology", Kind.WORD),
+    Column("version"),
+    Column("price", Kind.NUMBER, "ON-DEMAND"),
+    Column("spot-price", Kind.NUMBER, "SPOT"),
+)
+
+
 @cli_command(
     "types",
     is_short=True,
     shows={"zone": "Zone whose types are listed, or several as ZONE,ZONE. [default: all]", "output": None},
 )
-@click.argument("accelerator_type", metavar="[TYPE]", required=False)
-@takes_options(TableOptions, "table")
+@click.argument("accelerator_type", metavar="[TYPE]", required=False, shell_complete=complete_type)
+@takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: TYPE_COLUMNS))
 def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> None:
     """List the accelerator types that zones offer, and their prices; with TYPE the zones that offer it.
 
@@ -75,20 +88,10 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     names = dict.fromkeys(str(entry["acceleratorType"]) for entry in values)
     app.show(View(value=lambda: values, names=lambda: names, text=lambda terminal: layout.write(terminal, rows)))
     if catalogue.unreachable:
-        raise incomplete_list_error(catalogue.unreachable)
+        raise IncompleteListError(catalogue.unreachable)
 
 
 # Names and order are a contract with scripts (docs/list.md).
-TYPE_COLUMNS = (
-    Column("type", Kind.NAME),
-    Column("zone", Kind.ZONE),
-    Column("chips", Kind.NUMBER),
-    Column("workers", Kind.NUMBER),
-    Column("topology", Kind.WORD),
-    Column("version"),
-    Column("price", Kind.NUMBER, "ON-DEMAND"),
-    Column("spot-price", Kind.NUMBER, "SPOT"),
-)
 
 
 def _price_cell(price: Price) -> Cell:

@@ -11,12 +11,12 @@ from tpuctl.app.options import (
     dry_run_option,
     events_option,
     force_lease_option,
+    if_idle_option,
     no_wait_option,
     skip_validation_option,
     timeout_option,
     yes_option,
 )
-from tpuctl.nodes.commands.busy_nodes import if_idle_option
 from tpuctl.nodes.commands.selection_options import selection_options
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.app.value_completion import complete_columns, complete_project, complete_values
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit_code
 from tpuctl.fan_out import fan_out
@@ -37,12 +38,16 @@ _AT_ONCE = 8
 @grouped_option(
     "--by",
     metavar="WHAT",
+    shell_complete=complete_values(lambda _: (*Grouping, "label:")),
     help="What a row sums up: label:KEY, owner, zone, type, tier or project. [default: each node]",
 )
 @grouped_option(
-    "--all-projects", metavar="ID,ID", help="Projects whose nodes are counted. [default: the project in use]"
+    "--all-projects",
+    metavar="ID,ID",
+    shell_complete=complete_project,
+    help="Projects whose nodes are counted. [default: the project in use]",
 )
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: node_columns(has_projects=True)))
 def command(app: App, *, by: str | None, all_projects: str | None, table: TableOptions) -> int:
     """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.
 

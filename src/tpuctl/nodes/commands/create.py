@@ -17,7 +17,8 @@ from tpuctl.app.options import (
     timeout_option,
 )
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
-from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options
+from tpuctl.check.preflight import preflight_check
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.cloud.tpu import queued_resource_name
 from tpuctl.durations import format_duration
@@ -26,24 +27,19 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
 from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import zone_to_create
-from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.queue import short_request_view
-from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options, queue_policy
-from tpuctl.nodes.commands.time_options import (
-    TimeLimit,
-    TimeLimitOptions,
-    note_clock_difference,
-    time_limit,
-    time_limit_options,
-)
+from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
+from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.expiry import end_of_new_node
+from tpuctl.nodes.node_lookup import zone_to_create
 from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.policies import deadline, queue_policy, within_deadline
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
 from tpuctl.nodes.rendering import show_node
 from tpuctl.nodes.request_actions import accepted_request, request_node
+from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -90,14 +86,16 @@ def command(
       tpuctl create trainer --type v5litepod-16 --queue --queue-for 6h
     """
     limit = time_limit(app, limits)
-    preflight = preflight_check(app, checks)
+    preflight = preflight_check(app, checks.given)
     spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
     if len(described.tiers) > 1:
         raise InvalidInputError("`create` takes one tier", hint="`tpuctl up` tries several in their order")
     has_default_wait = spec.is_queued and queueing.queue_for is None
-    policy = Policy(goal=Condition.READY, **queue_policy(app, queueing, spec, timeout=timeout, is_awaited=False))
+    policy = Policy(
+        goal=Condition.READY, **queue_policy(app, spec, timeout=timeout, is_awaited=False, **queueing.given)
+    )
     policy = replace(policy, timeout=deadline(app, timeout))
     name = _free_name(app, node, spec)
     if limit != TimeLimit():

@@ -14,14 +14,9 @@ from tpuctl.app.value_completion import complete_node
 from tpuctl.durations import format_duration, format_timestamp, parse_duration, parse_long_duration
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
-from tpuctl.nodes.commands.time_options import (
-    MomentType,
-    check_time_left,
-    confirm_limits,
-    next_moment,
-    note_clock_difference,
-)
+from tpuctl.nodes.commands.time_options import MomentType
 from tpuctl.nodes.expiry import LimitChange, extended_expiry
+from tpuctl.nodes.time_limits import check_time_left, confirm_limits, next_moment, note_clock_difference
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +89,7 @@ def command(
     """
     from tpuctl.nodes.actions import change_expiry  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.actuator import PATCHABLE_STATES  # noqa: PLC0415  # as above
-    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import expiry_view  # noqa: PLC0415  # as above
 
     names, extension = _parse(app, words, until=until, no_expiry=no_expiry)
@@ -179,8 +174,8 @@ def _is_duration(word: str) -> bool:
 
 def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> list[Node]:
     """Return the named or selected nodes, each once. Raises `NotFoundError` if one does not exist, also if it is requested."""
-    from tpuctl.nodes.commands.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
 
     selection = parse_labelled(app, names, selector)
     if not selection.is_by_name:

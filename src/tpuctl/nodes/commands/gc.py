@@ -100,9 +100,9 @@ def command(
       tpuctl gc --expired --yes
       tpuctl gc --older-than 3d --everyones --if-idle -l team=research
     """
-    from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.garbage import find_garbage  # noqa: PLC0415  # as above
-    from tpuctl.nodes.locate import incomplete_list_error  # noqa: PLC0415  # as above
+    from tpuctl.nodes.locate import IncompleteListError  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
 
     if options.yes and options.dry_run:
         raise InvalidInputError("`--yes` and `--dry-run` exclude one another", hint="leave out one of them")
@@ -123,7 +123,7 @@ def command(
             where = ", ".join(app.zones) or "any zone"
             app.terminal.note(f"nothing to delete in {where} of project {app.project}")
     if facts.unreachable:
-        error = incomplete_list_error(sorted(facts.unreachable))
+        error = IncompleteListError(sorted(facts.unreachable))
         if code == ExitCode.OK:
             raise error
         app.show_error(error)

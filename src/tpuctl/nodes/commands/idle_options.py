@@ -6,23 +6,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.durations import format_duration, parse_long_duration
-from tpuctl.errors import InvalidInputError
-from tpuctl.nodes.idleness import IdleAction, IdleLimit
+from tpuctl.durations import parse_long_duration
+from tpuctl.nodes.idleness import IdleAction
 
 if TYPE_CHECKING:
-    from tpuctl.app.app import App
-
-# Workers are examined once a minute: a shorter time would be known from too few looks.
-SHORTEST_IDLE: Final = timedelta(minutes=5)
-LONGEST_IDLE: Final = timedelta(days=365)
+    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,23 +45,3 @@ class IdleOptions(GivenOptions):
 
 
 idle_options = takes_options(IdleOptions, "idling", group=OptionGroup.LIFETIME)
-
-
-def idle_limit(app: App, options: IdleOptions) -> IdleLimit | None:
-    """Return the limit of the options, else that of the setting; None without one. Raises `InvalidInputError`."""
-    after = options.idle
-    if after is None and app.settings["idle"]:
-        after = app.settings.duration("idle")
-    if after is None or isinstance(after, str):  # `--idle forever`
-        if options.on_idle is not None:
-            raise InvalidInputError("`--on-idle` needs a time", hint="add `--idle 2h`")
-        return None
-    if not SHORTEST_IDLE <= after <= LONGEST_IDLE:
-        bounds = f"between {format_duration(SHORTEST_IDLE)} and {format_duration(LONGEST_IDLE)}"
-        raise InvalidInputError(
-            f"`--idle {format_duration(after)}` is not {bounds}", hint="name a time such as `--idle 2h`"
-        )
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # most nodes have no limit
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-
-    return IdleLimit(after, IdleAction(options.on_idle) if options.on_idle else None, owner_label(owner_identity(app)))

@@ -7,11 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.app.value_completion import complete_columns
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import incomplete_list_error, list_requests, queued_resources_or_none
+from tpuctl.nodes.locate import IncompleteListError, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
     by_zone_and_name,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
 )
 @selection_options()
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: NODE_COLUMNS))
 def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
     """List nodes in all zones of the project, or those that match.
 
@@ -65,7 +66,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
-        from tpuctl.nodes.commands.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
+        from tpuctl.nodes.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
 
         listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
@@ -102,7 +103,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
     app.show(View(value=value, names=lambda: node_labels(found), text=show))
     if listing.unreachable:
-        raise incomplete_list_error(listing.unreachable)
+        raise IncompleteListError(listing.unreachable)
 
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
@@ -139,7 +140,7 @@ _MOST_ASKED = 32
 
 def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, str]:
     """Return what runs on READY nodes, as their workers say within 5 s; in a pipe only if the column is named."""
-    from tpuctl.nodes.commands.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
+    from tpuctl.nodes.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
 
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready or not (is_named or (app.terminal.is_interactive and len(ready) <= _MOST_ASKED)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import grouped_option
-from tpuctl.app.options import cli_command, no_wait_option, node_argument, timeout_option, yes_option
+from tpuctl.app.options import cli_command, if_idle_option, no_wait_option, node_argument, timeout_option, yes_option
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NotConfirmedError
-from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
     from tpuctl.models.events import EventKind  # noqa: PLC0415  # as below
     from tpuctl.nodes.actions import await_operation  # noqa: PLC0415  # not needed to show the window
     from tpuctl.nodes.actuator import check_same_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.commands.policy_options import deadline  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_node  # noqa: PLC0415  # as above
 
     name = node.name

@@ -21,8 +21,9 @@ from tpuctl.app.options import (
     timeout_option,
     yes_option,
 )
-from tpuctl.app.value_completion import complete_node
-from tpuctl.check.commands.preflight_options import CheckOptions, check_options, preflight_check
+from tpuctl.app.value_completion import complete_columns, complete_node
+from tpuctl.check.commands.preflight_options import CheckOptions, check_options
+from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.names import natural_key
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeReference
     from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.output.column_widths import Column
     from tpuctl.output.terminal import Terminal, View
 
 _QUEUE_HELP = """Show, await, cancel and retry queued resources: requests for nodes that wait for capacity.
@@ -63,10 +65,16 @@ queue_group = LazyGroup(
 _name_argument = click.argument("name", metavar="NAME", shell_complete=complete_node)
 
 
+def _columns() -> Sequence[Column]:
+    from tpuctl.nodes.queue_rendering import QUEUE_COLUMNS  # noqa: PLC0415  # only for completion
+
+    return QUEUE_COLUMNS
+
+
 @cli_command(
     "list", is_short=True, shows={"zone": "Zone to list, or several as ZONE,ZONE. [default: all]", "output": None}
 )
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(_columns))
 def queue_list(app: App, *, table: TableOptions) -> None:
     """List the queued resources in all zones of the project. The exit code is 1 if a zone did not answer.
 
@@ -79,7 +87,7 @@ def queue_list(app: App, *, table: TableOptions) -> None:
       tpuctl queue list -o json | jq -r '.[] | select(.state.state == "FAILED") | .queuedResourceId'
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.locate import incomplete_list_error, list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.locate import IncompleteListError, list_requests  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import dead_request_line, unreachable_row  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
@@ -114,7 +122,7 @@ def queue_list(app: App, *, table: TableOptions) -> None:
         )
     )
     if listing.unreachable:
-        raise incomplete_list_error(listing.unreachable)
+        raise IncompleteListError(listing.unreachable)
 
 
 @cli_command("status", is_short=True)
@@ -188,8 +196,8 @@ def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | Non
       tpuctl queue wait trainer --timeout 6h
       tpuctl queue wait trainer --for gone
     """
-    from tpuctl.nodes.commands.policy_options import deadline, retry_until_answered  # noqa: PLC0415  # as above
     from tpuctl.nodes.locate import find_request, request_not_found_error  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import deadline, retry_until_answered  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import await_request  # noqa: PLC0415  # as above
 
@@ -247,9 +255,9 @@ def queue_cancel(
       tpuctl queue cancel sweep --all-nodes --yes
     """
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.state_changes import plan_deletion  # noqa: PLC0415  # as above
     from tpuctl.nodes.conditions import Condition, Policy  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
     from tpuctl.nodes.tear_down import check_whole_request, distinct_targets, tear_down  # noqa: PLC0415  # as above
 
@@ -294,8 +302,8 @@ def _cancel_target(app: App, text: str) -> DeletionTarget:
 
 def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    from tpuctl.nodes.commands.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.commands.state_changes import existing_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.deletion import existing_nodes  # noqa: PLC0415  # as above
 
     running = [target for target in targets if target.node]
     if not running:
@@ -345,14 +353,14 @@ def queue_retry(
       tpuctl queue retry trainer --queue-for 12h
     """
     from tpuctl.models.spec import QueueWindow  # noqa: PLC0415  # as above
-    from tpuctl.nodes.commands.policy_options import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import retry_request  # noqa: PLC0415  # as above
 
     limit, reference = deadline(app, timeout), app.reference(name, allow_queued=True)
     if isinstance(queue_for, timedelta) and queue_for < timedelta(minutes=1):
         raise InvalidInputError("`--queue-for` is at least 1m", hint="write it like `--queue-for 6h`")
-    preflight = preflight_check(app, checks)
+    preflight = preflight_check(app, checks.given)
     with within_deadline(app, limit):
         request = _find(app, reference)
         existing = _existing_nodes(app, request, reference)

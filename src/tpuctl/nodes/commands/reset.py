@@ -12,21 +12,24 @@ from tpuctl.app.options import (
     dry_run_option,
     events_option,
     force_lease_option,
+    if_idle_option,
     timeout_option,
     yes_option,
 )
-from tpuctl.app.ssh_options import close_shared_connections, route_options, with_reachable_goal
+from tpuctl.app.route_options import route_options
+from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
 from tpuctl.errors import NotConfirmedError, TpuctlError
 from tpuctl.nodes.actions import NodeReset, reset_nodes
-from tpuctl.nodes.commands.busy_nodes import if_idle_option, use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
-from tpuctl.nodes.commands.policy_options import choose_goal, deadline, level_option, within_deadline
+from tpuctl.nodes.commands.policy_options import level_option
 from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected, without_kept
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
+from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
+from tpuctl.nodes.policies import choose_goal, deadline, within_deadline
 from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:

@@ -11,12 +11,13 @@ from tpuctl.models.billing import sum_dollars
 from tpuctl.models.node import Node, NodeState
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
-from tpuctl.nodes.commands.busy_nodes import use_in_question
-from tpuctl.nodes.commands.node_lookup import bind_names, note_left_out, selection_owner
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.costs import CostFacts, node_rates
+from tpuctl.nodes.deletion import search_place
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.garbage_removal import fetch_group
-from tpuctl.nodes.locate import SearchPlace, list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
+from tpuctl.nodes.node_lookup import bind_names, note_left_out, selection_owner
 from tpuctl.nodes.queue_rendering import waiting_row
 from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
@@ -180,11 +181,6 @@ def _missing_names(
         if not found:
             missing.append(NodeReference(pattern.node_id, pattern.zone, pattern.project))
     return missing
-
-
-def search_place(app: App) -> SearchPlace:
-    """Return where names are looked up: in all zones if `--zone` names several."""
-    return SearchPlace(app.project) if len(app.zones) > 1 else app.place
 
 
 def _check_is_in_no_zone(app: App, context: ActionContext, reference: NodeReference) -> None:

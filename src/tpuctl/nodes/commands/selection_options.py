@@ -14,7 +14,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.app.value_completion import complete_node, complete_state, complete_type
+from tpuctl.app.value_completion import complete_label, complete_node, complete_state, complete_type
 from tpuctl.errors import InvalidInputError
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ _LABEL_NAMES = ("-l", "--selector")
 _LABEL: dict[str, Any] = {
     "metavar": "KEY[=VALUE]",
     "multiple": True,
+    "shell_complete": complete_label,
     "help": "Label of the nodes: KEY=VALUE, KEY or KEY!=VALUE. Repeatable; all must hold.",
 }
 

@@ -7,27 +7,18 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
+from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
-from tpuctl.nodes.commands.busy_nodes import use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import (
-    is_in_journal,
-    near_node,
-    nothing_selected_error,
-    report_silent_zones,
-    select_nodes,
-)
-from tpuctl.nodes.commands.policy_options import deadline, within_deadline
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
     as_started,
     confirm_groups,
     hourly_price,
     name_nodes,
-    search_place,
     select_groups,
     selection_check,
     show_selected,
@@ -35,26 +26,38 @@ from tpuctl.nodes.commands.selected_changes import (
 )
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
-from tpuctl.nodes.locate import incomplete_list_error
+from tpuctl.nodes.deletion import (
+    delete_targets,
+    existing_nodes,
+    find_created_meanwhile,
+    find_named,
+    note_missing,
+    search_place,
+)
+from tpuctl.nodes.locate import IncompleteListError
+from tpuctl.nodes.node_lookup import (
+    near_node,
+    nothing_selected_error,
+    report_silent_zones,
+    select_nodes,
+)
 from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.policies import deadline, within_deadline
 from tpuctl.nodes.rendering import deleted_view, show_results
 from tpuctl.nodes.tear_down import (
     DeletionTarget,
     absent_error,
     check_whole_request,
     distinct_targets,
-    end_absent_node,
-    find_deletion_target,
-    tear_down,
 )
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeName, NodeReference
+    from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.commands.changes import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
@@ -190,10 +193,13 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
             found = _named(app, context, selection) if selection.is_by_name else select_groups(app, context, selection)
     targets, missing = list(found.targets), list(found.missing)
     if missing and is_strict:
-        raise absent_error(missing[0], search_place(app))
+        error = absent_error(missing[0], search_place(app))
+        if near := near_node(app, missing[0]):
+            error.hint = f"did you mean `{near.name.zone}/{near.name.node_id}`?\n{error.hint}"
+        raise error
     if not targets and not missing and not found.kept:
         if found.unreachable:
-            raise incomplete_list_error(found.unreachable)
+            raise IncompleteListError(found.unreachable)
         if is_strict:
             raise nothing_selected_error(app, selection)
         app.terminal.note(f"no node or queued resource of project {app.project} matches: {selection}")
@@ -203,43 +209,41 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
     if options.dry_run:
         steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
         show_plan(app, tuple(steps), spec=None)
-        _note_missing(app, missing, by)
+        note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
     if selection.is_by_name:
         _confirm(app, targets, options)
     else:
         confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
-    with app.progress(events=options.events) as progress:
-        context = app.context(progress)
-        # Another client may be about to recreate a missing node: end its work, and delete what it has created. A node that
-        # does not exist meets no condition.
-        created = [
-            find_deletion_target(context, search_place(app), reference)
-            for reference in missing
-            if not selection.has_conditions and end_absent_node(context, search_place(app), reference, by=by)
-        ]
-    late = [target for target in created if target]
+    late: list[DeletionTarget] = []
+    # A node that does not exist meets no condition.
+    if missing and not selection.has_conditions:
+        with app.progress(events=options.events) as progress:
+            late, missing = find_created_meanwhile(app, app.context(progress), missing, by=by)
     for target in late:
         check_whole_request(target, all_nodes=options.all_nodes)
     _confirm(app, late, options)
-    late_ids = {target.name.node_id for target in late}
-    targets, missing = [*targets, *late], [reference for reference in missing if reference.node_id not in late_ids]
+    targets += late
     names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
     with (
         app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
         app.progress(events=options.events) as progress,
     ):
-        policy = Policy(goal=Condition.GONE, timeout=timeout)
-        outcomes = tear_down(
-            app.context(progress), targets, policy, by=by, wait=wait, recheck=lambda target: found.recheck(app, target)
+        outcomes = delete_targets(
+            app,
+            app.context(progress),
+            targets,
+            missing,
+            by=by,
+            timeout=timeout,
+            wait=wait,
+            recheck=lambda target: found.recheck(app, target),
         )
     errors = [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)]
     deleted = [
         target for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
     ]
-    close_shared_connections(app, [target.node for target in deleted if target.node])
-    remove_ssh_entries(app, [target.name for target in deleted], missing)
-    _note_missing(app, missing, by)
+    note_missing(app, missing, by)
     absent = missing if by == "down" else []
     app.show(deleted_view([*(target.asked for target in deleted), *(reference.node_id for reference in absent)]))
     if len(errors) == 1 and not deleted and not found.unreachable:
@@ -248,41 +252,10 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
 
 
 def _named(app: App, context: ActionContext, selection: Selection) -> DeletionChoice:
-    """Return what the names of a selection refer to, each looked up in all zones."""
+    """Return what the names of a selection refer to."""
     references = [app.reference(name.text, allow_queued=True) for name in selection.names]
-    found = [(reference, find_deletion_target(context, app.place, reference)) for reference in references]
-    return DeletionChoice(
-        selection,
-        targets=tuple(target for _, target in found if target),
-        missing=tuple(reference for reference, target in found if target is None),
-    )
-
-
-def _note_missing(app: App, missing: list[NodeReference], by: str) -> None:
-    """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
-    for reference in missing:
-        absent = absent_error(reference, search_place(app)).message
-        if is_in_journal(app, reference):
-            app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
-            continue
-        gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"
-        app.terminal.note(gone if by == "down" else absent)
-        if near := near_node(app, reference):
-            place = f"{near.name.zone}/{near.name.node_id}"
-            app.terminal.warn(
-                f"`{reference.node_id}` may be misspelled: `{place}` is {near.state}, and was not deleted",
-                f"  hint: see it with `tpuctl status {place}`",
-            )
-
-
-def existing_nodes(app: App, target: DeletionTarget) -> Iterator[Node]:
-    """Yield the nodes that exist of a target: its own, and the others of its queued resources."""
-    if target.node:
-        yield target.node
-    ids = {node_id for request in target.requests for node_id in request.node_ids} - {target.name.node_id}
-    for node_id in sorted(ids) if target.node else ():
-        if node := app.client.find_node(replace(target.name, node_id=node_id)):
-            yield node
+    targets, missing = find_named(app, context, references)
+    return DeletionChoice(selection, targets=tuple(targets), missing=tuple(missing))
 
 
 def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
-from tpuctl.nodes.commands.busy_nodes import find_node_uses, use_details
+from tpuctl.nodes.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import find_request, incomplete_list_error
+from tpuctl.nodes.locate import IncompleteListError, find_request
 from tpuctl.nodes.node_guard import describe_guard
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
 from tpuctl.output.tables import choose_columns
@@ -67,7 +67,7 @@ def command(app: App, *, selection: GivenSelection) -> None:
         )
     )
     if silent:
-        raise incomplete_list_error(silent)
+        raise IncompleteListError(silent)
 
 
 def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResource], tuple[str, ...]]:
@@ -77,11 +77,11 @@ def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResourc
     """
     if selection.is_by_name:
         return [_find(app, name.text) for name in selection.names], ()
-    from tpuctl.nodes.commands.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
+    from tpuctl.nodes.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
 
     nodes, requests, silent = select_nodes_and_requests(app, selection)
     if not nodes and not requests:
-        raise incomplete_list_error(silent) if silent else nothing_selected_error(app, selection)
+        raise IncompleteListError(silent) if silent else nothing_selected_error(app, selection)
     return [*nodes, *requests], silent
 
 

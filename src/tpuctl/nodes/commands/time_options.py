@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, time, timedelta
+from dataclasses import dataclass
+from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,21 +12,11 @@ from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import format_duration, format_timestamp, parse_long_duration, parse_timestamp
-from tpuctl.errors import InvalidInputError, NotConfirmedError
-from tpuctl.nodes.expiry import LONGEST_TIME, SHORTEST_TIME
+from tpuctl.errors import InvalidInputError
+from tpuctl.nodes.time_limits import TimeLimit, check_time_left, next_moment
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.app.app import App
-    from tpuctl.models.node import Node
-    from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.expiry import LimitChange
-
-# A smaller difference of two clocks does not matter to a time limit.
-_CLOCK_TOLERANCE = timedelta(minutes=1)
-# A question about several nodes names this many.
-_MOST_NAMED = 4
 
 
 class MomentType(click.ParamType["timedelta | time | datetime"]):
@@ -52,17 +42,6 @@ class MomentType(click.ParamType["timedelta | time | datetime"]):
             self.fail(f"`{value}` is not a time; write 8h, 18:30 or 2026-01-31T18:30:00Z", param, ctx)
 
 
-def next_moment(value: timedelta | time | datetime, now: datetime) -> datetime:
-    """Return the time that a value of `MomentType` means. A time of day is the next one, by the local time zone."""
-    if isinstance(value, timedelta):
-        return now + value
-    if isinstance(value, datetime):
-        return value.astimezone(UTC)
-    local = now.astimezone()
-    moment = local.replace(hour=value.hour, minute=value.minute, second=0, microsecond=0)
-    return (moment if moment > local else moment + timedelta(days=1)).astimezone(UTC)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimitOptions(GivenOptions):
     """When the time of a node ends. `ttl` is a setting too."""
@@ -85,33 +64,6 @@ class TimeLimitOptions(GivenOptions):
 time_limit_options = takes_options(TimeLimitOptions, "limits", group=OptionGroup.LIFETIME)
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimit:
-    """The end that the user named for a node's time; None for none."""
-
-    until: timedelta | time | datetime | None = None
-    # `--ttl forever`: a new node has no end, whatever the settings say.
-    is_unlimited: bool = False
-
-    def end(self, now: datetime) -> datetime | None:
-        """Return the end that the user named, None for none. `now` is the service's time.
-
-        Raises `InvalidInputError` if it has passed by that clock, which decides: a node would be deleted at once.
-        """
-        if self.until is None:
-            return None
-        end = next_moment(self.until, now)
-        check_time_left(f"--until {format_timestamp(end)}", end - now)
-        return end.replace(microsecond=0)
-
-    def applied(self, spec: NodeSpec, now: datetime) -> NodeSpec:
-        """Return the spec of a new node with this limit; without one, that of the settings stays."""
-        if self.is_unlimited:
-            return replace(spec, ttl=None, expires=None)
-        end = self.end(now)
-        return spec if end is None else replace(spec, ttl=end - now, expires=end)
-
-
 def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
     """Return the limit that the options name. Raises `InvalidInputError` unless it ends within a year from now."""
     if options.ttl is not None and options.until is not None:
@@ -127,58 +79,3 @@ def time_limit(app: App, options: TimeLimitOptions) -> TimeLimit:
         check_time_left(f"--until {format_timestamp(until)}", until - now)
         return TimeLimit(until=options.until)
     return TimeLimit()
-
-
-def check_time_left(what: str, left: timedelta) -> None:
-    """Raise `InvalidInputError` unless the time left is at least `SHORTEST_TIME` and at most a year."""
-    if left <= timedelta():
-        raise InvalidInputError(f"`{what}` is not in the future", hint="name a later time, such as 8h")
-    if left < SHORTEST_TIME:
-        raise InvalidInputError(
-            f"`{what}` is too short: a time limit is at least {format_duration(SHORTEST_TIME)}",
-            hint="name a later time, such as 8h; `tpuctl down NODE` deletes a node now",
-        )
-    if left > LONGEST_TIME:
-        raise InvalidInputError(
-            f"`{what}` is too long: a time limit is at most {format_duration(LONGEST_TIME)}",
-            hint="name a shorter time, or none for a node without a time limit",
-        )
-
-
-def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes: bool) -> None:
-    """Ask before limits change of a node that would end earlier than it does now and may be in use, or has another owner.
-
-    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` if a question cannot be answered.
-    """
-    if yes:
-        return
-    from tpuctl.nodes.commands.busy_nodes import find_node_uses  # noqa: PLC0415  # few commands ask
-    from tpuctl.nodes.commands.node_lookup import user_label  # noqa: PLC0415  # as above
-
-    owner = user_label(app)
-    reasons = {node.name: [*change.objections(node, owner)] for node, change in changes}
-    # Only of a node that gets an earlier end does it matter what it does, and not if the question cannot be answered.
-    ending = [
-        node for node, change in changes if change.shortens(node) and (app.terminal.may_ask or not reasons[node.name])
-    ]
-    for name, use in find_node_uses(app, ending, counts_leases=False).items() if ending else ():
-        if use.uses or (use.unknown and use.was_examined):
-            reasons[name].append(f"it {'is' if use.uses else 'may be'} in use: {use.words}")
-    asked = [(node, change) for node, change in changes if reasons[node.name]]
-    texts = [f"{change.describe(node.name.node_id)} ({'; '.join(reasons[node.name])})" for node, change in asked]
-    more = f", and {len(texts) - _MOST_NAMED} more nodes" if len(texts) > _MOST_NAMED else ""
-    if texts and not app.terminal.confirm(f"{', '.join(texts[:_MOST_NAMED])}{more}?", yes=False):
-        raise NotConfirmedError("nothing was done")
-
-
-def note_clock_difference(app: App) -> None:
-    """Say that the clock of this machine differs from the service's by more than a minute. Call it right after an answer."""
-    server = None if app.is_sandbox else app.client.server_time
-    if server is None:
-        return
-    ahead = app.clock.now() - server
-    if abs(ahead) > _CLOCK_TOLERANCE:
-        side = "ahead of" if ahead > timedelta() else "behind"
-        app.terminal.warn(
-            f"the clock of this machine is {format_duration(abs(ahead))} {side} the service's, which decides"
-        )

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, dry_run_option, option, takes_options, yes_option
-from tpuctl.app.spec_options import GivenOptions, metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
+from tpuctl.app.spec_options import GivenOptions
+from tpuctl.app.value_completion import complete_label
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -21,13 +23,13 @@ from tpuctl.models.spec import DataDisk, check_labels, check_tags
 from tpuctl.names import last_segment
 from tpuctl.nodes.actions import changed_fields, update_node
 from tpuctl.nodes.actuator import NoLongerSelectedError
-from tpuctl.nodes.commands.busy_nodes import use_in_question
+from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
+from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import show_results
 
@@ -49,7 +51,12 @@ class UpdateOptions(GivenOptions):
     """The changes of `tpuctl update`, as given."""
 
     labels: tuple[str, ...] = option(
-        "--labels", "--update-labels", metavar="KEY=VALUE,...", multiple=True, help="Labels to set; keeps other labels."
+        "--labels",
+        "--update-labels",
+        metavar="KEY=VALUE,...",
+        multiple=True,
+        shell_complete=complete_label,
+        help="Labels to set; keeps other labels.",
     )
     remove_labels: tuple[str, ...] = option(
         "--remove-labels", metavar="KEY,...", multiple=True, help="Labels to remove."

@@ -8,10 +8,10 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
-from tpuctl.app.ssh_options import route_options
-from tpuctl.nodes.commands.policy_options import choose_goal, deadline, probe_option, retry_until_answered
+from tpuctl.app.route_options import route_options
+from tpuctl.nodes.commands.policy_options import probe_option
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.conditions import Condition
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -55,28 +55,20 @@ def command(
       tpuctl wait --all --for devices
       tpuctl wait 'sweep-*' --for gone
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
-
-    wanted = choose_goal(app, goal, probe=probe)
-    policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
-    since = app.clock.monotonic()
+    from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
     chosen = selection.parse(app)
 
-    def find_names() -> list[NodeName]:
+    def find_names(wanted: Condition) -> list[NodeName]:
         if not chosen.is_by_name:
             return [node.name for node in select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()]
         found = [locate_for_wait(app, name.text, goal=wanted) for name in chosen.names]
         return [name for name in dict.fromkeys(found) if name is not None]
 
-    names = retry_until_answered(app, find_names, timeout=policy.timeout, since=since)
+    tasks = plan_wait(app, find_names, goal=goal, probe=probe, timeout=timeout)
     with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
-        tasks = [
-            ReconcileRequest(name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since)
-            for name in names
-        ]
         outcomes = reconcile_nodes(app.context(progress), tasks)
     return show_results(app, outcomes)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, force_lease_option
+from tpuctl.app.route_options import route_options
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
-from tpuctl.app.ssh_options import route_options
-from tpuctl.check.commands.preflight_options import CheckOptions, preflight_check
+from tpuctl.check.preflight import preflight_check
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit, idle_options
+from tpuctl.nodes.commands.idle_options import IdleOptions, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
@@ -25,13 +25,13 @@ from tpuctl.nodes.commands.policy_options import (
     level_option,
     probe_option,
     repair_options,
-    repair_policy,
-    retry_until_answered,
 )
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.commands.time_options import MomentType, next_moment
-from tpuctl.nodes.commands.zone_options import ZoneOptions, order_offers, zone_choice
+from tpuctl.nodes.commands.time_options import MomentType
+from tpuctl.nodes.policies import idle_limit, repair_policy, retry_until_answered
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.time_limits import next_moment
+from tpuctl.nodes.zone_choice import order_offers, zone_choice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -113,16 +113,16 @@ def command(
       tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
-    from tpuctl.nodes.commands.node_lookup import locate_for_watch, select_nodes, user_label  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import locate_for_watch, select_nodes, user_label  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
 
-    options, limit = WatchOptions(**given), idle_limit(app, idling)
+    options, limit = WatchOptions(**given), idle_limit(app, idling.idle, idling.on_idle)
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
-        repairs,
+        repairs.as_settings,
         goal=options.goal,
         probe=options.probe,
         yes=options.yes,
@@ -218,10 +218,10 @@ def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple
     choice = zone_choice(app)
     if choice is None:
         return lambda _: None
-    preflight = preflight_check(app, CheckOptions())
+    preflight = preflight_check(app, {})
 
     def zones(spec: NodeSpec) -> list[str]:
-        return [offer.zone for offer in order_offers(app, preflight, choice, spec, tiers=(), options=ZoneOptions())]
+        return [offer.zone for offer in order_offers(app, preflight, choice, spec, tiers=(), zone_order=None)]
 
     return ZoneRing(context, zones).successor
 

@@ -92,6 +92,8 @@ def configure_sshd(folders: WorkerFolders, session: Path, keys: str, *, login: s
         "PrintMotd": "no",
         "PrintLastLog": "no",
         "AcceptEnv": "LANG LC_*",
+        # Else Debian's bash, which starts the session, reads ~/.bashrc of this machine first: it may print, and be slow.
+        "SetEnv": "SHLVL=1",
         "LogLevel": "ERROR",
         # No one can listen to this pipe, and without assembler it takes a client 30 ms: OpenSSH 9.0 to 9.9 prefers it.
         "KexAlgorithms": "-sntrup761*",

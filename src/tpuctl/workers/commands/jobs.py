@@ -9,8 +9,10 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options, worker_option
-from tpuctl.app.ssh_options import route_options, shared_connection_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.route_options import route_options
+from tpuctl.app.seen_jobs import note_seen_jobs
+from tpuctl.app.ssh_options import shared_connection_options
+from tpuctl.app.value_completion import complete_columns, complete_job, complete_node, complete_node_and_job
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.selection_options import label_option
@@ -21,13 +23,14 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.errors import TpuctlError
+    from tpuctl.output.column_widths import Column
     from tpuctl.workers.worker_jobs import JobScope
 
 
 def job_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add `NODE... [JOB]`, `-l`, `--worker` and the routes to workers."""
     function = worker_options(function)
-    return click.argument("words", metavar="NODE... [JOB]", nargs=-1, shell_complete=complete_node)(function)
+    return click.argument("words", metavar="NODE... [JOB]", nargs=-1, shell_complete=complete_node_and_job)(function)
 
 
 def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +58,8 @@ def job_targets(
     app: App, nodes: Sequence[str], selector: Sequence[str], worker: str, *, job: str | None = None
 ) -> JobScope:
     """Return the workers of these nodes. Raises the errors of `targets`."""
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import JobScope  # noqa: PLC0415  # as above
 
     numbers = WorkerSet.parse(worker)
@@ -70,6 +74,12 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors)
+
+
+def _columns() -> Sequence[Column]:
+    from tpuctl.workers.worker_jobs import JOB_COLUMNS  # noqa: PLC0415  # only for completion
+
+    return JOB_COLUMNS
 
 
 @cli_command("jobs")
@@ -88,6 +98,7 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
     group=OptionGroup.EFFECT,
     multiple=True,
     metavar="JOB",
+    shell_complete=complete_job,
     help="Job to remove, with its output; it must have ended. Repeatable.",
 )
 @grouped_option(
@@ -100,7 +111,7 @@ def show_errors(app: App, errors: Sequence[TpuctlError]) -> int:
     metavar="TIME",
     help="Time since the end of a job after which --prune removes it. [default: 7d]",
 )
-@takes_options(TableOptions, "table")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(_columns))
 def command(
     app: App,
     *,
@@ -148,6 +159,14 @@ def command(
             app.terminal.note("no jobs to remove")
         return show_errors(app, errors)
     listing = list_jobs(scope, limit=last)
+    # Other workers may have jobs that were not listed.
+    is_whole = not listing.silent and worker == "all"
+    note_seen_jobs(
+        app.invocation.environ,
+        {target.node.name for target in scope.targets},
+        [job.name for job in listing.jobs],
+        replace=is_whole,
+    )
     app.show(jobs_view(listing, scope.nodes, layout))
     if listing.left_out:
         hint = "list more with `--last N`, remove old ones with `--prune`"

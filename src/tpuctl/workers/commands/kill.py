@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
+from tpuctl.app.value_completion import complete_values
 from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
 from tpuctl.workers.worker_jobs import (
+    LINUX_SIGNALS,
     choose_job,
     job_json,
     job_state,
@@ -37,6 +39,7 @@ _MOMENT = timedelta(seconds=1)
     "name",
     group=OptionGroup.PROGRAM,
     metavar="NAME",
+    shell_complete=complete_values(lambda _: LINUX_SIGNALS),
     default="TERM",
     show_default=True,
     help="Signal: TERM, INT, QUIT, KILL, …, or a number.",

@@ -18,16 +18,18 @@ from tpuctl.app.options import (
     takes_options,
     worker_option,
 )
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import GivenOptions, SpecOptions
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, read_user_text
 from tpuctl.models.node import WorkerSet
-from tpuctl.nodes.commands.idle_options import IdleOptions, idle_limit
+from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
+from tpuctl.nodes.policies import idle_limit
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -37,13 +39,19 @@ if TYPE_CHECKING:
     from tpuctl.workers.runner import RunRequest
 
 
+def _log_levels(_ctx: click.Context) -> tuple[str, ...]:
+    from tpuctl.workers.environment import LOG_LEVELS  # noqa: PLC0415  # only for completion
+
+    return LOG_LEVELS
+
+
 @dataclass(frozen=True, slots=True)
 class RunFlags:
     """The options of the command itself."""
 
     line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
     workdir: str | None = option(
-        "--workdir", "-w", metavar="DIR", help="Working directory on the workers. [default: the home directory]"
+        "--workdir", "-w", metavar="PATH", help="Working directory on the workers. [default: the home directory]"
     )
     image: str | None = option(
         "--image",
@@ -126,11 +134,15 @@ class EnvironmentFlags:
         help="Directory of libtpu's log on the workers (its parent must exist), or disabled.",
     )
     tpu_min_log_level: str | None = option(
-        "--tpu-min-log-level", metavar="LEVEL", help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL."
+        "--tpu-min-log-level",
+        metavar="LEVEL",
+        shell_complete=complete_values(_log_levels),
+        help="Lowest severity in libtpu's log: 0 to 3, or INFO to FATAL.",
     )
     tpu_stderr_log_level: str | None = option(
         "--tpu-stderr-log-level",
         metavar="LEVEL",
+        shell_complete=complete_values(_log_levels),
         help="Lowest severity that libtpu also prints on stderr: 0 to 3, or INFO to FATAL.",
     )
     tpu_max_log_size_mb: int | None = option(
@@ -146,7 +158,10 @@ class OneOffFlags(GivenOptions):
     """The options of a whole job: a node, files, the command."""
 
     up: str | None = option(
-        "--up", metavar="SPEC", help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml."
+        "--up",
+        metavar="SPEC",
+        shell_complete=complete_type_or_file,
+        help="Node to bring up first: an accelerator type, or a file like tpuctl.yaml.",
     )
     rm: bool = option(
         "--rm",
@@ -215,8 +230,9 @@ def command(
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
     """
+    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.workers.targets import await_key, find_selected_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
     if one_off.up is not None and (types := selection.options.types):
@@ -246,7 +262,7 @@ def command(
         found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
         await_key(app, found)
         if flags.if_idle:
-            from tpuctl.nodes.commands.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+            from tpuctl.nodes.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
 
             require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
         request = replace(request, by_node=selection.is_pattern)
@@ -356,7 +372,7 @@ def parse_one_off(
         remove=flags.rm,
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
-        idle=idle_limit(app, idling),
+        idle=idle_limit(app, idling.idle, idling.on_idle),
         removes_idle=idling.is_unlimited,
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,

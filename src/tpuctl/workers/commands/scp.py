@@ -6,10 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, fanout_option, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
+from tpuctl.app.value_completion import complete_file, complete_label, complete_node
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
@@ -24,8 +26,18 @@ if TYPE_CHECKING:
     from tpuctl.workers.copying import CopyProgress, CopyResult
 
 
+def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete a local file, or the node of a path on workers."""
+    if ":" in incomplete:
+        return []
+    nodes = [CompletionItem(f"{node.value}:", help=node.help) for node in complete_node(ctx, param, incomplete)]
+    return [*nodes, *complete_file(ctx, param, incomplete)]
+
+
 @cli_command("scp")
-@click.argument("places", metavar="SRC... DST", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "places", metavar="SRC... DST", nargs=-1, required=True, type=click.UNPROCESSED, shell_complete=_complete
+)
 @worker_option
 @grouped_option("-r", "--recurse", group=OptionGroup.FILES, is_flag=True, help="Copy folders with all their contents.")
 @grouped_option("-p", "--preserve", group=OptionGroup.FILES, is_flag=True, help="Keep modification times and modes.")
@@ -35,6 +47,7 @@ if TYPE_CHECKING:
     group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
+    shell_complete=complete_label,
     help="Copy to or from all nodes with this label; write the path as :PATH. Repeatable.",
 )
 @fanout_option("copies")
@@ -67,8 +80,9 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     if scp_flag:
         hint = "put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"

@@ -15,8 +15,8 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, node_argument, option, takes_options
+from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.app.ssh_options import route_options
 from tpuctl.errors import InvalidInputError, RemoteCommandError, ServiceUnavailableError
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state

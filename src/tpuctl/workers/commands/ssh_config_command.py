@@ -9,7 +9,8 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
-from tpuctl.app.ssh_options import entries_file, route_options
+from tpuctl.app.route_options import route_options
+from tpuctl.app.ssh_options import entries_file
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path

@@ -9,7 +9,7 @@ from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
-from tpuctl.nodes.commands.node_lookup import select_nodes
+from tpuctl.nodes.node_lookup import select_nodes
 from tpuctl.nodes.selection import Selection
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.ssh.ssh_config import (
@@ -21,7 +21,8 @@ from tpuctl.ssh.ssh_config import (
     is_included,
     read_ssh_config,
 )
-from tpuctl.workers.targets import find_nodes, find_targets
+from tpuctl.workers.commands.node_selection import find_nodes
+from tpuctl.workers.targets import find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,12 +8,20 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.value_completion import complete_job, complete_node, complete_values
 from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.workers.commands.jobs import job_targets, show_errors, worker_options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from tpuctl.app.app import App
+
+
+def _signals(_ctx: click.Context) -> Iterable[str]:
+    from tpuctl.workers.worker_jobs import LINUX_SIGNALS  # noqa: PLC0415  # only for completion
+
+    return LINUX_SIGNALS
 
 
 @cli_command("stacks")
@@ -23,12 +31,14 @@ if TYPE_CHECKING:
     "--job",
     group=OptionGroup.PROGRAM,
     metavar="JOB",
+    shell_complete=complete_job,
     help="Job whose processes to show. [default: the processes that hold the TPU]",
 )
 @grouped_option(
     "--signal",
     group=OptionGroup.PROGRAM,
     metavar="NAME",
+    shell_complete=complete_values(_signals),
     help="Signal for which the programs have called faulthandler.register, such as USR1. [default: none is sent]",
 )
 def command(

@@ -11,8 +11,8 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, option, takes_options, worker_option
-from tpuctl.app.ssh_options import route_options
-from tpuctl.app.value_completion import complete_node
+from tpuctl.app.route_options import route_options
+from tpuctl.app.value_completion import complete_folder, complete_label, complete_node
 from tpuctl.errors import InvalidInputError
 from tpuctl.files import expand_user_path
 from tpuctl.models.node import WorkerSet
@@ -28,11 +28,9 @@ if TYPE_CHECKING:
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the node first, then the folder."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
     if ctx.params.get("words"):
-        return [CompletionItem(incomplete, type="dir")]
-    return [CompletionItem(name) for name in complete_node(ctx, param, incomplete)]
+        return complete_folder(ctx, param, incomplete)
+    return complete_node(ctx, param, incomplete)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class SyncFlags:
     group=OptionGroup.SELECTION,
     metavar="KEY=VALUE",
     multiple=True,
+    shell_complete=complete_label,
     help="Label of the nodes to sync to, instead of NODE. Repeatable.",
 )
 @worker_option
@@ -89,10 +88,11 @@ def command(
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # --help does not need it
     from tpuctl.workers.file_tree import read_tree  # noqa: PLC0415  # as above
     from tpuctl.workers.syncing import SyncRequest, SyncTransport  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     if flags.watch and flags.dry_run:
         raise InvalidInputError("`--watch` and `--dry-run` exclude each other", hint="remove one of them")

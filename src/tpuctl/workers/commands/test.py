@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, fanout_option, node_argument, worker_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import WorkerSet
 
@@ -57,8 +57,9 @@ def command(
       tpuctl test trainer --worker 3 --python ~/venv/bin/python3
       tpuctl test trainer -o json --timeout 10m
     """
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.node_test import check_tpu_is_free, run_node_test, show_node_test  # noqa: PLC0415  # not for --help
-    from tpuctl.workers.targets import await_key, find_nodes, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     if isinstance(timeout, str):
         raise InvalidInputError(

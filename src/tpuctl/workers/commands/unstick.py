@@ -9,7 +9,7 @@ import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
-from tpuctl.app.ssh_options import route_options
+from tpuctl.app.route_options import route_options
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import OutputFormat
@@ -81,7 +81,7 @@ def command(
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.nodes.commands.busy_nodes import describe_use, require_idle  # noqa: PLC0415  # as above
+    from tpuctl.nodes.busy_nodes import describe_use, require_idle  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
         find_holders,

@@ -12,8 +12,8 @@ from tpuctl.accelerators import (
     smallest_type_in_zone,
     suggest_listed_type,
 )
-from tpuctl.app.hints import is_connection_refused
 from tpuctl.clock import deadline_has_passed
+from tpuctl.cloud.errors import is_connection_refused
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     ExitCode,
@@ -35,7 +35,7 @@ from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
-    incomplete_list_error,
+    IncompleteListError,
     queued_resources_or_none,
     search_node,
     search_requested_name,
@@ -205,7 +205,7 @@ class SelectedNodes:
     def complete(self) -> tuple[Node, ...]:
         """Return the nodes. Raises `ServiceUnavailableError` if a zone did not answer: nodes of it may be missing."""
         if self.unreachable:
-            raise incomplete_list_error(self.unreachable)
+            raise IncompleteListError(self.unreachable)
         return self.nodes
 
 
@@ -213,7 +213,7 @@ def report_silent_zones(app: App, zones: Sequence[str], code: int) -> int:
     """Say which zones did not answer, after work on what the others have. Return the worse of both exit codes."""
     if not zones:
         return code
-    error = incomplete_list_error(zones)
+    error = IncompleteListError(zones)
     app.show_error(error)
     return worst_exit_code([error.exit_code, ExitCode(code)])
 
@@ -236,7 +236,7 @@ def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -
     found = tuple(node for node in there if selection.matches(node, now, owner))
     note_left_out(app, selection, [node.name for node in there], [node.name for node in found])
     if not found and listing.unreachable:
-        raise incomplete_list_error(listing.unreachable)
+        raise IncompleteListError(listing.unreachable)
     if not found and not may_be_none:
         raise nothing_selected_error(app, selection)
     return SelectedNodes(found, listing.unreachable)

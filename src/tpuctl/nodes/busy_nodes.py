@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
 
-from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.errors import ConflictError, TpuctlError
 
 if TYPE_CHECKING:
@@ -19,13 +18,6 @@ if TYPE_CHECKING:
 
 # A broken node must stay deletable: a question does not wait longer for its workers.
 LOOK_TIMEOUT: Final = timedelta(seconds=5)
-
-if_idle_option = grouped_option(
-    "--if-idle",
-    group=OptionGroup.SAFETY,
-    is_flag=True,
-    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
-)
 
 
 def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool) -> str:
@@ -53,6 +45,30 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
     sure = sum(bool(uses[node.name].uses) for node in busy)
     counts = [f"{sure} in use"] * bool(sure) + [f"{len(busy) - sure} that may be in use"] * (sure < len(busy))
     return f"{' and '.join(counts)}: " if counts else ""
+
+
+def require_free(app: App, nodes: Sequence[Node]) -> None:
+    """Raise `ConflictError` if a node is known to be in use, is another user's, or is kept by its label.
+
+    A node whose workers do not answer counts as free: a broken one must stay deletable.
+    """
+    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # `node_lookup` imports much
+
+    if not nodes:
+        return
+    uses, mine = find_node_uses(app, nodes), user_label(app)
+    reasons = []
+    for node in nodes:
+        if uses[node.name].uses:
+            reasons.append(describe_use(node, uses[node.name]))
+        elif node.owner and node.owner != mine:
+            reasons.append(f"`{node.name.node_id}` was created by {node.owner}")
+        elif node.is_kept:
+            reasons.append(f"`{node.name.node_id}` is kept by its label `tpuctl-keep`")
+    if reasons:
+        raise ConflictError(
+            reasons[0], details=reasons[1:], hint="nothing was done; pass `yes=True` to do it all the same"
+        )
 
 
 def find_node_uses(app: App, nodes: Sequence[Node], *, counts_leases: bool = True) -> Mapping[NodeName, NodeUse]:

@@ -1,0 +1,249 @@
+"""The `NodeSpec` made of what the user gave and the settings; the syntax of pairs, items and disks."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tpuctl.accelerators import (
+    accelerator_type_from_topology,
+    accelerator_types_of_size,
+    canonical_type,
+    check_accelerator_type,
+    find_accelerator_type,
+    find_generation,
+)
+from tpuctl.durations import format_duration
+from tpuctl.errors import InvalidInputError
+from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
+from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
+from tpuctl.models.node import Tier
+from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_labels, check_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tpuctl.app.app import App
+    from tpuctl.config.settings import Settings
+
+
+# Fields and options that are settings too, with the same meaning.
+SPEC_SETTINGS = (
+    "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
+    "setup",
+)  # fmt: skip
+
+
+_DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
+
+
+def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validation: bool = False) -> NodeSpec:
+    """Return the spec of a node: what the user has `given`, and the settings, whose `type` is set.
+
+    A field that is a setting too has its value from `settings`, which include what the user gave. Raises
+    `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
+    """
+    wanted = settings.required("type")
+    accelerator_type, topology, default_version = _accelerator(wanted, given.topology, skip_validation=skip_validation)
+    if accelerator_type != wanted:
+        _note_understood_type(app, wanted, accelerator_type, given.topology)
+    version = settings.text("version") or default_version
+    if version is None:
+        similar = ", ".join(f"`{name}`" for name in accelerator_types_of_size(wanted))
+        raise InvalidInputError(
+            f"no runtime version is known for `{wanted}`",
+            hint="name one: `--version VERSION`" + (f"\nknown types of that size are {similar}" if similar else ""),
+        )
+    word = settings.text("tier")
+    tier = _tier_of_reservation(given, Tier(word) if word else None)
+    spec = replace(
+        given,
+        accelerator_type=accelerator_type,
+        topology=topology,
+        runtime_version=version,
+        tier=tier,
+        queue=settings.is_on("queue"),
+        run_for=_run_time(given.run_for, tier),
+        boot_disk_size=None
+        if given.boot_disk_size is None
+        else check_disk_size(given.boot_disk_size, f"{given.boot_disk_size}GB"),
+        ttl=settings.duration("ttl") if not app.is_overridden("ttl") and settings["ttl"] else None,
+        network=settings.text("network"),
+        subnetwork=settings.text("subnetwork"),
+        internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
+        service_account=settings.text("service_account"),
+        scopes=settings.items("scopes"),
+        labels=check_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
+        tags=check_tags(given.tags or settings.items("tags")),
+        metadata=_metadata(app, settings, given.metadata),
+        data_disks=given.data_disks or tuple(parse_disk("--data-disk", text) for text in settings.items("data_disks")),
+        description=settings.text("description"),
+        setup=settings.text("setup"),
+    )
+    # A node may differ in these.
+    soft = {"named", "labels", "tags", "metadata", "description", "setup", "queue", "is_calendar", "ttl"}
+    named = {
+        entry.name
+        for entry in fields(spec)
+        if entry.name not in soft and getattr(spec, entry.name) not in (None, (), {})
+    }
+    if settings["version"] is None:
+        named.discard("runtime_version")
+    return replace(spec, named=frozenset(named))
+
+
+# Documentation of flex-start: at most 7 days.
+_LONGEST_FLEX_START = timedelta(days=7)
+
+
+# API v2alpha1, BootDiskConfig: at least the size of the image; Compute Engine's limit of a disk is 64 TB.
+_LARGEST_BOOT_DISK = 65536
+
+
+_RESERVATION = re.compile(r"[a-z0-9][-a-z0-9]{0,62}|projects/[^/\s]+/locations/[^/\s]+/reservations/[^/\s]+", re.ASCII)
+
+
+def _tier_of_reservation(given: NodeSpec, tier: Tier | None) -> Tier | None:
+    """Return the tier, which is reserved for a reservation. Raises `InvalidInputError` for another."""
+    if given.reservation is None:
+        if given.is_calendar:
+            raise InvalidInputError("`--calendar` needs `--reservation`", hint="add `--reservation NAME`")
+        return tier
+    if tier not in {None, Tier.RESERVED}:
+        raise InvalidInputError(
+            f"cannot combine `--reservation {given.reservation}` and the tier {tier}",
+            hint="a reservation has reserved capacity: leave one of them out",
+        )
+    if not _RESERVATION.fullmatch(given.reservation):
+        raise InvalidInputError(
+            f"`{given.reservation}` is not the name of a reservation",
+            hint="write its name, or `projects/PROJECT/locations/ZONE/reservations/NAME`",
+        )
+    return Tier.RESERVED
+
+
+def _run_time(run_for: timedelta | None, tier: Tier | None) -> timedelta | None:
+    if run_for is None:
+        return None
+    if tier is not Tier.FLEX_START:
+        raise InvalidInputError(
+            f"`--run-for` needs the tier flex-start, not {tier or Tier.ON_DEMAND}", hint="add `--tier flex-start`"
+        )
+    if not timedelta() < run_for <= _LONGEST_FLEX_START:
+        raise InvalidInputError(
+            f"`--run-for` is from 1s to {format_duration(_LONGEST_FLEX_START)}", hint="write it like `--run-for 24h`"
+        )
+    return run_for
+
+
+def parse_disk_size(text: str) -> int:
+    """Parse the size of a boot disk, such as `500GB` or `2TB`; return it in GB. Raises `InvalidInputError`."""
+    found = re.fullmatch(r"([0-9]{1,9})(GB|GiB|TB|TiB|G|T)?", text.strip(), re.IGNORECASE)
+    size = int(found[1]) * (1000 if (found[2] or "").upper().startswith("T") else 1) if found else 0
+    return check_disk_size(size, text)
+
+
+def check_disk_size(size: int, text: str) -> int:
+    """Return the size of a boot disk in GB. Raises `InvalidInputError`, which shows `text`, if a disk cannot have it."""
+    if not 1 <= size <= _LARGEST_BOOT_DISK:
+        raise InvalidInputError(
+            f"`--boot-disk-size {text}` is not a size of a boot disk", hint="write it like `500GB` or `2TB`"
+        )
+    return size
+
+
+def metadata_from_files(app: App, texts: tuple[str, ...]) -> dict[str, str]:
+    """Return metadata with values read from files; paths are relative to the working directory."""
+    named = parse_pairs("--metadata-from-file", texts)
+    return {key: read_named_file(app, "--metadata-from-file", path) for key, path in named.items()}
+
+
+def _note_understood_type(app: App, wanted: str, name: str, topology: str | None) -> None:
+    """Say which type a spelling, or a generation and a topology, is."""
+    known = find_accelerator_type(name)
+    chips = f" ({known.chips} chip{'' if known.chips == 1 else 's'})" if known else ""
+    app.terminal.note(f"{wanted}{f' {topology}' if topology else ''} is {name}{chips}")
+
+
+def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) -> tuple[str, str | None, str | None]:
+    """Return the API's name of the type, the topology if one was given, and the default runtime version if one is known."""
+    if topology:
+        named = find_accelerator_type(canonical_type(wanted))
+        generation = named.generation if named else find_generation(wanted)
+        shaped = accelerator_type_from_topology(generation.name if generation else wanted, topology)
+        if named is not None and named.name != shaped.name:
+            raise InvalidInputError(
+                f"type `{wanted}` does not have the topology `{topology}`",
+                hint=f"`{topology}` is `{shaped.name}`; remove one of the options",
+            )
+        return shaped.name, shaped.topology, shaped.runtime_version
+    name = wanted if skip_validation else check_accelerator_type(wanted)
+    known = find_accelerator_type(name)
+    return name, None, known.runtime_version if known else None
+
+
+def _metadata(app: App, settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
+    metadata = {**settings.pairs("metadata"), **given}
+    setting, script = settings["startup_script"], settings.path("startup_script")
+    if setting is not None and script is not None:
+        if "startup-script" in metadata:
+            raise InvalidInputError(
+                "`startup-script` is set twice, in metadata and by `--startup-script`", hint="remove one of them"
+            )
+        # A script of a project file was read with that file, so that the trusted content is sent.
+        content = read_named_file(app, "--startup-script", script) if setting.content is None else setting.content
+        metadata["startup-script"] = content
+    return metadata
+
+
+def read_named_file(app: App, flag: str, path: str | Path) -> str:
+    """Return the text of a file that an option names. Raises `InvalidInputError`."""
+    # Setup commands are sent over ssh; the limit of a startup script is enough for them.
+    place = app.invocation.folder / expand_user_path(Path(path))
+    return read_user_text(place, limit=METADATA_VALUE_LIMIT, what=f"`{flag} {path}`")
+
+
+def parse_disk(flag: str, text: str) -> DataDisk:
+    """Parse `DISK`, `DISK,mode=MODE` or `source=DISK[,mode=MODE]`. Raises `InvalidInputError`."""
+    first, _, rest = text.partition(",")
+    values = parse_pairs(flag, (text if "=" in first else f"source={text}",)) if first or rest else {}
+    unknown = set(values) - {"source", "mode"}
+    mode = _DISK_MODES.get(values.get("mode", "read-write").lower().replace("_", "-"))
+    if unknown or mode is None or not values.get("source"):
+        raise InvalidInputError(
+            f"`{flag} {text}` is not a disk",
+            hint="write it like `source=projects/P/zones/Z/disks/D,mode=read-only`; modes: read-write, read-only",
+        )
+    return DataDisk(values["source"], mode)
+
+
+def parse_pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
+    """Parse the values of an option `KEY=VALUE,…`, in gcloud's syntax.
+
+    Raises `InvalidInputError`, which names a wrong item by its position if values may be secret.
+    """
+    found: dict[str, str] = {}
+    for place, text in enumerate(texts, start=1):
+        match = GCLOUD_DELIMITER.match(text)
+        parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
+        for number, part in enumerate(filter(None, parts), start=1):
+            key, sign, value = part.partition("=")
+            if not sign or not key:
+                # It may be a part of a secret.
+                is_secret = flag.startswith("--metadata")
+                given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
+                raise InvalidInputError(
+                    f"{given} is not KEY=VALUE",
+                    hint="for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
+                )
+            check_not_masked(f"`{key.strip()}`", value)
+            found[key.strip()] = value
+    return found
+
+
+def parse_items(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Parse the values of an option `A,B,…` that may be repeated."""
+    return tuple(item.strip() for text in texts for item in text.split(",") if item.strip())

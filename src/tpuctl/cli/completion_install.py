@@ -1,0 +1,160 @@
+"""Write a shell's completion script and the lines that load it; remove both. A file that tpuctl did not write stays."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from tpuctl.cli.completion_places import completion_script
+from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
+from tpuctl.files import MIB, read_regular_file, replace_private_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tpuctl.cli.completion_places import CompletionPlace
+    from tpuctl.output.terminal import Terminal
+
+# The beginning of a line in the head of each script.
+_MARK: Final = b"# tpuctl completion for "
+_BLOCK_START: Final = "# >>> tpuctl completion >>>"
+_BLOCK_END: Final = "# <<< tpuctl completion <<<"
+_BLOCK: Final = re.compile(rb"^%b\n(?:.*\n){0,9}?%b\n" % (_BLOCK_START.encode(), _BLOCK_END.encode()), re.MULTILINE)
+_OLDEST_BASH: Final = (4, 4)
+
+
+def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> None:
+    """Write the script, and the lines that load it if the user agrees. Print the path of the script.
+
+    Raises `ConflictError` if a file is there that is not tpuctl's, `InvalidInputError` for an old bash.
+    """
+    if place.shell == "bash":
+        _check_bash()
+    _check_owner(place.path)
+    script = completion_script(place.shell).encode()
+    is_current = _read_own_script(place.path) == script
+    is_loaded = not place.lines or _loads(place, _read_startup_file(place.startup_file))
+    if not is_current:
+        with _failing_with(f"cannot write {place.path}"):
+            replace_private_file(place.path, script, mode=0o644)
+    terminal.write(str(place.path))
+    if is_loaded and is_current:
+        terminal.note(f"{place.shell} completion is already up to date")
+    elif is_loaded or _add_lines(terminal, place, yes=yes):
+        terminal.note(f"{place.shell} completion is installed: open a new shell to use it")
+
+
+def _add_lines(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> bool:
+    """Add the lines that load the script to the startup file, and return whether the user agreed."""
+    block = (_BLOCK_START, *place.lines, _BLOCK_END)
+    if not yes:
+        terminal.note(f"{place.shell} must load it in {place.startup_file}:")
+        for line in block:
+            terminal.note(f"  {line}")
+        if not terminal.may_ask or not terminal.confirm("add these lines?", yes=False):
+            terminal.warn(f"{place.shell} does not load it yet: add the lines, or pass `--yes`")
+            return False
+    before = _read_startup_file(place.startup_file)
+    ending = b"" if not before or before.endswith(b"\n") else b"\n"
+    _write_startup_file(place.startup_file, before + ending + "\n".join((*block, "")).encode())
+    terminal.note(f"added {len(block)} lines to {place.startup_file}")
+    return True
+
+
+def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
+    """Remove the lines that load the script, and the script; return whether any was there. Print the paths of changed files.
+
+    Raises `ConflictError` if the script is not tpuctl's.
+    """
+    startup = _read_startup_file(place.startup_file)
+    without = _BLOCK.sub(b"", startup)
+    if without != startup:
+        _write_startup_file(place.startup_file, without)
+        terminal.write(str(place.startup_file))
+    is_installed = _read_own_script(place.path) is not None
+    if is_installed:
+        place.path.unlink()
+        terminal.write(str(place.path))
+    return is_installed or without != startup
+
+
+def _read_own_script(path: Path) -> bytes | None:
+    """Return the installed script, None if there is none. Raises `ConflictError` for a file that is not tpuctl's."""
+    if path.is_symlink():
+        raise ConflictError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
+    if not path.exists():
+        return None
+    with _failing_with(f"cannot read {path}"):
+        content, _ = read_regular_file(path, longest=MIB)
+    if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
+        raise ConflictError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
+    return content
+
+
+def _check_owner(path: Path) -> None:
+    """Raise `ConflictError` if the file would be in another user's folder: with sudo, in the home of the caller."""
+    folder = next(parent for parent in path.parents if parent.exists())
+    if folder.stat().st_uid != os.geteuid():
+        raise ConflictError(f"{folder} belongs to another user", hint="run it as that user, without sudo")
+
+
+def _read_startup_file(path: Path) -> bytes:
+    """Return the content of a startup file, empty if there is none."""
+    if not path.exists():
+        return b""
+    with _failing_with(f"cannot read {path}"):
+        return read_regular_file(path, longest=4 * MIB)[0]
+
+
+def _write_startup_file(path: Path, content: bytes) -> None:
+    """Replace a startup file, or the file that it is a symlink to; remove one that becomes empty."""
+    if path.is_symlink() and not path.exists():
+        raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=f"remove it: `rm {path}`")
+    file = path.resolve()
+    _check_owner(file)
+    with _failing_with(f"cannot write {path}"):
+        if content or path.is_symlink():
+            mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
+            replace_private_file(file, content, mode=mode)
+        else:
+            file.unlink()
+
+
+@contextmanager
+def _failing_with(text: str) -> Iterator[None]:
+    """Turn an error of the system into one with this text."""
+    try:
+        yield
+    except OSError as error:
+        raise TpuctlError(f"{text}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _loads(place: CompletionPlace, startup: bytes) -> bool:
+    """Return whether the startup file has the lines, in the block or written by the user."""
+    if _BLOCK_START.encode() in startup:
+        return True
+    lines = [line.strip() for line in startup.decode(errors="replace").splitlines()]
+    folder = str(place.path.parent)
+    names = [folder, *(folder.replace(str(place.home), word, 1) for word in ("~", "$HOME"))]
+    return any(not line.startswith("#") and any(name in line for name in names) for line in lines)
+
+
+def _check_bash() -> None:
+    """Raise `InvalidInputError` if bash is older than 4.4, as on macOS."""
+    environ = {name: value for name, value in os.environ.items() if name not in {"BASH_ENV", "ENV"}}
+    program = 'echo "${BASH_VERSINFO[0]} ${BASH_VERSINFO[1]}"'
+    try:
+        done = subprocess.run(["bash", "-c", program], env=environ, capture_output=True, timeout=5, check=True)
+        major, minor = map(int, done.stdout.split())
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return  # bash may be elsewhere
+    if (major, minor) < _OLDEST_BASH:
+        raise InvalidInputError(
+            f"bash {major}.{minor} is too old: completion needs 4.4 or newer",
+            hint="install a newer bash, or use zsh: `tpuctl completion --install zsh`",
+        )

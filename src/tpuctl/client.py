@@ -1,0 +1,449 @@
+"""The Python API: bring TPUs up, run programs on them and delete them, from a program. docs/python.md describes it.
+
+A `Client` calls the same functions of the rooms as the commands do; it knows neither click nor the terminal. Each call works
+with an `App` of its own, so that calls in several threads, and several clients in one process, do not disturb one another.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from tpuctl.app.app import ANY_ZONE, App, Invocation
+from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
+from tpuctl.durations import format_duration
+from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.models.node import Node, Tier, WorkerSet
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import closest_match
+from tpuctl.output.log_terminal import LogTerminal, log_event
+from tpuctl.output.terminal import StandardStreams
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from tpuctl.clock import Clock
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.conditions import Condition
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.workers.captured_run import CommandResult, OutputPiece
+
+Timeout = timedelta | Literal["forever"] | None
+Setting = str | bool | float | timedelta | Path | Sequence[str] | Mapping[str, str]
+
+
+class Client:
+    """Access to the TPUs of one project, on Google Cloud or in the sandbox.
+
+    Arguments override environment variables, which override the user's settings file and gcloud's configuration, as for the
+    commands. A `tpuctl.yaml` of the working directory does not count: name it with `project_file`; what it sets then
+    needs the same trust as for the commands. Everything is read once, here.
+
+    A client may be used by several threads at the same time, and a process may have several clients. It writes nothing to
+    stdout and stderr, asks nothing, catches no signal and never ends the process. Messages go to the logger `tpuctl`.
+    """
+
+    def __init__(
+        self,
+        *,
+        project: str | None = None,
+        zone: str | None = None,
+        sandbox: bool | None = None,
+        project_file: Path | str | None = None,
+        state_dir: Path | str | None = None,
+        settings: Mapping[str, Setting] | None = None,
+        environ: Mapping[str, str] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """Read the settings. No request is sent.
+
+        `zone` is a zone, several (`"us-central2-b,us-central1-a"`) or `"any"`; a node's name may have its own, `ZONE/NODE`.
+        `sandbox` chooses the local cloud, which needs no account. `state_dir` is where journal, leases and the sandbox are
+        kept. `settings` are further settings by their key (docs/reference/settings.md). `environ` replaces `os.environ`.
+        `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time.
+
+        Raises `SettingError` for a file, a variable or one of the `settings` that is invalid.
+        """
+        variables = dict(os.environ if environ is None else environ)
+        # A summary is of a step that runs the command.
+        variables.pop("GITHUB_STEP_SUMMARY", None)
+        if state_dir is not None:
+            variables["TPUCTL_STATE_DIR"] = str(Path(state_dir).absolute())
+        streams = StandardStreams(io.StringIO(), io.StringIO(), io.StringIO())
+        invocation = Invocation((), variables, streams, Path(), clock, searches_project_file=False)
+        options: dict[str, Any] = {
+            **_as_flags(settings or {}),
+            "project": project,
+            "sandbox": sandbox,
+            "zone": (zone,) if zone else (),
+            "spec_file": Path(project_file).absolute() if project_file is not None else None,
+        }
+        self._app = App(invocation, LogTerminal(variables)).set_options(options)
+        self._is_closed = False
+        # Now, so that no thread waits for another, and so that what is invalid is raised here.
+        if not self._app.is_sandbox:
+            _ = self._app.http
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections to the API. Nodes stay as they are."""
+        self._is_closed = True
+        self._app.close()
+
+    def up(
+        self,
+        node: str,
+        spec: NodeSpec | None = None,
+        *,
+        wait_for: Condition | str | None = None,
+        timeout: Timeout = None,
+        ttl: timedelta | None = None,
+        zone: str | None = None,
+        tiers: Sequence[Tier | str] = (),
+        replace: bool = False,
+        yes: bool = False,
+        on_event: Callable[[NodeEvent], None] | None = None,
+    ) -> Node:
+        """Create, start or repair a node, wait until it is usable, and return it. Call it again at any time.
+
+        Without a `spec` the node must exist, or it gets the spec that it had before, which needs `yes`. `wait_for` is a
+        condition from `ready` to `devices`; by default `ssh`, or `healthy` where workers cannot be reached. `timeout` is by
+        default the setting `timeout` (30 minutes). After `ttl` the node may be deleted. `zone` is that of this call:
+        of several, or of `"any"`, the first with capacity. `tiers` are tried in their order. `replace` deletes and recreates a
+        node that differs from the spec, if `yes`. With `yes` a node in use is repaired, too. `on_event` gets each event, in
+        this thread; what it raises ends the call.
+
+        Raises `ConflictError` if the node differs from the spec, `NoCapacityError`, `QuotaError`, `CheckFailedError` before a
+        creation, `TimedOutError` (the node stays, and may bill), `BrokenNodeError`, `NotConfirmedError` and other
+        `TpuctlError`.
+        """
+        from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.check.preflight import preflight_check  # noqa: PLC0415  # as above
+        from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # as above
+        from tpuctl.nodes.conditions import USABLE_CONDITIONS  # noqa: PLC0415  # as above
+        from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy  # noqa: PLC0415  # as above
+        from tpuctl.nodes.time_limits import TimeLimit, check_time_left  # noqa: PLC0415  # as above
+
+        goal = _condition(wait_for, USABLE_CONDITIONS)
+        tried = tuple(_tier(tier) for tier in tiers)
+        with self._call(creates=True, zone=zone) as app:
+            if ttl is not None:
+                check_time_left(f"ttl={ttl!r}", ttl)
+            limit = TimeLimit(until=ttl)
+            app.note_overrides({"ttl": ttl})
+            wanted = _complete(app, spec, tried)
+            if wanted is not None:
+                wanted = limit.applied(wanted, app.clock.now())
+            preflight = preflight_check(app, {})
+            policy = repair_policy(
+                app,
+                {},
+                goal=goal,
+                yes=yes,
+                replace=replace,
+                replace_request=replace,
+                **queue_policy(app, wanted, timeout=_limit(timeout), is_awaited=True),
+            )
+            request = UpRequest(
+                spec=wanted,
+                policy=policy,
+                preflight=preflight,
+                goal=goal,
+                tiers=tried,
+                limit=limit,
+                idle=idle_limit(app, None),
+                yes=yes,
+            )
+            work = plan_bring_up(app, [node], request)
+            listener = _Listener(on_event)
+            with app.in_flight(lambda: work.in_flight(listener.last), resume="", undo=work.undo):
+                (result,) = work.run(app.context(listener, preflight=preflight))
+                found = _node_of(result)
+            if found is None:
+                raise AssertionError("`up` ends with a node or an error")
+            refresh_ssh_entries(app, [found])
+            return found
+
+    def down(
+        self,
+        node: str,
+        *,
+        timeout: Timeout = None,
+        wait: bool = True,
+        all_nodes: bool = False,
+        yes: bool = False,
+        on_event: Callable[[NodeEvent], None] | None = None,
+    ) -> bool:
+        """Delete a node, its boot disk and the queued resource that owns it, and wait until they are gone.
+
+        Return True if it was deleted, False if every zone answered that there is none. With `wait=False` return once the
+        deletion is requested. A queued resource with other nodes is deleted only with `all_nodes`.
+
+        Raises `ConflictError` if a job, a TPU process, an ssh session or another run of tpuctl uses the node, if another
+        user created it, or if it has the label `tpuctl-keep`, unless `yes`; also if the name is ambiguous, or exists only in
+        another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other `TpuctlError`.
+        """
+        from tpuctl.nodes.busy_nodes import require_free  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.nodes.deletion import (  # noqa: PLC0415  # as above
+            delete_targets,
+            existing_nodes,
+            find_created_meanwhile,
+            find_named,
+            note_missing,
+        )
+        from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
+        from tpuctl.nodes.tear_down import check_whole_request  # noqa: PLC0415  # as above
+
+        with self._call() as app:
+            limit = deadline(app, _limit(timeout))
+            context = app.context(_Listener(on_event))
+            with within_deadline(app, limit if wait else None):
+                targets, missing = find_named(app, context, [app.reference(node, allow_queued=True)])
+                if missing:
+                    targets, missing = find_created_meanwhile(app, context, missing, by="down")
+            for target in targets:
+                check_whole_request(target, all_nodes=all_nodes)
+                if not yes:
+                    require_free(app, list(existing_nodes(app, target)))
+            with app.in_flight(f"the deletion of `{node}` continues", resume=""):
+                results = delete_targets(app, context, targets, missing, by="down", timeout=limit, wait=wait)
+            for result in results:
+                _node_of(result)
+            note_missing(app, missing, by="down")
+            return bool(targets)
+
+    def list(self, *, zones: Sequence[str] = (), timeout: timedelta | None = None) -> list[Node]:
+        """Return the nodes of all zones of the project, or of these `zones`, by zone and name.
+
+        `timeout` is by default a minute. Raises `IncompleteListError` if a zone did not answer; its `nodes` are those of the
+        other zones.
+        """
+        from tpuctl.nodes.locate import IncompleteListError  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.nodes.policies import within_deadline  # noqa: PLC0415  # as above
+        from tpuctl.nodes.rendering import by_zone_and_name  # noqa: PLC0415  # as above
+
+        with self._call() as app:
+            # The zone of the client hides no node.
+            app.set_options({"zone": tuple(zones) or (ANY_ZONE,)})
+            with within_deadline(app, _limit(timeout)):
+                listing = app.client.list_nodes(app.project, app.zones)
+            nodes = sorted(listing.nodes, key=by_zone_and_name)
+            if listing.unreachable:
+                raise IncompleteListError(listing.unreachable, nodes)
+            return nodes
+
+    def wait(
+        self,
+        node: str,
+        condition: Condition | str | None = None,
+        *,
+        timeout: Timeout = None,
+        on_event: Callable[[NodeEvent], None] | None = None,
+    ) -> Node | None:
+        """Wait for a condition of a node and return it, None if it is gone. Changes nothing.
+
+        The condition is by default `ssh`, or `healthy` where workers cannot be reached. Raises `NotFoundError`,
+        `TimedOutError`, and what makes the condition impossible.
+        """
+        from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
+        from tpuctl.nodes.node_lookup import locate_for_wait  # noqa: PLC0415  # as above
+        from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
+
+        goal = _condition(condition, tuple(Condition))
+
+        with self._call() as app:
+
+            def find_names(wanted: Condition) -> Sequence[NodeName]:
+                name = locate_for_wait(app, node, goal=wanted)
+                return [name] if name else []
+
+            tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=_limit(timeout))
+            with app.in_flight("nothing was changed", resume=""):
+                results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
+            return _node_of(results[0]) if results else None
+
+    def run(
+        self,
+        node: str,
+        command: str | Sequence[str],
+        *,
+        workers: str = "all",
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        timeout: timedelta | None = None,
+        fail_fast: bool = False,
+        on_output: Callable[[OutputPiece], None] | None = None,
+    ) -> CommandResult:
+        """Run a command on the workers of a node, at most once on each, and return its results.
+
+        A text is a line for the workers' shell; a sequence is an argument vector. The command starts on all `workers` (`"all"`,
+        `"0"`, `"1,3-5"`) or, if one cannot be reached, on none. After `timeout` it is terminated, by default never; with
+        `fail_fast` also when it fails on one worker. It reads no stdin. `on_output` gets each piece of output, in this thread.
+
+        A failure of the command is no exception: see `CommandResult.check`. Raises `NotFoundError`, `ConflictError` for a node
+        without ssh, `InvalidInputError`, and other `TpuctlError`.
+        """
+        from tpuctl.workers.captured_run import run_captured  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.workers.environment import EnvironmentOptions, parse_variable  # noqa: PLC0415  # as above
+        from tpuctl.workers.execution import shell_line  # noqa: PLC0415  # as above
+        from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
+        from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
+
+        request = RunRequest(
+            line=command if isinstance(command, str) else shell_line(command),
+            environment=EnvironmentOptions(
+                dict(parse_variable(f"{name}={value}", {}) for name, value in (env or {}).items())
+            ),
+            folder=workdir,
+            takes_stdin=False,
+            passes_signals=False,
+            fail_fast=fail_fast,
+            timeout=_limit(timeout),
+        )
+        with self._call() as app:
+            targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(workers))
+            await_key(app, targets)
+            minutes = format_duration(request.linger)
+            with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
+                return run_captured(app, targets, request, on_output=on_output)
+
+    @contextmanager
+    def _call(self, *, creates: bool = False, zone: str | None = None) -> Iterator[App]:
+        """Yield the app of one call, which may create a node in one of several zones.
+
+        An exception that is no error of ours gets a note about what is still in progress.
+        """
+        if self._is_closed:
+            raise RuntimeError("the client is closed")
+        app = self._app.for_call()
+        if zone is not None:
+            app.set_options({"zone": (zone,)})
+        elif not creates and len(app.zone_flags) > 1:
+            app.choose_zone(None)  # a node that exists is in one of several zones
+        try:
+            yield app
+        except TpuctlError as error:
+            app.name_node(error)
+            raise
+        except BaseException as error:
+            if app.unfinished:
+                error.add_note(app.unfinished)
+            raise
+        finally:
+            app.close()
+
+
+class _Listener:
+    """Logs events, passes them on, and keeps the last."""
+
+    def __init__(self, on_event: Callable[[NodeEvent], None] | None) -> None:
+        self.last: NodeEvent | None = None
+        self._on_event = on_event
+
+    def __call__(self, event: NodeEvent) -> None:
+        self.last = event
+        log_event(event)
+        if self._on_event is not None:
+            self._on_event(event)
+
+
+def _node_of(result: NodeResult | TpuctlError) -> Node | None:
+    """Return the node of a result. Raises its error."""
+    if isinstance(result, TpuctlError):
+        raise result
+    return result.node
+
+
+def _complete(app: App, spec: NodeSpec | None, tiers: Sequence[Tier]) -> NodeSpec | None:
+    """Return the spec with the settings, None if neither names an accelerator type. Raises `InvalidInputError`."""
+    from tpuctl.app.spec_building import complete_spec  # noqa: PLC0415  # not needed to import the package
+
+    given = spec or NodeSpec()
+    for name in ("expires", "ttl", "kept", "named"):
+        if getattr(given, name):
+            raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
+    tier = tiers[0] if tiers else given.tier and _tier(given.tier)
+    in_settings = {
+        "type": given.accelerator_type,
+        "version": given.runtime_version,
+        "tier": tier and str(tier),
+        "network": given.network,
+        "subnetwork": given.subnetwork,
+        "service_account": given.service_account,
+        "scopes": given.scopes,
+        "description": given.description,
+        "setup": given.setup,
+        "queue": given.queue and "true",
+        "internal_ips": None if given.internal_ips is None else str(given.internal_ips).lower(),
+    }
+    in_settings = {key: value for key, value in in_settings.items() if value}
+    app.note_overrides(in_settings)
+    settings = app.settings_with(in_settings)
+    if settings.text("type") is None:
+        if spec is not None:
+            raise InvalidInputError("no accelerator type given", hint='name one: `NodeSpec(accelerator_type="v4-8")`')
+        return None
+    return complete_spec(app, settings, given)
+
+
+def _condition(text: Condition | str | None, allowed: Sequence[Condition]) -> str | None:
+    if text is None or text in allowed:
+        return None if text is None else str(text)
+    raise InvalidInputError(f"`{text}` is not a condition to wait for", hint=f"choose from {', '.join(allowed)}")
+
+
+def _tier(text: Tier | str) -> Tier:
+    try:
+        return Tier(text)
+    except ValueError:
+        raise InvalidInputError(f"`{text}` is not a capacity type", hint=f"choose from {', '.join(Tier)}") from None
+
+
+def _limit(timeout: Timeout) -> Any:
+    if isinstance(timeout, timedelta) and timeout <= timedelta():
+        raise InvalidInputError(f"`timeout={timeout!r}` is not a time", hint="give a `timedelta` above 0")
+    return timeout
+
+
+def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
+    """Return settings as the command line has them. Raises `SettingError` for a key or a value that is invalid."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in SETTINGS:
+            near = closest_match(key, SETTINGS)
+            raise SettingError(
+                f"`{key}` is not a setting",
+                hint=f"did you mean `{near}`?" if near else "`tpuctl config show` lists all",
+            )
+        match value:
+            case bool():
+                found[key] = str(value).lower()
+            case timedelta():
+                found[key] = f"{value.total_seconds()}s"
+            case str() | int() | float() | Path():
+                found[key] = str(value)
+            case Mapping():
+                found[key] = dict(value)
+            case _:
+                found[key] = tuple(value)
+        try:
+            check_value_form(SETTINGS[key], found[key])
+            parse_setting(SETTINGS[key], found[key])
+        except ValueError as error:
+            raise invalid_value_error(SETTINGS[key], found[key], "`settings`", str(error)) from None
+    return found

@@ -1,0 +1,351 @@
+"""`up`, for the command and for programs: find the nodes, or the zones to try, and plan the work that brings them up.
+
+`plan_bring_up` looks nodes up and asks what must be confirmed; it changes nothing. `PlannedWork.run` does the work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeVar
+
+from tpuctl.app.ssh_options import with_reachable_goal
+from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.models.node import NodeState
+from tpuctl.names import NodeName
+from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
+from tpuctl.nodes.busy_nodes import use_in_question
+from tpuctl.nodes.expiry import LimitChange
+from tpuctl.nodes.journal import current_spec
+from tpuctl.nodes.locate import search_requested_name
+from tpuctl.nodes.node_lookup import locate_for_create, remembered_spec, user_label
+from tpuctl.nodes.policies import retry_until_answered, within_deadline
+from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
+from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
+from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.zone_choice import (
+    ZoneChoice,
+    check_zone_options,
+    choice_for,
+    one_zone,
+    order_offers,
+    require_type,
+    zone_choice,
+)
+from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt, with_tier
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.check.gate import PreflightCheck
+    from tpuctl.errors import TpuctlError
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.models.node import Node, Tier
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.conditions import Policy
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.idleness import IdleLimit
+    from tpuctl.nodes.racing import Race
+    from tpuctl.nodes.zone_order import Offer
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpRequest:
+    """What the nodes of one `up` shall become, and what may be done for that."""
+
+    spec: NodeSpec | None  # None: the nodes exist, or get the spec they had before
+    policy: Policy
+    preflight: PreflightCheck
+    goal: str | None = None  # None: ssh, where workers can be reached
+    probe: str | None = None
+    tiers: tuple[Tier, ...] = ()
+    limit: TimeLimit = field(default_factory=TimeLimit)
+    idle: IdleLimit | None = None
+    removes_idle: bool = False
+    names_idle: bool = False  # the idle limit is that of this run, not that of the setting
+    zone_order: str | None = None
+    race: bool = False
+    once: bool = False  # take the next step, and do not wait
+    dry_run: bool = False
+    skip_validation: bool = False
+    force_lease: bool = False
+    yes: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedWork:
+    """Work that is planned and not begun."""
+
+    # Each node that is wanted: its name, the node if it exists, and its spec; None to accept the node unchanged.
+    located: tuple[tuple[NodeName, Node | None, NodeSpec | None], ...]
+    policy: Policy
+    # Does the work, and returns the results in the order of the nodes.
+    run: Callable[[ActionContext], Sequence[NodeResult | TpuctlError]]
+    # Returns what an interruption leaves in the cloud, after the last event.
+    in_flight: Callable[[NodeEvent | None], str]
+    undo: str  # the command that undoes the work
+    note: str = ""  # about the plan
+
+
+def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
+    """Plan the work that brings nodes up: in their zone, or one node in several zones and tiers.
+
+    Raises `NotConfirmedError` if the user refuses, `ConflictError` for a name that is ambiguous, and `InvalidInputError`.
+    """
+    choice, spec = zone_choice(app), request.spec
+    if len(nodes) == 1:
+        choice = choice_for(app, nodes[0], choice)
+    if choice is None and len(request.tiers) > 1:
+        choice = one_zone(app, nodes[0])
+    check_zone_options(
+        choice, nodes, tiers=request.tiers, no_wait=request.once, zone_order=request.zone_order, race=request.race
+    )
+    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
+    if choice is None and race is None:
+        return _plan_nodes(app, nodes, request)
+    found = None if race or request.race or choice is None else _find_in_zones(app, nodes[0], choice)
+    if found is not None:
+        app.choose_zone(found.zone)
+        if spec is None:
+            return _plan_nodes(app, nodes, request)
+    spec = spec or (race.spec if race else None)
+    request = replace(request, spec=require_type(spec, choice))
+    if race is not None and not (request.race and choice):
+        return _plan_race(app, race.names, request)
+    if choice is None:
+        raise AssertionError("without several zones only a race is continued")
+
+    def find_offers(choice: ZoneChoice = choice) -> tuple[Offer, ...]:
+        wanted = require_type(request.spec, choice)
+        return order_offers(app, request.preflight, choice, wanted, tiers=request.tiers, zone_order=request.zone_order)
+
+    if found is not None:
+        return _plan_zones(app, found, find_offers, request, is_begun=True)
+    offers = find_offers()
+    reference = app.reference(nodes[0])
+    name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+    if request.race:
+        return _plan_race(app, [replace(name, zone=offer.zone) for offer in offers], request)
+    return _plan_zones(app, name, lambda: offers, request)
+
+
+def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
+    """Plan the work on nodes whose zones are known."""
+    located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
+    if request.limit != TimeLimit():
+        note_clock_difference(app)
+    request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
+    tasks: list[ReconcileRequest] = []
+    if not request.dry_run:
+        for name, _, spec in located:
+            # Type and capacity of nodes are named also if they do not come up.
+            if app.summary and spec:
+                app.summary.expect(name, spec.accelerator_type, str(spec.tier or "on-demand"))
+        tasks = [_task(app, *entry, request=request) for entry in located]
+    return PlannedWork(
+        located=located,
+        policy=request.policy,
+        run=lambda context: bring_up_nodes(context, tasks, once=request.once),
+        in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
+        undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
+    )
+
+
+def _plan_zones(
+    app: App,
+    first: NodeName,
+    find_offers: Callable[[], tuple[Offer, ...]],
+    request: UpRequest,
+    *,
+    is_begun: bool = False,
+) -> PlannedWork:
+    """Plan a node in the first of these zones and tiers that has capacity; `is_begun`: it is there or requested."""
+    spec = require_type(request.spec, None)
+    node, wanted, began, note = None, spec, app.clock.monotonic(), ""
+    if is_begun:
+        _, node, _ = _locate(app, str(first), request)
+        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers)
+    task = _task(app, first, node, wanted, request=request)
+    task = replace(task, since=began if task.since is None else task.since)
+    if request.dry_run and not is_begun:
+        offers = find_offers()
+        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+        note = f"zones in this order: {named}; the plan is for the first"
+        wanted = with_tier(spec, offers[0].tier)
+    tried = [first]
+
+    def announce(name: NodeName) -> None:
+        tried.append(name)
+        app.choose_zone(name.zone)
+
+    def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
+        return [
+            bring_up_somewhere(
+                context, find_offers, task, spec, is_begun=is_begun, once=request.once, announce=announce
+            )
+        ]
+
+    return PlannedWork(
+        located=((first, node, wanted),),
+        policy=task.policy,
+        run=run,
+        in_flight=lambda last: _describe_bills(tried[-1:], last),
+        undo=f"tpuctl down {first.node_id}",
+        note=note,
+    )
+
+
+def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> PlannedWork:
+    """Plan a request in all zones at once, of which the first that is ACTIVE is kept, and the wait until it is usable."""
+    began = app.clock.monotonic()
+    spec = request.limit.applied(replace(require_type(request.spec, None), queue=True), app.now())
+    if request.once and not request.dry_run:
+        raise InvalidInputError(
+            f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
+            hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
+        )
+
+    def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
+        winner = run_race(context, names, spec, request.policy, force_lease=request.force_lease, since=began)
+        app.choose_zone(winner.zone)
+        task = _task(app, winner, None, spec, request=request)
+        # The time counts from the requests of all zones.
+        task = replace(task, since=began, ends=task.ends and spec.expires)
+        return bring_up_nodes(context, [task])
+
+    return PlannedWork(
+        located=tuple((name, None, spec) for name in names),
+        policy=request.policy,
+        run=run,
+        in_flight=lambda _: describe_race(names),
+        undo=f"tpuctl down {names[0].node_id}",
+        note=f"requested in {len(names)} zones at the same time; the first that is ACTIVE is kept",
+    )
+
+
+def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race: bool) -> Race | None:
+    """Return the race for a node that an earlier run has begun and not ended, None if there is none.
+
+    Raises `ConflictError` if it still waits and the user names other zones, unless the user asks for a race in them.
+    """
+    reference = app.reference(text)
+    project = reference.project or app.project
+    known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    race = remembered_race(app.journal, known) if known else None
+    if race is None:
+        return None
+    one = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
+    named = (one,) if one else choice.zones if choice else ()
+    if is_race or not named or not {*named}.isdisjoint(name.zone for name in race.names):
+        return race
+    with within_deadline(app, None):
+        listing = app.client.list_queued_resources(project)
+    if not is_race_alive(race, listing, now=app.now()):
+        return None
+    raise ConflictError(
+        f"`{reference.node_id}` is still requested by a race in {', '.join(name.zone for name in race.names)}",
+        hint=f"cancel it first with `tpuctl down {reference.node_id}`",
+    )
+
+
+def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
+    """Return the name of a node or of a queued resource that exists in one of the zones: it is adopted, never doubled."""
+    with within_deadline(app, None):
+        # A mistyped zone has no nodes. Asked for them, it counts as one that does not answer.
+        existing = app.client.locations(app.project) if choice.zones else ()
+        zones = tuple(zone for zone in choice.zones if zone in existing)
+        if choice.zones and not zones:
+            return None
+        return search_requested_name(app.client, app.project, app.reference(text), zones)
+
+
+def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | None, NodeSpec | None]:
+    """Return the name of a node, the node if it exists, and its spec; None for the spec to accept the node unchanged.
+
+    If the command waits, retry while the API does not answer.
+    """
+    spec, waits = request.spec, not (request.dry_run or request.once)
+
+    def ask(function: Callable[[], T]) -> T:
+        if waits:
+            return retry_until_answered(app, function, timeout=request.policy.timeout, since=app.silent_since)
+        with within_deadline(app, None):
+            return function()
+
+    name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
+    if spec is None and found is not None and found.state is NodeState.DELETING:
+        # The node may be gone in the next poll, and its spec with it.
+        spec = current_spec(app.journal, found, app.clock)
+    if spec is None and found is None:
+        spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
+        spec = request.limit.applied(spec, app.now())
+    if found is None and spec is not None and not request.skip_validation:
+        wanted = spec
+        ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
+    return name, found, spec
+
+
+def _task(
+    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest
+) -> ReconcileRequest:
+    """Return the task of one node. Asks before a replacement and before some changes of its limits.
+
+    Raises `NotConfirmedError` if the user refuses.
+    """
+    differences = spec.differences(found) if spec and found else ()
+    # A node that could not be compared now must not be replaced later: the user has not confirmed that.
+    policy = replace(request.policy, replace=request.policy.replace and bool(differences))
+    policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
+    if policy.replace:
+        what = "; ".join(map(str, differences))
+        in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
+        question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
+        if not app.terminal.confirm(question, yes=request.yes):
+            raise NotConfirmedError("nothing was done")
+    limit, owner = request.limit, user_label(app)
+    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=request.names_idle)
+    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
+    # Of a node that is replaced or recreated no limit is left.
+    limited = found if is_alive and not policy.replace and change != LimitChange() else None
+    if limited is not None:
+        confirm_limits(app, [(limited, change)], yes=request.yes or request.dry_run)
+
+    def may_limit(node: Node) -> bool:
+        is_confirmed = limited is not None and node.id == limited.id
+        return is_confirmed or not replace(change, changes_idle=True).objections(node, owner)
+
+    return ReconcileRequest(
+        name=name,
+        policy=policy,
+        spec=spec,
+        probe=request.probe,
+        purpose="up",
+        force_lease=request.force_lease,
+        accepts_healthy=request.goal is None,
+        since=app.silent_since,
+        ends=change.end,
+        removes_end=change.removes_end,
+        idle=request.idle,
+        removes_idle=request.removes_idle,
+        may_limit=may_limit,
+    )
+
+
+def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:
+    """Return what an interruption leaves in the cloud after the last event, and whether it bills."""
+    if len(names) > 1:
+        shown = ", ".join(f"`{name.node_id}`" for name in names[:8]) + (" …" if len(names) > 8 else "")
+        return f"{shown} bill as soon as they run"
+    (name,) = names
+    if last is not None and (state := last.data.get("request")) and not last.data.get("state"):
+        return (
+            f"the queued resource `{name.node_id}` in {name.zone} stays ({state}): it counts against the quota, and its node "
+            "bills as soon as it runs"
+        )
+    status = f"last status: {last.text.removeprefix('it is ')}" if last else "no request was sent yet"
+    is_ready = last is not None and last.data.get("state") == str(NodeState.READY)
+    bills = "bills" if is_ready else "bills as soon as it runs"
+    return f"`{name.node_id}` in {name.zone} {bills} ({status})"

@@ -1,0 +1,39 @@
+"""`wait`, for the command and for programs: which nodes to wait for, and until what. The controller does the rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tpuctl.nodes.conditions import Policy
+from tpuctl.nodes.policies import choose_goal, deadline, retry_until_answered
+from tpuctl.nodes.tracker import ReconcileRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import timedelta
+
+    from tpuctl.app.app import App
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.conditions import Condition
+
+
+def plan_wait(
+    app: App,
+    find_names: Callable[[Condition], Sequence[NodeName]],
+    *,
+    goal: str | None,
+    probe: str | None,
+    timeout: timedelta | str | None,
+) -> list[ReconcileRequest]:
+    """Return what to wait for, of the nodes that `find_names` returns for the condition. Changes nothing.
+
+    Without a goal that is ssh, where workers can be reached. Retries while the API does not answer; raises `TimedOutError` at
+    the time limit.
+    """
+    since, wanted = app.clock.monotonic(), choose_goal(app, goal, probe=probe)
+    policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
+    names = retry_until_answered(app, lambda: find_names(wanted), timeout=policy.timeout, since=since)
+    return [
+        ReconcileRequest(name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since)
+        for name in names
+    ]

@@ -1,0 +1,1 @@
+"""The files of CI systems, the action, the workflows and the container."""

@@ -1,0 +1,126 @@
+"""The files of CI systems fit the schemas of their systems, and keep a few rules of our own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.ci.ci_files import ACTION, CLOUD_BUILD, GITLAB, ROOT, WORKFLOWS, CiScript, all_scripts, load
+from tpuctl import __version__
+
+_OWN = [path for path in WORKFLOWS if ROOT / ".github" in path.parents]
+_EXAMPLES = [path for path in WORKFLOWS if path not in _OWN]
+
+
+def _rows(scripts: Iterable[CiScript]) -> list[Any]:
+    return [pytest.param(script, id=f"{script.file.name}: {script.name}") for script in scripts]
+
+
+@pytest.mark.parametrize(
+    ("schema", "paths"),
+    [
+        pytest.param("vendor.github-workflows", WORKFLOWS, id="GitHub workflows"),
+        pytest.param("vendor.github-actions", [ACTION], id="GitHub action"),
+        pytest.param("vendor.gitlab-ci", [GITLAB], id="GitLab"),
+        pytest.param("vendor.cloudbuild", CLOUD_BUILD, id="Cloud Build"),
+    ],
+)
+def test_file_fits_the_schema_of_its_system(schema: str, paths: list[Path]) -> None:
+    transform = ("--data-transform", "gitlab-ci") if schema == "vendor.gitlab-ci" else ()
+
+    done = subprocess.run(
+        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *transform, *map(str, paths)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (len(paths) > 0, done.returncode) == (True, 0), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("script", _rows(all_scripts()))
+def test_script_has_the_syntax_of_its_shell(script: CiScript) -> None:
+    program = script.shell[0] if script.shell else "bash"
+
+    done = subprocess.run([program, "-n"], input=script.text, capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert script.shell or script.text.startswith("#!/usr/bin/env bash\n")
+
+
+@pytest.mark.parametrize("script", _rows(one for one in all_scripts() if one.file in {*WORKFLOWS, ACTION}))
+def test_script_gets_values_only_as_variables(script: CiScript) -> None:
+    """GitHub replaces an expression before the shell reads the script: the title of a pull request would be code."""
+    assert "${{" not in script.text
+
+
+@pytest.mark.parametrize("path", [ACTION, *_OWN], ids=lambda path: path.name)
+def test_actions_of_others_are_pinned_by_commit(path: Path) -> None:
+    used = re.findall(r"^ *(?:- )?uses: (\S+)(.*)", path.read_text("utf-8"), re.MULTILINE)
+
+    assert [name for name, comment in used if not _is_pinned(name, comment)] == []
+
+
+def _is_pinned(name: str, comment: str) -> bool:
+    return name == "./" or bool(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v[\d.]+", comment))
+
+
+def test_one_commit_of_each_action_is_used() -> None:
+    used = {
+        match
+        for path in (ACTION, *_OWN)
+        for match in re.findall(r"^ .*uses: (\S+)@(\S+)", path.read_text("utf-8"), re.M)
+    }
+
+    assert len(used) == len({name for name, _ in used})
+
+
+@pytest.mark.parametrize("path", _EXAMPLES, ids=lambda path: path.name)
+def test_example_uses_the_action_of_this_version(path: Path) -> None:
+    used = set(re.findall(r"uses: (\S+)", path.read_text("utf-8")))
+
+    assert f"tpuctl/tpuctl@v{__version__}" in used
+    assert {name.partition("@")[0] for name in used} <= {"tpuctl/tpuctl", "actions/checkout", "actions/upload-artifact"}
+
+
+def test_every_place_names_this_version() -> None:
+    pages = [ACTION, *(path for name in ("examples", "docs") for path in (ROOT / name).rglob("*") if path.is_file())]
+    pattern = re.compile(r"\b(tpuctl/tpuctl@v|ghcr\.io/tpuctl/tpuctl:)(\d[\w.]*\w)")
+    found = {match for path in pages for match in pattern.findall(path.read_text("utf-8"))}
+
+    assert found == {("tpuctl/tpuctl@v", __version__), ("ghcr.io/tpuctl/tpuctl:", __version__)}
+
+
+@pytest.mark.parametrize("path", _OWN, ids=lambda path: path.name)
+def test_workflow_has_least_permissions_and_limits(path: Path) -> None:
+    workflow = load(path)
+
+    assert (workflow["permissions"], "concurrency" in workflow) == ({}, True)
+    for job in workflow["jobs"].values():
+        assert "permissions" in job
+        assert job["timeout-minutes"] <= 90
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout@"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_only_jobs_that_publish_may_write() -> None:
+    granted = {
+        (path.name, name, right)
+        for path in _OWN
+        for name, job in load(path)["jobs"].items()
+        for right, level in job["permissions"].items()
+        if level == "write"
+    }
+
+    assert {row for row in granted if row[0] in {"release.yml", "test.yml"}} == {
+        ("release.yml", "pypi", "id-token"),
+        ("release.yml", "image", "packages"),
+        ("release.yml", "release", "contents"),
+    }

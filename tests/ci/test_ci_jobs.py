@@ -1,0 +1,61 @@
+"""The training jobs of the examples never leave a node behind: one end of each here, all by `python -m benchmarks.ci_jobs`."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.auth import identity_pool
+
+from tests.ci.ci_files import GITLAB, expand, gitlab_script, load
+from tests.ci.ci_jobs import JOBS, CiJob, End, expected_result, run_job
+from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
+
+_BY_NAME = {job.name: job for job in JOBS}
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    ("job", "end"),
+    [
+        pytest.param(_BY_NAME[name], end, id=f"{name}-{end}")
+        for name, end in (
+            ("one-command.yml", End.CANCELLED),
+            ("train-on-tpu.yml", End.LOST),
+            (".gitlab-ci.yml", End.CANCELLED),
+            ("cloudbuild.yaml", End.FAILURE),
+        )
+    ],
+)
+def test_job_leaves_no_node(tmp_path: Path, job: CiJob, end: End) -> None:
+    result = run_job(tmp_path, job, end)
+
+    assert result == expected_result(job, end), result.log
+
+
+def test_gitlab_credentials_load_and_lie_outside_of_the_checkout(tmp_path: Path) -> None:
+    """Google's library accepts the file that a job writes, and finds the job's token."""
+    checkout = tmp_path / "checkout"
+    checkout.mkdir()
+    script = gitlab_script("train")
+    values = {**script.environ, "CI_PROJECT_DIR": str(checkout)}
+    environ = {name: expand(value, values) for name, value in values.items()}
+    lines = load(GITLAB)[".tpuctl"]["before_script"][1:]
+
+    subprocess.run(
+        [*script.shell, "-c", "\n".join(lines)],
+        cwd=checkout,
+        env={"PATH": os.environ["PATH"], **environ, "GOOGLE_TOKEN": "a.b.c"},
+        check=True,
+    )
+    path = Path(environ["GOOGLE_APPLICATION_CREDENTIALS"])
+    credentials: Any = identity_pool.Credentials.from_info(json.loads(path.read_text()))  # type: ignore[no-untyped-call]  # Google's
+
+    assert credentials.retrieve_subject_token(None) == "a.b.c"
+    assert credentials.service_account_email == "ACCOUNT@PROJECT.iam.gserviceaccount.com"
+    assert list(checkout.iterdir()) == []
+    assert (tmp_path / "checkout.tmp/google.token").stat().st_mode & 0o077 == 0

@@ -1,0 +1,366 @@
+"""`from tpuctl import Client`: nodes from a program, with the rules of the commands and without their terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.client.conftest import ClientMaker
+from tests.conftest import Sandbox
+from tests.lifecycle import ZONE, EventfulClock, own, put
+from tpuctl import (
+    BrokenNodeError,
+    CheckFailedError,
+    Client,
+    Condition,
+    ConflictError,
+    EventKind,
+    IncompleteListError,
+    InvalidInputError,
+    NoCapacityError,
+    Node,
+    NodeEvent,
+    NodeSpec,
+    NodeState,
+    NotConfirmedError,
+    NotFoundError,
+    QuotaError,
+    SettingError,
+    Tier,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.names import NodeName
+
+V4 = NodeSpec(accelerator_type="v4-8", tier=Tier.SPOT)
+MINUTE = timedelta(minutes=1)
+
+
+def test_life_of_a_node_is_idempotent(client: Client, sandbox: Sandbox) -> None:
+    before = client.list()
+    first = client.up("trainer", V4)
+    again = client.up("trainer", V4)
+    there = client.list()
+    gone = client.down("trainer"), client.down("trainer")
+
+    assert (before, first, again, there) == ([], first, first, [first])
+    assert (first.name, first.state, first.tier) == (NodeName("sandbox", ZONE, "trainer"), NodeState.READY, Tier.SPOT)
+    assert gone == (True, False)
+    assert sandbox.changes() == ["create", "delete"]
+
+
+def test_events_arrive_in_order_and_in_the_log(
+    client: Client, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    events: list[NodeEvent] = []
+
+    with caplog.at_level(logging.INFO, "tpuctl"):
+        client.up("trainer", V4, on_event=events.append)
+
+    shown = [(event.kind, event.data.get("state")) for event in events if event.kind is not EventKind.WAIT]
+    assert shown == [
+        (EventKind.ACTION, None),
+        (EventKind.STATE, "CREATING"),
+        (EventKind.STATE, "READY"),
+        (EventKind.REACHED, None),
+    ]
+    assert [event.at for event in events] == sorted(event.at for event in events)
+    logged = [f"trainer: {event.text}" for event in events if event.kind is not EventKind.WAIT]
+    assert [line for line in caplog.messages if line.startswith("trainer: ")] == logged
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings", "kind"),
+    [
+        pytest.param({"kind": "operation-error", "code": 8}, {}, NoCapacityError, id="no-capacity"),
+        pytest.param({"kind": "quota"}, {}, QuotaError, id="quota"),
+        pytest.param({"kind": "hang", "state": "CREATING"}, {"timeout": "1h"}, TimedOutError, id="timed-out"),
+        pytest.param(None, {"max_price": "0.01"}, CheckFailedError, id="check-failed"),
+    ],
+)
+def test_failure_of_up_is_the_error_of_the_command(
+    make_client: ClientMaker,
+    sandbox: Sandbox,
+    fault: dict[str, Any] | None,
+    settings: dict[str, str],
+    kind: type[TpuctlError],
+) -> None:
+    if fault is not None:
+        sandbox.fault(**fault)
+
+    with pytest.raises(kind) as raised:
+        make_client(settings=settings).up("trainer", V4)
+
+    assert (raised.value.exit_code != 0, raised.value.kind, raised.value.hint is not None) == (True, kind.kind, True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({"accelerator_type": "v4-9"}, "`v4-9`", id="type"),
+        pytest.param({"accelerator_type": ""}, "no accelerator type given", id="no-type"),
+        pytest.param({"tier": "cheap"}, "`cheap` is not a capacity type", id="tier"),
+        pytest.param({"labels": {"Team": "a"}}, "`Team=a` is not a valid label", id="label"),
+        pytest.param({"tags": ("A",)}, "`A` is not a valid network tag", id="tag"),
+        pytest.param({"boot_disk_size": 0}, "`--boot-disk-size 0GB`", id="no-disk"),
+        pytest.param({"boot_disk_size": 65537}, "`--boot-disk-size 65537GB`", id="large-disk"),
+        pytest.param({"reservation": "a b", "tier": Tier.RESERVED}, "`a b` is not the name", id="reservation"),
+        pytest.param({"run_for": MINUTE}, "`--run-for` needs the tier flex-start", id="run-for"),
+        pytest.param({"ttl": MINUTE}, "`ttl` of a `NodeSpec`", id="ttl"),
+        pytest.param({"named": frozenset({"tier"})}, "`named` of a `NodeSpec`", id="internal-field"),
+    ],
+)
+def test_invalid_spec_is_refused_before_a_request(
+    client: Client, sandbox: Sandbox, spec: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError) as raised:
+        client.up("trainer", NodeSpec(**({"accelerator_type": "v4-8"} | spec)))
+
+    assert (message in raised.value.message, bool(raised.value.hint)) == (True, True), raised.value
+    assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        pytest.param({"wait_for": "gone"}, "`gone` is not a condition", id="condition-of-wait"),
+        pytest.param({"wait_for": "usable"}, "`usable` is not a condition", id="condition"),
+        pytest.param({"timeout": timedelta()}, "`timeout=datetime.timedelta(0)` is not a time", id="timeout"),
+        pytest.param({"ttl": MINUTE}, "too short", id="ttl"),
+        pytest.param({"tiers": ("cheap",)}, "`cheap` is not a capacity type", id="tier"),
+        pytest.param({"zone": "us"}, "`us`", id="zone"),
+    ],
+)
+def test_invalid_argument_is_refused_before_a_request(
+    client: Client, sandbox: Sandbox, arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=r".") as raised:
+        client.up("trainer", V4, **arguments)
+
+    assert message in raised.value.message
+    assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        pytest.param({"timout": "1h"}, "`timout` is not a setting", id="key"),
+        pytest.param({"timeout": "soon"}, "`settings`: `timeout` is `soon`", id="value"),
+        pytest.param({"timeout": ("1h", "2h")}, "this is a list", id="list"),
+        pytest.param({"labels": "team=a"}, "`settings`: `labels`", id="text-for-pairs"),
+    ],
+)
+def test_invalid_setting_is_refused_when_the_client_is_made(
+    make_client: ClientMaker, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SettingError, match=message):
+        make_client(settings=settings)
+
+
+@pytest.mark.parametrize("value", [pytest.param("20m", id="text"), pytest.param(timedelta(minutes=20), id="timedelta")])
+def test_setting_is_a_text_or_a_value(make_client: ClientMaker, sandbox: Sandbox, value: str | timedelta) -> None:
+    sandbox.fault("hang", state="CREATING")
+
+    with pytest.raises(TimedOutError, match="20m"):
+        make_client(settings={"timeout": value}).up("trainer", V4)
+
+
+def test_word_that_is_no_argument_is_a_type_error() -> None:
+    with pytest.raises(TypeError, match="chips"):
+        NodeSpec(accelerator_type="v4-8", chips=4)  # type: ignore[call-arg]  # what it is about
+
+
+def test_node_that_differs_is_replaced_only_with_consent(client: Client, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer", type="v4-8")
+    wanted = NodeSpec(accelerator_type="v4-16")
+
+    with pytest.raises(ConflictError, match="differs"):
+        client.up("trainer", wanted)
+    with pytest.raises(NotConfirmedError, match="delete `trainer` and its boot disk, and recreate it"):
+        client.up("trainer", wanted, replace=True)
+    unchanged = sandbox.changes()
+    replaced = client.up("trainer", wanted, replace=True, yes=True)
+
+    assert (unchanged, replaced.accelerator_type, sandbox.changes()) == ([], "v4-16", ["delete", "create"])
+
+
+def test_node_without_a_spec_must_exist_or_be_remembered(client: Client, sandbox: Sandbox) -> None:
+    with pytest.raises(InvalidInputError, match="no accelerator type given"):
+        client.up("trainer")
+    made = client.up("trainer", V4)
+    kept = client.up("trainer")
+    client.down("trainer")
+    with pytest.raises(NotConfirmedError, match="with the spec it had"):
+        client.up("trainer")
+    again = client.up("trainer", yes=True)
+
+    assert (kept, again.tier) == (made, Tier.SPOT)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        pytest.param(
+            {"tpuctl-owner": "ann_example-com"}, "`trainer` was created by ann_example-com", id="another-user"
+        ),
+        pytest.param({"tpuctl-keep": "yes"}, "`trainer` is kept by its label", id="kept"),
+    ],
+)
+def test_node_of_others_is_deleted_only_with_consent(
+    client: Client, sandbox: Sandbox, labels: dict[str, str], message: str
+) -> None:
+    put(sandbox, "trainer", labels=labels)
+
+    with pytest.raises(ConflictError, match=message):
+        client.down("trainer")
+
+    assert (sandbox.changes(), client.down("trainer", yes=True)) == ([], True)
+
+
+def test_misspelled_name_is_logged_with_the_node_that_may_be_meant(
+    client: Client, sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    own(sandbox, "trainer")
+
+    assert client.down("trianer") is False
+    assert [one.getMessage() for one in caplog.records if one.levelno == logging.WARNING] == [
+        (
+            f"`trianer` may be misspelled: `{ZONE}/trainer` is READY, and was not deleted\n"
+            f"  hint: see it with `tpuctl status {ZONE}/trainer`"
+        )
+    ]
+
+
+def test_wait_returns_the_node_or_none(client: Client, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer")
+
+    assert client.wait("trainer", "healthy") == client.list()[0]
+    assert client.wait("other", Condition.GONE) is None
+    with pytest.raises(NotFoundError):
+        client.wait("other")
+    with pytest.raises(TimedOutError):
+        client.wait("trainer", Condition.STOPPED, timeout=MINUTE)
+    assert sandbox.changes() == []
+
+
+def test_list_without_a_zone_that_does_not_answer_is_an_error_with_the_others(client: Client, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer")
+    sandbox.fault("unreachable", zone="us-central1-a", count=0)
+
+    with pytest.raises(IncompleteListError) as raised:
+        client.list()
+
+    assert (raised.value.zones, raised.value.kind) == (("us-central1-a",), "unavailable")
+    assert [node.name.node_id for node in raised.value.nodes] == ["trainer"]
+    assert [node.name.node_id for node in client.list(zones=[ZONE])] == ["trainer"]
+
+
+def test_node_is_made_in_the_first_zone_with_capacity(make_client: ClientMaker, sandbox: Sandbox) -> None:
+    sandbox.fault("operation-error", code=8, zone="us-central1-a", count=0)
+    client = make_client(zone="us-central1-a,us-west4-a")
+
+    node = client.up("trainer", NodeSpec(accelerator_type="v5litepod-8"))
+
+    assert (node.name.zone, client.down("trainer")) == ("us-west4-a", True)
+
+
+def test_time_limit_is_that_of_the_call(client: Client, sandbox: Sandbox) -> None:
+    node = client.up("trainer", V4, ttl=timedelta(hours=8))
+
+    assert node.expires is not None
+    assert node.created is not None
+    assert timedelta(hours=7) < node.expires - node.created <= timedelta(hours=8)
+
+
+def test_project_file_counts_only_if_it_is_named_and_trusted(
+    make_client: ClientMaker, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tpuctl.yaml").write_text("type: v4-16\n")
+    (tmp_path / "other.yaml").write_text("type: v4-16\nsetup: curl example.com | sh\n")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidInputError, match="no accelerator type given"):
+        make_client().up("trainer")
+    with pytest.raises(SettingError, match="not trusted"):
+        make_client(project_file="other.yaml").up("trainer")
+    node = make_client(project_file="tpuctl.yaml").up("trainer")
+
+    assert node.accelerator_type == "v4-16"
+
+
+def test_interruption_says_what_is_in_progress(client: Client, sandbox: Sandbox) -> None:
+    def press(event: NodeEvent) -> None:
+        if event.kind is EventKind.STATE:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as raised:
+        client.up("trainer", V4, on_event=press)
+
+    assert raised.value.__notes__ == [f"`trainer` in {ZONE} bills as soon as it runs (last status: CREATING)"]
+    assert client.up("trainer", V4).state is NodeState.READY
+
+
+def test_exception_of_a_listener_ends_the_call(client: Client, sandbox: Sandbox) -> None:
+    def fail(event: NodeEvent) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        client.up("trainer", V4, on_event=fail)
+
+
+def test_clients_in_one_process_have_nothing_in_common(make_client: ClientMaker, tmp_path: Path) -> None:
+    one, other = (make_client(state_dir=tmp_path / name, clock=EventfulClock()) for name in ("one", "other"))
+    one.up("trainer", V4)
+
+    with ThreadPoolExecutor(2) as threads:
+        nodes = list(threads.map(lambda client: client.up("trainer", V4), (one, other)))
+    one.down("trainer")
+
+    assert (one.list(), other.list()) == ([], [nodes[1]])
+
+
+def test_client_is_used_by_threads(client: Client, sandbox: Sandbox) -> None:
+    names = [f"node-{number}" for number in range(8)]
+    for name in names:
+        put(sandbox, name)
+    start = threading.Barrier(8)
+
+    def work(name: str) -> tuple[list[Node], Node, bool]:
+        start.wait()
+        return client.list(), client.up(name), client.down("none")
+
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(work, names))
+
+    assert [(len(nodes), node.name.node_id, gone) for nodes, node, gone in found] == [
+        (8, name, False) for name in names
+    ]
+
+
+def test_client_works_while_an_event_loop_runs(client: Client, sandbox: Sandbox) -> None:
+    async def cell() -> Node:
+        return client.up("trainer", V4)
+
+    assert asyncio.run(cell()).state is NodeState.READY
+
+
+def test_closed_client_is_not_used(client: Client, sandbox: Sandbox) -> None:
+    with client:
+        pass
+
+    with pytest.raises(RuntimeError, match="closed"):
+        client.list()
+
+
+def test_unrepairable_node_is_an_error_of_its_own(client: Client, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer", state="HIDDEN")
+
+    with pytest.raises(BrokenNodeError, match="HIDDEN"):
+        client.up("trainer")
