@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import select
 import signal
@@ -111,14 +112,12 @@ def test_run_timed_out_is_terminated(pod: Slice) -> None:
 def test_fail_fast_terminates_the_other_workers(pod: Slice) -> None:
     line = "[ $TPUCTL_WORKER_ID = 1 ] && exit 3; sleep 60 & sleep 60"
 
-    assert pod.run("--worker", "0-2", "--fail-fast", "--", line) == (
-        "",
-        (
-            "another worker failed: stopping the remote processes\n"
-            "error: the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2\n"
-        ),
-        11,
-    )
+    out, err, code = pod.run("--worker", "0-2", "--fail-fast", "-o", "json", "--", line)
+
+    assert json.loads(out)["stopped"] == "another worker failed"
+    assert (err.splitlines()[0], code) == ("another worker failed: stopping the remote processes", 11)
+    message = "the command failed on 1 of 3 workers: 1 (exit 3); terminated on 0,2"
+    assert json.loads(err.splitlines()[1])["error"]["message"] == message
     assert running(pod) == []
 
 
