@@ -15,12 +15,15 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import best_match
 
 from tpuctl.app.app import asked_for_json
-from tpuctl.cli.output_schemas import ERROR, EVENTS, Schema, load_outputs, output_schema
+from tpuctl.cli.output_schemas import ERROR, EVENTS, Schema, load_definitions, load_outputs, output_schema
 from tpuctl.cli.tree import command_tree
 
 # Properties of our own definitions that some output had, as `definition.property`.
 SEEN: set[str] = set()
 _DEFINITIONS = "#/$defs/"
+_TYPES = {
+    bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object", type(None): "null"
+}  # fmt: skip
 
 
 def check_output(arguments: Sequence[str], environ: Mapping[str, str], folder: Path, out: str, err: str) -> None:
@@ -67,6 +70,47 @@ def own_properties() -> set[str]:
     """Return the properties of all outputs and of our own definitions, as `definition.property`."""
     kinds = [f"{EVENTS} {kind}" for kind in _event_definitions()]
     return {place for name in (*load_outputs(), *kinds) for places in _places(name).values() for place in places}
+
+
+def observed_types(*values: Any) -> dict[str, set[str]]:  # JSON
+    """Return the types that each field has in some values, by paths like `findings[].id`."""
+    found: dict[str, set[str]] = {}
+
+    def walk(value: Any, path: str) -> None:
+        if path:
+            found.setdefault(path, set()).add(_TYPES[type(value)])
+        if isinstance(value, list):
+            for entry in value:
+                walk(entry, f"{path}[]")
+        elif isinstance(value, dict):
+            for name, below in value.items():
+                walk(below, f"{path}.{name}" if path else name)
+
+    for value in values:
+        walk(value, "")
+    return found
+
+
+def declared_types(definition: str) -> dict[str, set[str]]:
+    """Return the types of each field of a definition of ours, by paths like `findings[].id`."""
+    found: dict[str, set[str]] = {}
+
+    def walk(part: Schema, path: str) -> None:
+        part |= load_definitions()[part["$ref"].removeprefix(_DEFINITIONS)] if "$ref" in part else {}
+        types = part.get("type", [])
+        found.setdefault(path, set()).update([types] if isinstance(types, str) else types)
+        words = [*part.get("enum", ()), *([part["const"]] if "const" in part else ())]
+        found[path].update(_TYPES[type(word)] for word in words)
+        for branch in (*part.get("anyOf", ()), *part.get("oneOf", ())):
+            walk(dict(branch), path)
+        if "items" in part:
+            walk(dict(part["items"]), f"{path}[]")
+        for name, below in part.get("properties", {}).items():
+            walk(dict(below), f"{path}.{name}" if path else name)
+
+    walk(dict(load_definitions()[definition]), "")
+    del found[""]
+    return found
 
 
 def _events_place(arguments: Sequence[str]) -> str | None:

@@ -48,6 +48,13 @@ class TpuctlProcess(subprocess.Popen[Any]):
         self._answers = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         super().__init__(["tpuctl", *arguments], **options)
 
+    def communicate(self, *arguments: Any, **options: Any) -> tuple[Any, Any]:  # those of Popen
+        """Wait for the end, and return the output. Its JSON must fit the schemas."""
+        found = super().communicate(*arguments, **options)
+        texts = (os.fsdecode(text or "") for text in found)
+        check_output(self._request["arguments"], self._request["environ"], Path(self._request["folder"]), *texts)
+        return found
+
     # The methods by which `Popen` starts a process and learns of its end: the process is not a child of this one.
 
     def _execute_child(self, args: list[str], *rest: Any) -> None:  # as `Popen` calls it, since Python 3.11
@@ -57,7 +64,7 @@ class TpuctlProcess(subprocess.Popen[Any]):
             "umask", "start_new_session", "process_group",
         )  # fmt: skip
         given = dict(zip(names, rest, strict=True))
-        request = {
+        self._request = {
             "arguments": args[1:],
             "environ": {os.fsdecode(name): os.fsdecode(value) for name, value in (given["env"] or os.environ).items()},
             "folder": os.fspath(given["cwd"] or Path.cwd()),
@@ -68,7 +75,7 @@ class TpuctlProcess(subprocess.Popen[Any]):
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
         try:
             self._answers.connect(_server())
-            socket.send_fds(self._answers, [json.dumps(request).encode()], streams)
+            socket.send_fds(self._answers, [json.dumps(self._request).encode()], streams)
             self.pid = int(self._answers.recv(16))
             self._child_created = True
         finally:
@@ -106,8 +113,6 @@ def run_tpuctl(
         except subprocess.TimeoutExpired:
             process.kill()
             raise
-    folder, environ = Path(options.get("cwd") or Path.cwd()), options.get("env") or os.environ
-    check_output(arguments, environ, folder, *(os.fsdecode(text) for text in (out, err)))
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import click
+import json_fields
 import knowledge
 import yaml
 from manual import manual_pages, walk_commands
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
-from tpuctl.check.report_rendering import FINDINGS_SCHEMA_VERSION
-from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION as ZONES_VERSION
 from tpuctl.check.rules import CATEGORIES, RULES
 from tpuctl.cli.help_topics import EXIT_CODES, Commands, Definitions, load_topic, topic_names
 from tpuctl.cli.tree import command_tree
@@ -216,82 +216,13 @@ def _check_chapters() -> Iterator[str]:
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
 
 
-_CHECKS_JSON = f"""## For scripts
+_CHECKS_JSON = """## For scripts
 
 A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of
 findings that are not ok.
 
-`tpuctl check -o json` prints one object, `-o yaml` the same. Every field is always present: `null`, `[]` or `{{}}` without a value.
-Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
-
-<!-- table: check-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | the target of the check |
-| `target.project` | string | the project |
-| `target.zone` | string | the zone |
-| `target.nodeId` | string or null | the node; null if none was named |
-| `target.acceleratorType` | string | its type |
-| `target.topology` | string or null | its topology; null if none was given |
-| `target.runtimeVersion` | string | its image |
-| `target.tier` | string or null | `on-demand`, `spot`, …; null if none was given |
-| `target.creates` | boolean | whether the node does not exist yet |
-| `target.purpose` | string | `train` or `serve` |
-| `target.buckets` | array | the URLs of the buckets, as strings |
-| `target.machine` | string or null | the virtual machine that works with it |
-| `summary` | object | the number of findings of each level: `error`, `warning`, `unknown`, `note`, `ok` |
-| `findings` | array | the worst first, then by id and subject |
-| `findings[].id` | string | the id of the check |
-| `findings[].title` | string | its title |
-| `findings[].level` | string | the level; one step milder if accepted |
-| `findings[].accepted` | boolean | whether `--skip-check` has lowered the level |
-| `findings[].subject` | string | the subject: a bucket, an account, a zone, … |
-| `findings[].text` | string | what was found |
-| `findings[].why` | string or null | why it matters |
-| `findings[].remedies` | array | how to fix it, the most useful first |
-| `findings[].remedies[].text` | string | the remedy as text |
-| `findings[].remedies[].command` | string or null | the command to run |
-| `findings[].remedies[].fixable` | boolean | whether `--fix` can do it |
-| `findings[].facts` | object | values for scripts, by the check |
-| `sandbox` | boolean | true in the sandbox; elsewhere absent |
-
-Without a zone, `tpuctl check` ranks zones:
-
-<!-- table: zones-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {ZONES_VERSION} |
-| `acceleratorType` | string | the type |
-| `zones` | array | the zones that offer it, the best first |
-| `zones[].zone` | string | its name |
-| `zones[].region` | string | its region |
-| `zones[].relation` | string or null | how near the farthest bucket is: `same-zone`, `same-region`, `dual-region`, `multi-region`, `same-area`, `other-area`, `unknown`; null without buckets |
-| `zones[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest of the cheapest bucket; null if no price is known |
-| `zones[].pricePerTBHigh` | number or null | the highest of the most expensive bucket |
-| `zones[].nodePrice` | object | what the node costs there while it is READY |
-| `zones[].nodePrice.perHour` | number or null | dollars per hour; null if the price is unknown |
-| `zones[].nodePrice.isAbout` | boolean | whether the price changes often |
-| `zones[].nodePrice.asOf` | string | the month of the price list |
-| `zones[].singleTenant` | boolean | whether the zone needs an agreement with Google |
-| `zones[].grants` | array | the grants of your settings that cover such a node there in addition to what already uses them, as strings |
-| `zones[].quotaLimit` | integer or null | the tightest limit of the type there, in the unit of the type (cores or chips); null without a known limit |
-| `zones[].quotaLeft` | integer or null | the rest of it, without what nodes, queued resources and dead records use; null if unknown |
-| `zones[].quotaSuffices` | boolean or null | whether that is sufficient for one node; null if unknown |
-| `zones[].coLocated` | array | bucket locations that would be co-located, as strings |
-| `zones[].buckets` | array | each bucket, as seen from the zone |
-| `zones[].buckets[].bucket` | string | its URL |
-| `zones[].buckets[].location` | string or null | its location; null if it could not be read |
-| `zones[].buckets[].relation` | string | how near it is |
-| `zones[].buckets[].pricePerTBLow` | number or null | dollars for reading 10^12 bytes, the lowest in the sources |
-| `zones[].buckets[].pricePerTBHigh` | number or null | the highest |
-| `zones[].buckets[].priceDate` | string or null | the month of the list price; null if reading is free, or for your own price |
-| `unplaced` | array | buckets without a known location |
-| `unplaced[].bucket` | string | its URL |
-| `unplaced[].reason` | string | why |
-| `unplaced[].permission` | string or null | the permission that reading it takes |
-| `offline` | string or null | why the zones are from the documentation and not from the API |
-| `sandbox` | boolean | true in the sandbox; elsewhere absent |
+`tpuctl check -o json` prints one object, `-o yaml` the same: [its fields](json.md#check), also without a zone, when it ranks zones. Every field is
+always present: `null`, `[]` or `{}` without a value. Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
 """
 
 
@@ -320,43 +251,28 @@ def _doctor_chapters() -> Iterator[str]:
         yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in every if start <= rule.id < end)
 
 
-_DOCTOR_JSON = f"""## For scripts
+_DOCTOR_JSON = """## For scripts
 
-A pipe gets one line for each finding, as for [`tpuctl check`](checks.md#for-scripts). `-o json` prints one object. The fields of `summary` and
-`findings` are described there; the others are:
-
-<!-- table: doctor-json -->
-| field | type | what |
-|---|---|---|
-| `schemaVersion` | integer | {FINDINGS_SCHEMA_VERSION} |
-| `target` | object | what was checked |
-| `target.project` | string or null | the project, if one is set |
-| `target.nodeId` | string or null | the node, if one was named |
-| `surroundings` | object | versions and paths; null if missing or unknown |
-| `surroundings.python` | string | the version of Python |
-| `surroundings.executable` | string | path of its program |
-| `surroundings.tpuctl` | string | the version of tpuctl |
-| `surroundings.installedBy` | string or null | the installer: pip, pipx, … |
-| `surroundings.packages` | object | the version of each package that tpuctl needs |
-| `surroundings.gcloud` | string or null | the version of gcloud |
-| `surroundings.programs` | object | the version of each program that tpuctl starts for workers, or its path if it has no version |
-| `surroundings.locale` | string or null | the language of this machine |
-| `surroundings.timeZone` | string | its time zone |
-| `surroundings.secondsBehind` | integer or null | seconds by which its clock is behind the cloud's; negative if it is ahead |
-| `surroundings.proxy` | string or null | the proxy, without a password |
-| `surroundings.account` | string or null | the account of API requests |
-| `surroundings.project` | string or null | the project |
-| `surroundings.endpoint` | string or null | the endpoint, if it is not Google's |
-| `surroundings.settings` | object | the source of each setting that has a value |
-| `summary` | object | number of findings of each level |
-| `findings` | array | the worst first, then by id and subject |
-| `sandbox` | boolean | true; present only in the sandbox |
+A pipe gets one line for each finding, as for [`tpuctl check`](checks.md#for-scripts). `-o json` prints one object: [its fields](json.md#doctor).
 """
 
 
 def messages() -> str:
     """Return the page of messages that `tpuctl explain` knows."""
     return f"{_NOTE}\n{knowledge.messages()}"
+
+
+def json_output() -> str:
+    """Return the page of JSON output."""
+    return f"{_NOTE}\n{json_fields.json_page()}"
+
+
+_EVENT_TABLE = re.compile(r"(?<=<!-- table: events -->\n)(?:\|.*\n)+")
+
+
+def wait() -> str:
+    """Return the guide about waiting, with the current table of events."""
+    return _EVENT_TABLE.sub(lambda _: json_fields.event_table(), (FOLDER.parent / "wait.md").read_text("utf-8"))
 
 
 _GUIDE = FOLDER.parent / "how-to" / "from-gcloud.md"
@@ -412,6 +328,7 @@ def _our_flag(answer: str | None) -> str:
 
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
+    "../wait.md": wait,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
@@ -419,6 +336,7 @@ PAGES = {
     "topics.md": topics,
     "checks.md": checks,
     "doctor.md": doctor,
+    "json.md": json_output,
     "messages.md": messages,
 }
 

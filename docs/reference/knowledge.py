@@ -25,7 +25,7 @@ _INTRODUCTIONS = {
     MessageOrigin.NODE: "No message, but the present state of the node in the API.",
 }
 _ACTIONS = {
-    Action.NONE: "nothing: the message is harmless, or only reports another failure",
+    Action.NONE: "nothing: the message is harmless, only reports another failure, or tpuctl has no remedy for it",
     Action.WAIT: "wait; the problem ends by itself, or the program retries",
     Action.FIX_AUTH: "log in, or give the program credentials",
     Action.FIX_IAM: "grant a role or permission",
@@ -37,7 +37,7 @@ _ACTIONS = {
     Action.RECREATE_NODE: "recreate the node; its boot disk is lost",
     Action.HOST_MEMORY: "use less memory of the worker (not of the TPU)",
     Action.FIX_TRAINING_CODE: "change the program, its settings or its packages",
-    Action.FIX_BUCKET: "fix the location, the permissions or the use of a bucket",
+    Action.FIX_BUCKET: "fix the name, the location or the use of a bucket; permissions are `fix-iam`",
     Action.KILL_STALE_PROCESS: "terminate the process that holds the TPU",
     Action.FIX_SSH_KEY: "fix an ssh key, its file mode, or the known host keys",
 }
@@ -59,6 +59,7 @@ _LOOK_FIRST = {
     CheckFirst.NODE_STATE: "the node's state",
     CheckFirst.NODE_HEALTH: "the node's health",
     CheckFirst.OTHER_WORKERS_LOG: "the logs of other workers",
+    CheckFirst.SEVERAL_CAUSES: "which of several causes it is",
 }
 
 

@@ -1,17 +1,16 @@
-"""The contract with scripts: ids of checks, and JSON fields with their types, as in the reference."""
+"""The contract with scripts: ids of checks, and JSON fields with their types, as in their schemas."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
 
-from tests.cli.test_docs_tables import table, words
+from tests.json_contract import check_documents, declared_types, observed_types
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.facts import Absent, BucketFacts, BucketUse, CheckFacts, Known, ProjectResources, Unknown, WantedNode
 from tpuctl.check.findings import CheckRule, EnableService, Level, Remedy, RuleResult, evaluate_rules
@@ -27,7 +26,6 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.output.terminal import OutputFormat, StandardStreams, Terminal, View, show_view
 
-PAGE = "reference/checks.md"
 RULES: tuple[CheckRule[Any], ...] = (*OF_NODES, *JOB_RULES)
 
 # Frozen: an id keeps its meaning for ever. A new check gets a new one; none is renamed, removed or used again.
@@ -62,33 +60,11 @@ def test_every_category_has_checks(prefix: str) -> None:
     assert any(rule.id.startswith(prefix) for rule in RULES)
 
 
-def types(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the path and the type of each field, without the contents of `facts`, which differ by check."""
-    for key, each in value.items():
-        here = f"{path}{key}"
-        yield here, _type(each)
-        if isinstance(each, dict) and here not in {"findings[].facts", "summary"}:
-            yield from types(each, f"{here}.")
-        for entry in each if isinstance(each, list) else ():
-            if isinstance(entry, dict):
-                yield from types(entry, f"{here}[].")
-
-
-def _type(value: Any) -> str:
-    names = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-    return "null" if value is None else names[type(value)]
-
-
-def documented(name: str) -> dict[str, set[str]]:
-    return {words(row[0])[0]: set(row[1].split(" or ")) for row in table(PAGE, name)}
-
-
-def seen(*values: dict[str, Any]) -> dict[str, set[str]]:
-    """Return the types that each field has in some of the values."""
-    found: dict[str, set[str]] = {}
-    for path, kind in (pair for value in values for pair in types(value)):
-        found.setdefault(path, set()).add(kind)
-    return found
+def assert_all_types_are_declared(definition: str, *values: dict[str, Any]) -> None:
+    """Assert that values fit their schema, and that each type which it allows occurs."""
+    check_documents("check", "".join(map(json.dumps, values)))
+    declared, observed = declared_types(definition), observed_types(*values)
+    assert {path: observed.get(path) for path in declared} == declared
 
 
 def shown_json(view: View, *, sandbox: bool) -> dict[str, Any]:
@@ -118,7 +94,7 @@ SAID = RuleResult(
 )
 
 
-def test_report_json_matches_reference() -> None:
+def test_report_json_matches_its_schema() -> None:
     facts = CheckFacts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=BARE, project=Absent())
     found = evaluate_rules(
         facts, [CheckRule("TPU101", "t", "", lambda _: [SAID, RuleResult(level=Level.OK, subject="s", text="t")])]
@@ -129,14 +105,14 @@ def test_report_json_matches_reference() -> None:
         for wanted in (FULL, BARE)
     )
 
-    assert seen(full, bare) == documented("check-json")
+    assert_all_types_are_declared("checkReport", full, bare)
     assert full.keys() - bare.keys() == {"sandbox"}
     assert [each.keys() for each in full["findings"]] == [full["findings"][0].keys()] * 2
     assert list(full["summary"]) == [str(level) for level in Level] == ["error", "warning", "unknown", "note", "ok"]
     assert (full["schemaVersion"], ZONES_SCHEMA_VERSION) == (1, 1)
 
 
-def test_ranking_json_matches_reference() -> None:
+def test_ranking_json_matches_its_schema() -> None:
     spec = NodeSpec(accelerator_type="v4-8", runtime_version="r")
     far, priced = Known({"us-east5-b": ("v6e-8",)}), NodeSpec(accelerator_type="v6e-8", runtime_version="r")
     hidden = BucketFacts(use=BucketUse("c"), bucket=Unknown("why", "permission"))
@@ -155,6 +131,6 @@ def test_ranking_json_matches_reference() -> None:
     )
     bare = rank_zones(priced, project="p", today=date(2026, 1, 1), offers=far)
 
-    found = seen(*(shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare)))
+    shown = [shown_json(ranking_view(each), sandbox=each is full) for each in (full, bare)]
 
-    assert found == documented("zones-json")
+    assert_all_types_are_declared("zoneRanking", *shown)

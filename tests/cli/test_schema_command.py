@@ -105,7 +105,7 @@ def test_objects_are_closed_and_describe_each_property() -> None:
         (load_definitions()["billing"]["properties"]["billed"], Billing),
         (load_definitions()["finding"]["properties"]["level"], Level),
         (load_definitions()["verdict"]["properties"]["where"], MessageOrigin),
-        (load_definitions()["plan"]["items"]["properties"]["step"], Verb),
+        (load_definitions()["planStep"]["properties"]["step"], Verb),
         (load_definitions()["runResult"]["properties"]["stopped"], StopReason),
         (load_definitions()["garbage"]["properties"]["outcome"], RemovalOutcome),
         (load_definitions()["garbage"]["properties"]["reason"], GarbageReason),

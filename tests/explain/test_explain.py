@@ -25,7 +25,7 @@ IN_USE = (
 # What the notes say of each of their logs: id, action, and what the remedy has to tell. A restart needs certainty: then `none`.
 NOTES = {
     "bad_alloc": ("host-bad-alloc", "host-memory", ("fewer jobs", "more memory")),
-    "libcurl": ("gcs-libcurl-28", "fix-bucket", ("again",)),
+    "libcurl": ("gcs-libcurl-28", "wait", ("again",)),
     "enqueue": ("tf-enqueue", "none", ("wait", "WAIT_FOR_COORDINATOR")),
     "retrying": ("tf-master", "none", ("tpuctl reset", "recreate it")),
     "vmem": ("vmem-oom", "fix-training-code", ("512 or 256",)),
@@ -400,7 +400,7 @@ def test_explain_endless_log_after_ctrl_c_shows_verdicts(tmp_path: Path) -> None
     )
     assert running.stdin is not None
     # More than a pipe holds: when this has been written, most of it was read.
-    running.stdin.write(IN_USE.encode() + b"step 1 loss 2.5\n" * 20_000)
+    running.stdin.write(IN_USE.encode() + b"step 1, waiting\n" * 20_000)
     running.stdin.flush()
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=60)

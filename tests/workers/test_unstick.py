@@ -103,7 +103,7 @@ def test_unstick_with_pid_terminates_only_that_process(
     ):
         absent = tpuctl("unstick", "demo", "--pid", "999999", "--yes")
         assert (named.poll(), other.poll()) == (None, None)
-        _, err, code = tpuctl("unstick", "demo", "--pid", str(named.pid), "--yes")
+        out, err, code = tpuctl("unstick", "demo", "--pid", str(named.pid), "--yes", "-o", "json")
         assert (named.wait(10), other.poll()) == (-SIGTERM, None)
 
     assert absent[1:] == (
@@ -114,6 +114,8 @@ def test_unstick_with_pid_terminates_only_that_process(
         8,
     )
     assert (err, code) == (f"terminated {named.pid} sleep on worker 0\n", 0)
+    (worker,) = json.loads(out)["workers"]
+    assert {one["pid"]: one.get("outcome") for one in worker["holders"]} == {named.pid: "ended", other.pid: None}
 
 
 @one_face

@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from tpuctl.cli.tree import command_names
 from tpuctl.cloud.discovery import response_schemas
 from tpuctl.yaml_reader import load_data
 
@@ -34,6 +35,14 @@ def output_schema(name: str) -> Schema:
 def load_outputs() -> dict[str, Schema]:
     """Return the schema of each output by the name of its command, with references to `load_definitions`."""
     return {name: schema for part in _load_parts() for name, schema in part["outputs"].items()}
+
+
+def outputs_in_order() -> list[str]:
+    """Return the names of the outputs in the order of `tpuctl --help`; those of many commands come last."""
+    order = command_names()
+    return sorted(
+        load_outputs(), key=lambda name: order.index(word) if (word := name.split()[0]) in order else len(order)
+    )
 
 
 @functools.cache

@@ -63,13 +63,9 @@ def command(app: App, *, words: tuple[str, ...], events: bool) -> None:
 
 
 def _list_outputs(app: App) -> None:
-    from tpuctl.cli.output_schemas import load_outputs  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.cli.output_schemas import load_outputs, outputs_in_order  # noqa: PLC0415  # not needed by --help
 
-    root = click.get_current_context().find_root()
-    order = root.command.list_commands(root) if isinstance(root.command, click.Group) else []
-    # Those of all commands come last.
-    ranks = {name: order.index(word) if (word := name.split()[0]) in order else len(order) for name in load_outputs()}
-    outputs = {name: str(load_outputs()[name]["description"]) for name in sorted(ranks, key=ranks.__getitem__)}
+    outputs = {name: str(load_outputs()[name]["description"]) for name in outputs_in_order()}
     view = table_view(
         ("COMMAND", "OUTPUT"),
         [(Cell(name), Cell(text)) for name, text in outputs.items()],

@@ -105,6 +105,11 @@ Try it without an account: `export TPUCTL_SANDBOX=1`. A NODE is a name, ZONE/NOD
 """
 
 
+def command_names() -> list[str]:
+    """Return the names of the commands and groups, in the order of `--help`."""
+    return [name for commands in _SECTIONS.values() for name in commands]
+
+
 def command_tree() -> LazyGroup:
     """Return the whole tree."""
     from tpuctl.app.options import apply_global_options, shared_options  # noqa: PLC0415  # not needed to name commands

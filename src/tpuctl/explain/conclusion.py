@@ -14,7 +14,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
-from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogPlace, ScanResult, Sighting
+from tpuctl.explain.log_endings import LogEnding
+from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.unrecognised import describe, guess, kind_by_id
 
@@ -32,13 +33,11 @@ _MAX_GAP_LINES = 50_000
 # A cause may be logged after its symptoms: other workers log sooner, and a program logs last what ended it.
 _MAX_DELAY = timedelta(minutes=2)
 
-# What others see of a failure, and what is still tried, is over if the program ended well; a cause has been worth to know.
-_OVER_AT_THE_END = frozenset({MessageRole.SYMPTOM, MessageRole.PROGRESS})
-
 _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
     CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
     CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
+    CheckFirst.SEVERAL_CAUSES: "several causes are possible: try the remedies in this order",
 }
 _UNEXPLAINED_REASONS = {
     MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
@@ -49,6 +48,7 @@ _QUOTED_REASON = "the log only quotes the message, as documentation, a search or
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
 _GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
 _DESTRUCTIVE = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS})
+_MINOR_LEVELS = frozenset({LogLevel.INFO, LogLevel.WARNING})
 _NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
 _MOST_SPECIFIC_FIRST = (MessageRole.CAUSE, MessageRole.SYMPTOM, MessageRole.WRAPPER, MessageRole.PROGRESS)
 
@@ -192,21 +192,37 @@ class _FailureTimeline:
         )
 
 
-def conclude(scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({})) -> Explanation:
+def conclude(
+    scan: ScanResult, *, known: Mapping[str, str] = MappingProxyType({}), has_failed: bool = False
+) -> Explanation:
     """Return what is wrong. `known` are facts that no log names, such as `node`; the words of the log win.
 
     Without a known message, or with only the wrapper of an unknown reason, it is a guess from the most telling line.
+    `has_failed`: the program is known to have failed, however its log ends.
     """
+    if has_failed:
+        scan = replace(scan, endings=())
     return _with_guess(_conclude_known(scan, known), scan, known)
 
 
 def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, str]) -> Explanation:
-    if scan.is_binary or scan.success or any(not _is_open_wrapper(one) for one in explanation.conclusions):
+    unknown_ends = [
+        ending
+        for ending in scan.endings
+        if ending.resumed and ending.failure and not _is_recognised(ending.failure, scan)
+    ]
+    is_answered = any(not _is_open_wrapper(one) for one in explanation.conclusions) and not unknown_ends
+    if scan.is_binary or _ends_well(scan) or is_answered:
         return explanation
     # The line of a wrapper may hold the reason, too.
     known_lines = [one for one in scan.sightings if one.message.role is not MessageRole.WRAPPER]
     recognised = {(place.source, place.line) for one in known_lines for place in (one.first, one.last)}
-    unknown = [one for one in scan.suspects if (one.place.source, one.place.line) not in recognised]
+    unknown = [
+        one
+        for one in scan.suspects
+        if (one.place.source, one.place.line) not in recognised
+        and not any(_first_behind(one.place, ending, ending.works, ending.resumed) for ending in scan.endings)
+    ]
     guessed = guess(unknown, scan.lines)
     if guessed is None:
         return explanation
@@ -235,23 +251,99 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     conclusions: list[Conclusion] = []
     for one in alarming:
         recovered = timeline.recovered(one)
-        if one.is_quoted or scan.is_binary:
+        if one.is_quoted and _ends_well(scan):
+            harmless.append(_conclusion(one, Confidence.LOW, known, why))
+        elif one.is_quoted or scan.is_binary:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
         elif recovered and one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
-        elif scan.success and one.message.role in _OVER_AT_THE_END and is_before(one.last, scan.success):
-            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), scan.success))
+        elif over := _over_at(one, scan.endings):
+            harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), over))
         else:
             conclusions.append(_conclude_failure(one, timeline, recovered, known))
+    conclusions = [_doubted(one, conclusions, scan) for one in conclusions]
     is_explained = any(one.confidence is not Confidence.LOW for one in conclusions)
     return Explanation(
         tuple(sorted(_without_circles(conclusions), key=timeline.rank)),
         tuple(harmless),
-        () if is_explained else tuple(suspect.place for suspect in scan.suspects),
+        () if is_explained or _ends_well(scan) else tuple(suspect.place for suspect in scan.suspects),
         scan.lines,
         scan.size,
         scan.is_binary,
     )
+
+
+def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: ScanResult) -> Conclusion:
+    """Return a conclusion with less confidence if it need not be what ended the program."""
+    if not _is_open_cause(conclusion):
+        return conclusion
+    failure, message = conclusion.sighting, conclusion.sighting.message
+    for other in all_of_them:
+        if _is_open_cause(other) and other.sighting.message.action is not message.action:
+            return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")
+    if message.action in _DESTRUCTIVE and failure.last.level in _MINOR_LEVELS and not message.of_the_node:
+        return _with_doubt(conclusion, "the program only warns of it")
+    for ending in scan.endings:
+        last = ending.failure
+        if last is None or not is_before(failure.last, last) or _is_recognised(last, scan):
+            continue
+        if ending.resumed is not None and is_before(failure.last, ending.resumed):
+            return _with_doubt(
+                conclusion, f"the program worked again before it failed in line {last.line} for another reason"
+            )
+        if message.action in _DESTRUCTIVE:
+            return _with_doubt(conclusion, f"the program failed later, in line {last.line}, perhaps for another reason")
+    return conclusion
+
+
+def _with_doubt(conclusion: Conclusion, why: str) -> Conclusion:
+    return replace(conclusion, confidence=Confidence.MEDIUM, why=why)
+
+
+# A message may begin in the line before or after the name of the exception.
+_MESSAGE_LINES = 3
+
+
+def _is_recognised(place: LogPlace, scan: ScanResult) -> bool:
+    """Tell whether a known message stands in a line."""
+    known = (one for sighting in scan.sightings for one in (sighting.first, sighting.last))
+    return any(one.source == place.source and abs(one.line - place.line) <= _MESSAGE_LINES for one in known)
+
+
+def _is_open_cause(conclusion: Conclusion) -> bool:
+    return conclusion.confidence is Confidence.HIGH and conclusion.symptom_of is None and conclusion.recovered is None
+
+
+def _ends_well(scan: ScanResult) -> bool:
+    """Tell whether the last lines of each worker show that the program works or has ended well."""
+    return bool(scan.endings) and all(ending.is_well for ending in scan.endings)
+
+
+def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None:
+    """Return where the log shows that a failure was over, as each worker that wrote of it went on; None if one did not."""
+    message = failure.message
+    if message.lasts and not all(ending.is_done for ending in endings):
+        return None
+    is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
+    is_minor = is_passing and {failure.first.level, failure.last.level} <= _MINOR_LEVELS
+    places = (*failure.workers.values(), failure.last)
+    marks = [_over_after(place, endings, is_minor=is_minor) for place in places]
+    return marks[-1] if all(marks) else None
+
+
+def _over_after(place: LogPlace, endings: Sequence[LogEnding], *, is_minor: bool = False) -> LogPlace | None:
+    """Return where the worker that wrote a line shows later that it works, None if it does not."""
+    for ending in endings:
+        if mark := _first_behind(place, ending, ending.works, ending.calm if is_minor else None):
+            return mark
+    return None
+
+
+def _first_behind(place: LogPlace, ending: LogEnding, *marks: LogPlace | None) -> LogPlace | None:
+    """Return the first of the marks in the log of a worker that is behind a line of that worker, None if there is none."""
+    if (ending.worker, ending.source) != (place.worker, place.source):
+        return None
+    return next((mark for mark in marks if mark and is_before(place, mark)), None)
 
 
 def is_before(one: LogPlace, other: LogPlace) -> bool:
@@ -367,10 +459,18 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
         tuple(suspects[:_SUSPICIOUS_SHOWN]),
         sum(scan.lines for scan in logs.values()),
         sum(scan.size for scan in logs.values()),
-        # Of several logs one may tell of the failure that another did not survive.
-        success=None,
+        endings=tuple(_ending_of(name, ending) for name, scan in logs.items() for ending in scan.endings),
         is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
     )
+
+
+def _ending_of(name: str, ending: LogEnding) -> LogEnding:
+    number = _WORKER.search(name)
+    works, calm, failure, resumed = (
+        place and replace(place, source=name) for place in (ending.works, ending.calm, ending.failure, ending.resumed)
+    )
+    worker = ending.worker or (number[1] if number else name)
+    return LogEnding(worker, works, ending.is_well, ending.is_done, calm, failure, resumed, source=name)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

@@ -17,11 +17,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
+from enum import Enum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from tpuctl.explain.device_memory import MemoryUsage
+    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.messages import Message
 
 # Bytes. A block is searched at once; a line may be longer. A JSON record up to the second size is kept whole.
@@ -560,6 +562,14 @@ def _nested_mapping(record: Mapping[str, Any], *keys: str) -> Mapping[str, Any]:
     return record
 
 
+class LogLevel(Enum):
+    """How serious the program that logged a line takes it."""
+
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
 # Characters. A longer line of evidence is shown in part.
 MAX_EVIDENCE_LENGTH = 400
 
@@ -573,6 +583,7 @@ class LogPlace:
     worker: str | None = None  # the worker's number, or its name if the log gives no number
     time: datetime | None = None  # naive if the log gives no time zone
     source: str | None = None  # the file, if several are read
+    level: LogLevel | None = None  # None if the line names none
 
 
 @dataclass(frozen=True, slots=True)
@@ -617,7 +628,7 @@ class ScanResult:
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text
-    success: LogPlace | None = None  # near the end, where the log says that the program ended well
+    endings: tuple[LogEnding, ...] = ()  # of each worker that wrote one of the last lines
 
 
 # Characters. A longer text is searched in parts of this size that overlap.
@@ -631,6 +642,28 @@ _MAX_FOLLOWING = 16 * 1024
 _NEARBY_CHARACTERS = 600
 # Characters of a long line before the message in the evidence.
 _EVIDENCE_BEFORE = 120
+
+
+# The level of a line, as programs for logging write it: in the header, or at the beginning.
+_INFO, _WARNING, _ERROR = r"TRACE|DEBUG|INFO|NOTICE", r"WARN(?:ING)?", r"ERROR|CRITICAL|FATAL"
+_LEVEL_IN_HEADER = re.compile(
+    rf"(?:^|[\s\[(|:-])(?:(?P<info>[ID]|{_INFO})|(?P<warning>W|{_WARNING})|(?P<error>[EF]|{_ERROR}))(?=\d{{4}}\b|[\s:\])|]|$)"
+)
+_DATE_BEHIND = r"(?=\d{4} | {1,2}\d\d-\d\d | \d{4}-\d\d-\d\d)"
+_LEVEL_FIRST = re.compile(
+    rf"(?:\([^()]{{1,100}}\) |\[[^\[\]]{{1,60}}\] ){{0,2}}\[?(?:(?P<info>[ID]{_DATE_BEHIND}|(?:{_INFO})\b)|"
+    rf"(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|"
+    # The events of Kubernetes.
+    rf"(?P<error>[EF]{_DATE_BEHIND}|(?:{_ERROR})\b))|\s{{0,8}}(?:[\w()]{{1,20}}\s{{1,20}})?(?P<normal>Normal)\s{{1,20}}[A-Z]"
+)
+
+
+def line_level(header: str, text: str) -> LogLevel | None:
+    """Return the level of a line, from its header and the text after it."""
+    found = _LEVEL_IN_HEADER.search(header) or _LEVEL_FIRST.match(text[:200])
+    if found is None:
+        return None
+    return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
 
 
 class ParsedLine(NamedTuple):
@@ -684,7 +717,13 @@ class ParsedLine(NamedTuple):
             start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - MAX_EVIDENCE_LENGTH))
             text = text[start : start + MAX_EVIDENCE_LENGTH]
         time = self.header.time or (self.origin.read_time() if self.origin else None)
-        return LogPlace(self.number, text, self.worker or worker, time)
+        return LogPlace(
+            self.number,
+            text,
+            self.worker or worker,
+            time,
+            level=line_level(self.raw[: self.header.end], self.raw[self.header.end :]),
+        )
 
 
 def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:

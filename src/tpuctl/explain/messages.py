@@ -90,6 +90,7 @@ class CheckFirst(StrEnum):
     NODE_STATE = "node-state"
     NODE_HEALTH = "node-health"
     OTHER_WORKERS_LOG = "other-workers-log"
+    SEVERAL_CAUSES = "several-causes"
 
 
 class Detail(StrEnum):
@@ -123,6 +124,7 @@ class Message:
     ends: frozenset[str] = frozenset()
     latest: frozenset[str] = frozenset()  # facts of which the last occurrence counts; of others the first
     detail: Detail | None = None
+    lasts: bool = False  # a program that goes on does not show that it is over
     of_the_node: bool = False  # the node itself has changed, which explains every program that lost it
     topics: tuple[str, ...] = ()
 

@@ -77,6 +77,8 @@ _QUOTING_LINES = (
 )
 _HASH_COMMENT = re.compile(r"^\s*#{1,4}(?![\d#]|0x)[ \t]*")
 _LIST_ITEM = re.compile(r"^\s*(?:[-*+•] |\d{1,3}[.)] |\[[ x]\] )")
+# gcloud lists below it what was wrong.
+_LIST_OF_ERROR = re.compile(r"^(?:ERROR|WARNING): .{0,300}:\s*$")
 _TABLE_ROW = re.compile(r"^\s*\|.*\|\s*$")
 _TAG = re.compile(
     r"</?(?:p|li|ul|ol|code|pre|td|tr|th|div|span|h[1-6]|a|br|tt|strong|em|b|i|body|title|details|summary|kbd|samp)\b"
@@ -151,6 +153,8 @@ def is_quoted(line: str, start: int, end: int, around: LineContext, *, has_heade
         or _is_introduced(around)
         or _is_listed_search_term(line, around.before)
         or _is_explained_below(line, around.after)
+        or _is_help(line, around.before)
+        or (line[:4].isspace() and any(map(_COMMIT.match, around.before)))
     )
 
 
@@ -220,7 +224,8 @@ def _is_marked(line: str, before: str, after: str, around: LineContext) -> bool:
     if is_code and (outside >= 2 or around.is_page or is_listed or line.strip()[0] == "`"):
         return True
     is_opened_item = around.is_page or outside >= 6 or before.rstrip()[-1:] in set(_OPENING)
-    if is_listed and is_opened_item and not line.startswith("- '@type'"):
+    is_list_of_error = bool(around.before) and _LIST_OF_ERROR.match(around.before[-1]) is not None
+    if is_listed and is_opened_item and not is_list_of_error and not line.startswith("- '@type'"):
         return True
     is_prose_near = is_prose(line) or any(map(is_prose, around.before[-3:]))
     return around.is_page and ((is_opened and is_prose(line)) or (is_prose_near and not _RAISED.match(line.lstrip())))
@@ -262,6 +267,24 @@ def _is_explained_below(line: str, after: str) -> bool:
     return (
         4 <= indent < below and len(_WORD.findall(after)) >= 6 and bool(re.search(r"^\s*[A-Z].{0,500}[.:]\s*$", after))
     )
+
+
+# `git log` shows messages of commits with their indentation.
+_COMMIT = re.compile(r"^commit [0-9a-f]{7,64}\b")
+# The help text of a command: its usage, and the options below it with their indentation.
+_USAGE = re.compile(
+    r"^(?:[Uu]sage|USAGE): |^(?:[\w ]{0,30}[Oo]ptions|[\w ]{0,30}[Aa]rguments|[Ff]lags|OPTIONS|FLAGS|DESCRIPTION):?\s*$"
+)
+_OPTION_LINE = re.compile(
+    r"^\s{1,12}(?:-\w,? ){0,1}--?[A-Za-z][\w-]{0,60}(?:[ =](?:[A-Z_]{1,30}|\{[^{}]{1,100}\}|<[^<>]{1,60}>))?(?:\s{2,}\S|$)"
+)
+
+
+def _is_help(line: str, before: Sequence[str]) -> bool:
+    """Tell whether the line stands in the help text of a command."""
+    if not line[:1].isspace():
+        return False
+    return bool(_OPTION_LINE.match(line)) or (any(map(_USAGE.match, before)) and any(map(_OPTION_LINE.match, before)))
 
 
 def _is_introduced(around: LineContext) -> bool:
@@ -423,6 +446,7 @@ def _is_alternative(before: str, message: str, after: str) -> bool:
     return is_search and not _HAPPENED.search(lead)
 
 
+_REPLY_MARK = re.compile(rb"^(?:> ?){1,4}(?!>)")
 _FENCES = (b"```", b"~~~")
 _FENCE_MARKS = (b"`", b"~")
 # Lines before a message that count, and characters of each line.
@@ -440,6 +464,7 @@ class QuoteDetector:
     """Keeps the fences of code blocks and earlier decisions. Lines are counted from the start of the log."""
 
     _began_as_page: bool | None = None
+    _is_reply: bool = False  # all of the text is quoted, as in a reply: what it quotes is the log
     _fences: list[int] = field(default_factory=list)
     _is_open: bool = False
     _remembered: dict[int, bool] = field(default_factory=dict)
@@ -449,6 +474,8 @@ class QuoteDetector:
         if self._began_as_page is None and len(lines):
             start = b"\n".join(line[:_LINE_PREFIX] for line in lines.texts[:_FIRST_LINES])
             self._began_as_page = looks_like_document(start.decode("utf-8", "replace"))
+            filled = [line for line in lines.texts[:_FIRST_LINES] if line.strip()]
+            self._is_reply = len(filled) > 1 and all(map(_REPLY_MARK.match, filled))
         text = b"\n".join(lines.texts)
         # To find one byte is much faster than to find three.
         if any(mark in text and fence in text for mark, fence in zip(_FENCE_MARKS, _FENCES, strict=True)):
@@ -488,5 +515,7 @@ class QuoteDetector:
                 after=rows[at + 1].body[:_LINE_PREFIX] if at + 1 < len(rows) else "",
                 began_as_page=bool(self._began_as_page),
             )
-            self._remembered[key] = is_quoted(line, start, end, around, has_header=row.has_header)
+            marks = _REPLY_MARK.match(line.encode()) if self._is_reply else None
+            cut = marks.end() if marks and marks.end() <= start else 0
+            self._remembered[key] = is_quoted(line[cut:], start - cut, end - cut, around, has_header=row.has_header)
         return self._remembered[key]

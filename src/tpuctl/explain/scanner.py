@@ -17,11 +17,12 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.explain.device_memory import parse_memory_usage
+from tpuctl.explain.log_endings import ENDING_LINES, JudgedLine, is_newest_first, judge_ending
 from tpuctl.explain.log_lines import (
     ANY_HEADER,
     MAX_EVIDENCE_LENGTH,
@@ -46,6 +47,7 @@ from tpuctl.explain.quoting import QuoteDetector
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tpuctl.explain.log_endings import LogEnding
     from tpuctl.explain.log_lines import LogPlace
     from tpuctl.explain.messages import Message
 
@@ -469,6 +471,15 @@ _ERROR_WORDS = (
     ),
 )
 _SCORES = (
+    # Exceptions of google.api_core, and others by the names of their packages.
+    (
+        re.compile(
+            r"^(?:[a-z_]\w{0,80}\.){1,12}[A-Z]\w{1,80}: (?!_)|^(?:Forbidden|NotFound|InvalidArgument|PermissionDenied|"
+            r"ResourceExhausted|FailedPrecondition|ServiceUnavailable|DeadlineExceeded|Conflict|BadRequest|TooManyRequests|"
+            r"Unauthenticated|InternalServerError|GatewayTimeout|Unauthorized): \d{3} "
+        ),
+        9,
+    ),
     (re.compile(r"^(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
     (
         re.compile(
@@ -481,7 +492,7 @@ _SCORES = (
         re.compile(
             r"\b(?:RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|FAILED_PRECONDITION|NOT_FOUND|UNAVAILABLE|"
             r"DEADLINE_EXCEEDED|UNIMPLEMENTED|ALREADY_EXISTS|DATA_LOSS)\b|\bHTTP(?:/[\d.]{1,3})? [45]\d\d\b|"
-            r"\bHttpError [45]\d\d\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
+            r"\bHttpError [45]\d\d\b|\b[45]\d\d (?:Client|Server) Error\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
         ),
         7,
     ),
@@ -496,7 +507,7 @@ _SCORES = (
     (
         re.compile(
             r"(?i)\b(?:failed|failure|cannot|unable to|could not|couldn't|timed out|preempted|quota|exhausted|not found|"
-            r"no such|does not exist|forbidden)\b"
+            r"no such|does not exist|forbidden|invalid (?:value|argument|request|field)|not divisible)\b"
         ),
         4,
     ),
@@ -599,18 +610,6 @@ def error_score(line: str) -> int:
     return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
 
 
-# The lines at the end of a log that tell how the program ended, and words by which they do.
-_LAST_LINES = 8
-_SURE_SCORE = 6
-_SUCCESS = re.compile(
-    r"(?i)\b(?:training|job|run|task|test|upload|download|experiment|evaluation|benchmark|export|build|program|script|"
-    r"workload|all \w{1,20})(?: \w{1,20}){0,2} (?:is |has |was )?(?:finished|completed?|succeeded|successful|done|passed)\b|"
-    r"\b(?:finished|completed|succeeded|done|exited) (?:successfully|with (?:exit )?(?:code|status):? (?:0\b|completed))|"
-    r"\bexit (?:code|status):? 0\b|\bSUCCEEDED\b|\bsuccessfully (?:finished|completed|saved|uploaded|trained)|"
-    r"^(?:OK|PASS(?:ED)?|done|finished|success)[.!]?$"
-)
-_NO_SUCCESS = re.compile(r"(?i)\b(?:not|never|before|until|without|fail\w{0,3}|0 of|unsuccessful)\b")
-
 # Bytes of a log that wait for the next block: of one worker, and of all together.
 _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 # Bytes before that, which decide whether a message is a quotation.
@@ -642,7 +641,7 @@ class LogScanner:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._quotes.read(lines, self._first + len(self._pending))
         if len(lines):
-            self._last_lines = (self._last_lines.since(-_LAST_LINES) + lines.since(-_LAST_LINES)).since(-_LAST_LINES)
+            self._last_lines = (self._last_lines + lines.since(-ENDING_LINES)).since(-ENDING_LINES)
         block = self._pending + lines if len(self._pending) else lines
         streams = split_by_worker(block)
         literals = self._literals_in(streams, block)
@@ -664,22 +663,19 @@ class LogScanner:
         self._searched_until = {worker: end for worker, end in self._searched_until.items() if end[0] >= self._first}
         self._quotes.forget(self._first)
 
-    def success(self) -> LogPlace | None:
-        """Return where one of the last lines says that the program ended well, None if none does or an error follows.
-
-        None also if several workers write: one may end well although another failed.
-        """
+    def endings(self) -> tuple[LogEnding, ...]:
+        """Return how the logs of the workers end that wrote one of the last lines; none if the newest line comes first."""
         streams = split_by_worker(self._last_lines)
-        if len(streams) > 1:
-            return None
-        places = [stream.row(index).place(0, worker=stream.worker) for stream in streams for index in stream.indices]
-        for place in reversed(places):
-            text = place.text[:_MAX_SCORED_LENGTH]
-            if error_score(text) >= _SURE_SCORE:
-                break
-            if _SUCCESS.search(text) and not _NO_SUCCESS.search(text):
-                return place
-        return None
+        places = {
+            stream.worker: [stream.row(index).place(0, worker=stream.worker) for index in stream.indices]
+            for stream in streams
+        }
+        if is_newest_first(sorted((place for some in places.values() for place in some), key=attrgetter("line"))):
+            return ()
+        return tuple(
+            judge_ending(worker, [JudgedLine(place, error_score(place.text)) for place in some])
+            for worker, some in places.items()
+        )
 
     def _literals_in(self, streams: Sequence[LogStream], block: LogLines) -> frozenset[bytes]:
         """Return the literals of messages in a block. Keep lines that look like an error."""
@@ -775,7 +771,7 @@ class LogReader:
             splitter.lines,
             splitter.size,
             splitter.is_binary,
-            scanner.success(),
+            scanner.endings(),
         )
 
 

@@ -43,6 +43,11 @@ _OF_THIS_LOG = re.compile(
     r"\b[\w-]{0,60}\d[\w.:-]{0,60}\b"
 )
 _EXCEPTION, _CONNECTION, _NOT_FOUND = "unrecognised-exception", "unrecognised-connection", "unrecognised-not-found"
+_ENDS = frozenset({_EXCEPTION, _NOT_FOUND})
+# A code such as 403 tells less than words about a quota in the next line.
+_GENERAL = _ENDS | {"unrecognised-permission", "unrecognised-request"}
+_SPECIFIC = frozenset(f"unrecognised-{kind}" for kind in ("preemption", "capacity", "quota", "device-busy", "memory"))
+_NEARBY_LINES = 8
 # Errors that Python raises for a mistake in a program, whatever words follow.
 _PROGRAMMING_ERROR = re.compile(
     r"(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)Error\b(?::|$)"
@@ -56,10 +61,12 @@ _UNTELLING = re.compile(
     # Source code and tables.
     r"|^(?:#|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
     r"|^[^ ]{1,80}(?:,[^ ,]{0,80}){4}"
+    r"|^(?:if|elif|else|while|for|try|except|with|def|class|return|raise|assert)\b.{0,300}:(?:$| )"
+    r"|^[\w.]{1,60}\(.{0,300}\)$|^(?:\$|>>>) "
     # A request that a server answered, a step that is tried again, a negation, advice.
     r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|\bwaiting\b|\breconnect)"
     r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
-    r"|(?i:ignore|harmless)"
+    r"|(?i:ignore|harmless|\bskipp(?:ing|ed)\b|\bfall(?:ing|s)? back\b)"
 )
 _NO_WORDS = re.compile(r"[^\w.'_-]+")
 # What stands before it only carries the reason, or guesses at it.
@@ -114,12 +121,20 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
             found = sighting
             break
         found = found or sighting
-    if found is not None and found.message.id in {_EXCEPTION, _NOT_FOUND}:
-        for suspect in suspects:
-            text = suspect.place.text[:_MAX_SEARCHED]
-            kind = _kind_of(text) if _TRIED_AGAIN.search(text) else None
-            if kind is not None and kind.id == _CONNECTION:
-                return Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
+    if found is None or found.message.id not in _GENERAL:
+        return found
+    for suspect in suspects:
+        text = suspect.place.text[:_MAX_SEARCHED]
+        kind = _kind_of(text)
+        if kind is None:
+            continue
+        is_near = (
+            suspect.place.source == found.first.source and abs(suspect.place.line - found.first.line) <= _NEARBY_LINES
+        )
+        is_specific = is_near and kind.id in _SPECIFIC and not _is_untelling(text)
+        is_tried_again = kind.id == _CONNECTION and found.message.id in _ENDS and _TRIED_AGAIN.search(text) is not None
+        if is_specific or is_tried_again:
+            return Sighting(kind, suspect.place, suspect.place, facts=_facts(suspect, text))
     return found
 
 

@@ -138,13 +138,13 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
     changes = spec_changes(node, spec)
     if not changes:
         return
-    what, fields = ", ".join(changes), list(changes)
+    what = ", ".join(changes)
     if node.state not in PATCHABLE_STATES:
         text = f"{what} differ and cannot be changed while it is {node.state}"
-        context.report(EventKind.NOTE, node.name, text, fields=fields)
+        context.report(EventKind.NOTE, node.name, text)
         return
     context.cloud.update_node(node.name, changes)
-    context.report(EventKind.ACTION, node.name, f"{what} updated", verb=str(Verb.UPDATE), fields=fields)
+    context.report(EventKind.ACTION, node.name, f"{what} updated", verb=str(Verb.UPDATE), fields=list(changes))
 
 
 def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:

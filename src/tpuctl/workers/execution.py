@@ -486,7 +486,8 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
                 reader.feed(text if text.endswith(b"\n") else text + b"\n")
             logs[result.target.label] = reader.so_far()
     nodes = {result.target.node.name.node_id for result in failed}
-    explained = conclude(merge_scans(logs), known={"node": nodes.pop()} if len(nodes) == 1 else {})
+    known = {"node": nodes.pop()} if len(nodes) == 1 else {}
+    explained = conclude(merge_scans(logs), known=known, has_failed=True)
     for conclusion in explained.conclusions:
         if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
             place = conclusion.sighting.first

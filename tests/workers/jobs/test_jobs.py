@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.json_contract import check_documents
 from tests.lifecycle import ZONE, put, said
 from tests.workers.jobs import ADDRESS, Slice, timeless
-from tpuctl.workers.worker_jobs import WorkerJob, job_state
+from tpuctl.names import NodeName
+from tpuctl.workers.worker_jobs import Job, WorkerJob, job_json, job_state
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 
 if TYPE_CHECKING:
@@ -225,3 +228,15 @@ def test_job_state_is_described(states: tuple[tuple[WorkerOutcome | None, int | 
             WorkerJob(target=target, job="a", began=datetime(2026, 4, 12, tzinfo=UTC), age=timedelta(), result=result)
         )
     assert job_state(shares) == expected
+
+
+def test_job_whose_output_was_cut_by_a_full_disk_says_so() -> None:
+    node = SimpleNamespace(name=NodeName("p", ZONE, "demo"))
+    target = cast("Target", SimpleNamespace(label="0", worker=0, node=node))
+    result = WorkerResult(target=target, outcome=WorkerOutcome.EXITED, code=3, disk_was_full=True)
+    began = datetime(2026, 4, 12, tzinfo=UTC)
+
+    shown = job_json(Job("a", (WorkerJob(target=target, job="a", began=began, age=timedelta(), result=result),)))
+
+    check_documents("jobs", json.dumps([shown]))
+    assert [share.get("diskFull") for share in shown["workers"]] == [True]

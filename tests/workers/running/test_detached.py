@@ -32,6 +32,8 @@ def test_detached_timed_out_is_terminated_by_its_worker(pod: Slice) -> None:
         "error: timed out: command terminated on 1 of 1 workers: 0\n",
         5,
     )
+    (result,) = json.loads(pod.tpuctl("attach", "pod", "late", "--worker", "0", "-o", "json")[0])["workers"]
+    assert (result["exitCode"], result["timedOut"]) == (0, True)
 
 
 @pytest.mark.parametrize("flag", ["--batch=2", "--fail-fast", "--log-dir=logs"])

@@ -80,6 +80,10 @@ def test_delete_removes_only_synced_files(tpuctl: Console, workers: list[Path], 
         said(kept, "would delete 2 files"),
         0,
     )
+    planned = json.loads(tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete", "--dry-run", "-o", "json")[0])
+    assert [(one["deleted"], one["kept"], one["dryRun"]) for one in planned] == [
+        (["data/old", "mine"], [], True), (["data/old"], ["mine"], True)
+    ]  # fmt: skip
     assert files(workers[0]) == before
 
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete")
