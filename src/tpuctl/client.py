@@ -92,7 +92,9 @@ class Client:
         self._is_closed = False
         if clock is not None and not self._app.is_sandbox:
             raise InvalidInputError("`clock` is for the sandbox only", hint="leave it out, or pass `sandbox=True`")
-        # Now, so that no thread waits for another, and so that what is invalid is raised here.
+        # An invalid value must not be found by the call that deletes the node.
+        self._app.settings.for_display().check()
+        # Now, so that no thread waits for another.
         if not self._app.is_sandbox:
             _ = self._app.http
 

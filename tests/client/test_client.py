@@ -166,6 +166,13 @@ def test_invalid_setting_is_refused_when_the_client_is_made(
 
 
 @pytest.mark.parametrize("value", [pytest.param("20m", id="text"), pytest.param(timedelta(minutes=20), id="timedelta")])
+def test_invalid_variable_is_found_before_a_node_is_created(make_client: ClientMaker, tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "TPUCTL_TIMEOUT": "forever"}
+
+    with pytest.raises(SettingError, match="TPUCTL_TIMEOUT: `timeout` is `forever`"):
+        make_client(environ=environ)
+
+
 def test_setting_is_a_text_or_a_value(make_client: ClientMaker, sandbox: Sandbox, value: str | timedelta) -> None:
     sandbox.fault("hang", state="CREATING")
 
