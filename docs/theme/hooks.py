@@ -81,7 +81,7 @@ def link_repository(markdown: str, page: str, repository: str) -> str:
 
     def absolute(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link["target"]))
-        if "://" in link["target"] or path.startswith("docs/"):
+        if "://" in link["target"] or path.startswith(("docs/", "/")):
             return link[0]
         if path == "README.md" and link["anchor"] == "#install":
             return f"]({posixpath.relpath(INSTALL, posixpath.dirname(page) or '.')})"

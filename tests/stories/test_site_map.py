@@ -85,6 +85,7 @@ def test_guides_of_commands_are_pages() -> None:
         pytest.param("how-to/trust.md", "](../up.md)", "](../up.md)", id="page-above"),
         pytest.param("up.md", "](#repair)", "](#repair)", id="anchor"),
         pytest.param("up.md", "](https://a.example/../x)", "](https://a.example/../x)", id="address"),
+        pytest.param("up.md", "](/up)", "](/up)", id="path-of-the-host"),
         pytest.param("up.md", "](../examples/a.yaml)", f"]({REPOSITORY}/blob/main/examples/a.yaml)", id="file"),
         pytest.param(
             "how-to/a.md", "](../../README.md#x)", f"]({REPOSITORY}/blob/main/README.md#x)", id="file-and-anchor"
