@@ -6,26 +6,30 @@ BIN := $(VENV)/bin
 # Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint compiled picture docs docs-test benchmarks clean
+.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-lint: $(VENV)/.ready
+lint: types style
+
+types: $(VENV)/.ready
+	$(BIN)/mypy
+
+style: $(VENV)/.ready
 	$(BIN)/ruff check --quiet .
 	$(BIN)/ruff format --quiet --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache > /dev/null || $(BIN)/lint-imports --no-cache
 
 # Stories and gcloud start hundreds of programs: compiled once, also where the environment keeps Python from doing it.
 compiled: $(VENV)/.ready
 	@$(BIN)/python -m compileall -q src
 
-# mypy uses one core, so the tests are compiled beside it: by one process, not by each of the next command.
+# mypy uses one core, so all else is done beside it; the tests are compiled by one process, not by each of the next command.
 test: compiled
-	@$(MAKE) --no-print-directory -j2 lint compiled-tests
+	@$(MAKE) --no-print-directory -j2 types compiled-tests style
 	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
 # Errors are left to the run of the tests, which prints them.
@@ -63,7 +67,7 @@ $(VENV)-docs/.ready: pyproject.toml
 
 # Every warning is an error. The variable silences the advertisement for the successor of the theme (kept up until May 2027).
 docs: $(VENV)-docs/.ready
-	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --quiet --strict --clean
+	NO_MKDOCS_2_WARNING=1 $(VENV)-docs/bin/mkdocs build --strict --clean
 
 # Walks the site in headless Chromium.
 docs-test: docs

@@ -25,7 +25,7 @@ _INTRODUCTIONS = {
     MessageOrigin.NODE: "No message, but the present state of the node in the API.",
 }
 _ACTIONS = {
-    Action.NONE: "nothing: the message is harmless, or only reports another failure",
+    Action.NONE: "nothing: the message is harmless, only reports another failure, or tpuctl has no remedy for it",
     Action.WAIT: "wait; the problem ends by itself, or the program retries",
     Action.FIX_AUTH: "log in, or give the program credentials",
     Action.FIX_IAM: "grant a role or permission",
@@ -56,10 +56,10 @@ _ROLES = {
     MessageRole.HARMLESS: "no problem, although it looks like one",
 }
 _LOOK_FIRST = {
-    CheckFirst.NODE_STATE: "look first at the node's state",
-    CheckFirst.NODE_HEALTH: "look first at the node's health",
-    CheckFirst.OTHER_WORKERS_LOG: "look first at the logs of other workers",
-    CheckFirst.SEVERAL_CAUSES: "try the remedies in this order",
+    CheckFirst.NODE_STATE: "the node's state",
+    CheckFirst.NODE_HEALTH: "the node's health",
+    CheckFirst.OTHER_WORKERS_LOG: "the logs of other workers",
+    CheckFirst.SEVERAL_CAUSES: "which of several causes it is",
 }
 
 
@@ -114,7 +114,7 @@ def _topic(topic: Topic) -> str:
 
 
 def _row(message: Message) -> str:
-    look = f"; {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
+    look = f"; look first at {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
     meaning = _cell(message.filled(message.meaning, {}))
     return f"| `{message.id}` | `{message.action}` | {message.role}{look} | {meaning} |\n"
 

@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
     from mkdocs.structure.pages import Page
 
 # The page that lists all commands; the pages of its folder follow it in the navigation.
 COMMANDS = "reference/commands.md"
+# The page that is a chapter of the README.
+INSTALL = "install.md"
 _DESCRIPTION_LENGTH = 160
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
 _LIST_ITEM = re.compile(r" *(?:[-*+]|\d+\.) ")
-_SHORT_CODE = re.compile(r"<code>(?=[^<\n]{1,30}</code>)")
+_INLINE_CODE = re.compile(r"(?<=<code>)[^<\n]+(?=</code>)")
+_HYPHENATED = re.compile(r"(?<!\S)(?=\S*-)\S{2,30}(?!\S)")
 _YAML = re.compile(r"(?:- )?(?!error:)[a-z_]+:(?: |$)")
 _YAML_TITLE = re.compile(r"# \S+\.ya?ml$")
 _PROGRAMS = {"tpuctl", "export", "cat", "eval", "gcloud", "python", "python3", "pip", "pipx", "uv", "git", "docker", "kubectl", "make", "ssh",
@@ -41,6 +45,20 @@ def on_config(config: MkDocsConfig) -> None:
                     entry[title] = [COMMANDS, *({name: f"{folder}/{name}.md"} for name in pages)]
 
 
+def on_files(files: Files, config: MkDocsConfig) -> None:
+    """Add the page about the installation, which is a chapter of the README."""
+    from mkdocs.structure.files import File  # noqa: PLC0415  # only the environment of the docs has it
+
+    readme = Path(config.docs_dir).with_name("README.md").read_text("utf-8")
+    files.append(File.generated(config, INSTALL, content=install_page(readme)))
+
+
+def install_page(readme: str) -> str:
+    """Return the chapter about the installation as a page, with links as from a page of docs/."""
+    chapter = readme.partition("\n## Install\n")[2].partition("\n## ")[0]
+    return "# Install\n" + re.sub(r"\]\((?!\w+://|#)(docs/)?", lambda link: "](" if link[1] else "](../", chapter)
+
+
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Return the page as the site needs it, and set its description."""
     text = _COMMENT.sub("\n", markdown)
@@ -54,17 +72,19 @@ def on_page_content(html: str, **_: object) -> str:
 
 
 def keep_together(html: str) -> str:
-    """Return the HTML with short code marked: a flag or a variable is not broken over two lines."""
-    return _SHORT_CODE.sub('<code class="short">', html)
+    """Return the HTML with hyphenated words of inline code marked, so that `--on-recover` is not broken over two lines."""
+    return _INLINE_CODE.sub(lambda code: _HYPHENATED.sub(r"<span>\g<0></span>", code[0]), html)
 
 
 def link_repository(markdown: str, page: str, repository: str) -> str:
-    """Return the text with links to files outside of docs/ as links to the repository."""
+    """Return the text with links to files outside of docs/ as links to the repository, and the one to the README's chapter to its page."""
 
     def absolute(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link["target"]))
-        if "://" in link["target"] or path.startswith("docs/"):
+        if "://" in link["target"] or path.startswith(("docs/", "/")):
             return link[0]
+        if path == "README.md" and link["anchor"] == "#install":
+            return f"]({posixpath.relpath(INSTALL, posixpath.dirname(page) or '.')})"
         return f"]({repository}/blob/main/{path}{link['anchor'] or ''})"
 
     return _LINK.sub(absolute, markdown)

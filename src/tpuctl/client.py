@@ -18,6 +18,7 @@ from tpuctl.app.app import ANY_ZONE, App, Invocation
 from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.escaping import escape_unprintable
 from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import closest_match
@@ -320,7 +321,10 @@ class Client:
             await_key(app, targets)
             minutes = format_duration(request.linger)
             with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
-                return run_captured(app, targets, request, on_output=on_output)
+                result = run_captured(app, targets, request, on_output=on_output)
+            if result.error is not None:
+                _escape(result.error)
+            return result
 
     @contextmanager
     def _call(self, *, creates: bool = False, zone: str | None = None) -> Iterator[App]:
@@ -339,13 +343,23 @@ class Client:
             yield app
         except TpuctlError as error:
             app.name_node(error)
+            _escape(error)
             raise
         except BaseException as error:
             if app.unfinished:
-                error.add_note(app.unfinished)
+                error.add_note(escape_unprintable(app.unfinished))
             raise
         finally:
             app.close()
+
+
+def _escape(error: TpuctlError) -> None:
+    """Make control characters in the texts of an error visible, as the commands do: a traceback prints the texts."""
+    error.lines = tuple(map(escape_unprintable, error.lines))
+    error.message = "\n".join(error.lines)
+    error.args = (error.message,)
+    if error.hint:
+        error.hint = "\n".join(map(escape_unprintable, error.hint.split("\n")))
 
 
 class _Listener:

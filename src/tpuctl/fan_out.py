@@ -57,6 +57,8 @@ def fan_out(
     thread apply in the others.
     """
     all_items = list(items)
+    if not all_items:
+        return []
     if len(all_items) == 1 and deadline is None:
         return [_outcome(function, all_items[0])]
     waiting = deque(enumerate(all_items))

@@ -33,7 +33,7 @@ from typing import Literal
 
 Way = Literal["sent", "received"]
 _WRAPPER = Path(__file__).with_name("__main__.py")
-_PATIENCE = 20.0  # seconds
+_PATIENCE = 60.0  # seconds
 _MOST_LINKS = 256
 _CHUNK = 1 << 16
 _GREETING, _ANSWER = 256, 16  # bytes, as in __main__.py

@@ -13,7 +13,7 @@ import sys
 import threading
 from contextlib import suppress
 
-_PATIENCE = 20.0  # seconds
+_PATIENCE = 60.0  # seconds
 _CHUNK = 1 << 16
 _GREETING, _ANSWER = 256, 16  # bytes
 

@@ -233,7 +233,7 @@ _VARIABLES = {
 
 def _with_limits(text: str, end: End | None) -> str:
     """Lengthen each limit of a script, which a busy machine could reach at the sandbox's speed, or shorten that of the run."""
-    longer = re.sub(r"(--(?:timeout|ttl)) \d+[mh]", r"\1 900h", text)
+    longer = re.sub(r"(--(?:timeout|ttl|ssh-key-expire-after)) \d+[mh]", r"\1 900h", text)
     if end is not End.TIMED_OUT:
         return longer
     # The workers count this limit in real time. Of `run --up` it is also the limit of the node, an hour later.

@@ -344,6 +344,30 @@ def test_client_is_used_by_threads(client: Client, sandbox: Sandbox) -> None:
     ]
 
 
+def test_calls_at_the_same_time_create_a_node_once(client: Client, sandbox: Sandbox) -> None:
+    start = threading.Barrier(2)
+
+    def work(_: int) -> Node:
+        start.wait()
+        return client.up("trainer", V4)
+
+    with ThreadPoolExecutor(2) as threads:
+        one, other = threads.map(work, range(2))
+
+    assert (one.id, sandbox.changes()) == (other.id, ["create"])
+
+
+def test_text_of_others_is_escaped_in_errors(client: Client, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer", labels={"tpuctl-owner": "ann"})
+    sandbox.fault("operation-error", code=3, message="no\x1b[2J luck")
+
+    with pytest.raises(TpuctlError) as raised:
+        client.up("other", V4)
+
+    assert "no\\x1b[2J luck" in str(raised.value)
+    assert "\x1b" not in f"{raised.value}{raised.value.hint}{raised.value.message}"
+
+
 def test_client_works_while_an_event_loop_runs(client: Client, sandbox: Sandbox) -> None:
     async def cell() -> Node:
         return client.up("trainer", V4)

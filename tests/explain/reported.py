@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from tpuctl.explain.log_endings import LogEnding
 from tpuctl.explain.log_lines import LogPlace, ScanResult, Sighting, Suspect
 from tpuctl.explain.messages import Action, Message, MessageOrigin, MessageRole
 
@@ -39,6 +40,9 @@ def sighting(known: Message, first: LogPlace, last: LogPlace | None = None, **fi
     return Sighting(known, first, last or first, **fields)
 
 
-def scan_of(*sightings: Sighting, suspicious: tuple[LogPlace, ...] = ()) -> ScanResult:
+def scan_of(
+    *sightings: Sighting, suspicious: tuple[LogPlace, ...] = (), endings: tuple[LogEnding, ...] = ()
+) -> ScanResult:
     """Return the scan of a log with these sightings."""
-    return ScanResult(sightings, tuple(Suspect(place, score=9) for place in suspicious), lines=100_000, size=1)
+    suspects = tuple(Suspect(place, score=9) for place in suspicious)
+    return ScanResult(sightings, suspects, lines=100_000, size=1, endings=endings)

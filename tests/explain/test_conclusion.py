@@ -8,8 +8,9 @@ import pytest
 
 from tests.explain.reported import message, place, scan_of, sighting
 from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
-from tpuctl.explain.log_lines import ScanResult, Sighting
-from tpuctl.explain.messages import CheckFirst, MessageRole
+from tpuctl.explain.log_endings import LogEnding
+from tpuctl.explain.log_lines import LogLevel, ScanResult, Sighting
+from tpuctl.explain.messages import Action, CheckFirst, MessageRole
 
 MEMORY = message("memory")
 DISK = message("disk")
@@ -23,6 +24,12 @@ RETRYING = message("retrying", MessageRole.PROGRESS)
 QUEUE = message("queue")
 INITIALIZED = message("initialized", MessageRole.RECOVERY, ends=("retrying", "queue", "socket"))
 BENIGN = message("benign", MessageRole.HARMLESS)
+
+
+RESET = message("reset", action=Action.RESTART_NODE)
+NODE = message("node", action=Action.RECREATE_NODE, of_the_node=True, check_first=CheckFirst.NODE_STATE)
+SLOW = message("slow", lasts=True)
+SEVERAL = message("several", check_first=CheckFirst.SEVERAL_CAUSES)
 
 
 def verdicts(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
@@ -240,3 +247,87 @@ def test_wrapper_has_no_cause_in_another_file() -> None:
 
 def test_confidence_values_are_a_contract() -> None:
     assert list(Confidence) == ["high", "medium", "low"]
+
+
+_AT_5 = place(5)
+_NOTED = replace(_AT_5, level=LogLevel.INFO)
+_WARNED = replace(_AT_5, level=LogLevel.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("failure", "ending", "expected"),
+    [
+        pytest.param(sighting(MEMORY, _AT_5), LogEnding(works=place(9)), [], id="works-after"),
+        pytest.param(sighting(MEMORY, _AT_5), LogEnding(works=place(3)), ["memory"], id="worked-before"),
+        pytest.param(sighting(MEMORY, _AT_5, place(12)), LogEnding(works=place(9)), ["memory"], id="again-later"),
+        pytest.param(sighting(MEMORY, _AT_5), LogEnding("3", works=place(9)), ["memory"], id="another-worker"),
+        pytest.param(sighting(MEMORY, _AT_5), LogEnding(calm=place(9)), ["memory"], id="calm-after-an-error"),
+        pytest.param(sighting(MEMORY, _WARNED), LogEnding(calm=place(9)), [], id="calm-after-a-warning"),
+        pytest.param(sighting(NODE, _WARNED), LogEnding(calm=place(9)), ["node"], id="calm-without-the-node"),
+        pytest.param(sighting(RETRYING, _NOTED), LogEnding(calm=place(9)), ["retrying"], id="calm-while-retrying"),
+        pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9)), ["slow"], id="lasts"),
+        pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9), is_done=True), [], id="lasted-until-the-end"),
+    ],
+)
+def test_failure_is_over_if_its_worker_works_afterwards(
+    failure: Sighting, ending: LogEnding, expected: list[str]
+) -> None:
+    explanation = conclude(scan_of(failure, endings=(ending,)))
+
+    assert [one.id for one in explanation.conclusions] == expected
+    assert [one.id for one in (*explanation.conclusions, *explanation.harmless)] == [failure.message.id]
+
+
+def test_failure_on_two_workers_is_over_only_if_both_work() -> None:
+    failure = sighting(MEMORY, place(5, worker="0"), place(6, worker="1"), workers={"0": place(5, worker="0")})
+    both = (LogEnding("0", works=place(8, worker="0")), LogEnding("1", works=place(9, worker="1")))
+
+    assert conclude(scan_of(failure, endings=both)).conclusions == ()
+    assert conclude(scan_of(failure, endings=both[:1])).conclusions != ()
+
+
+def test_known_failure_of_the_program_outranks_a_good_end() -> None:
+    scan = scan_of(sighting(MEMORY, _AT_5), endings=(LogEnding(works=place(9)),))
+
+    assert [one.id for one in conclude(scan, has_failed=True).conclusions] == ["memory"]
+
+
+def test_quote_in_a_log_that_ends_well_is_harmless() -> None:
+    quoted = sighting(MEMORY, _AT_5, quoted=1)
+
+    assert conclude(scan_of(quoted, endings=(LogEnding(works=place(9), is_well=True),))).conclusions == ()
+    assert [one.id for one in conclude(scan_of(quoted)).conclusions] == ["memory"]
+
+
+@pytest.mark.parametrize(
+    ("sightings", "ending", "expected"),
+    [
+        pytest.param((sighting(RESET, _AT_5),), LogEnding(), "high", id="last-word"),
+        pytest.param((sighting(RESET, _AT_5), sighting(DISK, place(9))), LogEnding(), "medium", id="another-remedy"),
+        pytest.param((sighting(MEMORY, _AT_5), sighting(DISK, place(9))), LogEnding(), "high", id="the-same-remedy"),
+        pytest.param((sighting(RESET, _WARNED),), LogEnding(), "medium", id="destructive-warning"),
+        pytest.param((sighting(NODE, _WARNED),), LogEnding(), "high", id="warning-about-the-node"),
+        pytest.param((sighting(MEMORY, _WARNED),), LogEnding(), "high", id="warning"),
+        pytest.param((sighting(RESET, _AT_5),), LogEnding(failure=place(30)), "medium", id="destructive-then-unknown"),
+        pytest.param((sighting(RESET, _AT_5),), LogEnding(failure=place(7)), "high", id="in-the-same-error"),
+        pytest.param((sighting(MEMORY, _AT_5),), LogEnding(failure=place(30)), "high", id="then-unknown"),
+        pytest.param(
+            (sighting(MEMORY, _AT_5),), LogEnding(failure=place(30), resumed=place(20)), "medium", id="worked-between"
+        ),
+        pytest.param((sighting(SEVERAL, _AT_5),), LogEnding(), "medium", id="several-causes"),
+    ],
+)
+def test_high_confidence_is_for_what_ended_the_program(
+    sightings: tuple[Sighting, ...], ending: LogEnding, expected: str
+) -> None:
+    assert str(conclude(scan_of(*sightings, endings=(ending,))).conclusions[0].confidence) == expected
+
+
+def test_merge_keeps_the_end_of_each_log() -> None:
+    failed = scan_of(sighting(MEMORY, _AT_5))
+    works = scan_of(sighting(DISK, _AT_5), endings=(LogEnding(works=place(9)),))
+
+    merged = conclude(merge_scans({"worker-0.log": failed, "worker-1.log": works}))
+
+    assert [one.id for one in merged.conclusions] == ["memory"]
+    assert [one.id for one in merged.harmless] == ["disk"]

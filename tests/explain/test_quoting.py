@@ -45,6 +45,9 @@ def _quoted(text: str) -> list[int]:
         "```\nnever closed\nX",
         "     65   if _jaxlib_version > _jax_version:\n\nRuntimeError: X",
         "exited with X, expected nothing of the kind",
+        "> step 1\n> RuntimeError: X\n> step 2",
+        "ERROR: (gcloud.compute.instances.create) Could not fetch resource:\n - Invalid value for the field of this: X",
+        "usage: train [-h]\ntrain: error: X",
     ],
 )
 def test_failure_is_not_a_quotation(text: str) -> None:
@@ -91,6 +94,9 @@ def test_failure_is_not_a_quotation(text: str) -> None:
         "Error message\nX",
         "You may find one of these:\nX",
         '  File "a.py", line 3, in f\n    raise E("X")',
+        "usage: train [-h]\n\noptions:\n  --small  lower it for X",
+        "usage: train [-h]\n\noptions:\n  --size N\n           lower it for X",
+        "commit 9c1d0e2\nAuthor: A\n\n    X",
     ],
 )
 def test_text_about_a_message_is_a_quotation(text: str) -> None:

@@ -211,3 +211,26 @@ def test_guess_of_a_wrapper_never_outranks_its_reason(text: str, kind: str | Non
     found = guess([_suspect(text)], lines=1)
 
     assert (found and found.message.id) == kind
+
+
+@pytest.mark.parametrize(
+    ("second", "line", "kind"),
+    [
+        pytest.param("Insufficient regional quota to satisfy request", 4, "quota", id="specific-nearby"),
+        pytest.param("Insufficient regional quota to satisfy request", 40, "permission", id="specific-far-away"),
+        pytest.param("frob not found", 4, "permission", id="general-nearby"),
+    ],
+)
+def test_specific_words_nearby_tell_more_than_a_code(second: str, line: int, kind: str) -> None:
+    found = guess([_suspect("HttpError 403: PERMISSION_DENIED"), _suspect(second, line)], lines=50)
+
+    assert found is not None
+    assert found.message.id == f"unrecognised-{kind}"
+
+
+def test_failure_before_the_program_worked_again_is_no_guess() -> None:
+    reader = LogReader()
+    reader.feed(b"error: frob was preempted\nrestored checkpoint 9\nstep 10 loss 2.1\nFrobError: seven\n")
+
+    (found,) = conclude(reader.so_far()).conclusions
+    assert (found.id, found.sighting.first.line) == ("unrecognised-exception", 4)

@@ -18,6 +18,7 @@ import pytest
 from tests.conftest import Sandbox
 from tpuctl.app.app import App, Invocation
 from tpuctl.clock import ManualClock
+from tpuctl.errors import InvalidInputError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes import hooks
@@ -346,6 +347,24 @@ def test_tpuctl_in_a_hook_uses_the_cloud_of_the_run_despite_a_project_file(tmp_p
     assert {"TPUCTL_SANDBOX=0", "TPUCTL_ENDPOINT=http://localhost:1", "TPUCTL_USER=ada"} < set(
         (tmp_path / "env").read_text().split("\n")
     )
+
+
+@pytest.mark.parametrize("command", ["./nosuch", "./nosuch --fast", "/nosuch/program"])
+def test_hook_with_the_path_of_no_program_is_refused(tmp_path: Path, command: str) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        build_hooks(app_with({}, {"HOME": str(tmp_path)}, tmp_path), {EventKind.RECOVERED: command})
+
+    program = command.split(maxsplit=1)[0]
+    assert str(refused.value) == f"`--on-recover`: there is no program `{program}`"
+
+
+@pytest.mark.parametrize(
+    "command", ["./hook.sh", "nosuch", "$HOME/nosuch", "~/nosuch", "cd ./nosuch && make", "./nosuch;"]
+)
+def test_hook_that_may_run_is_accepted(tmp_path: Path, command: str) -> None:
+    (tmp_path / "hook.sh").touch()
+
+    assert build_hooks(app_with({}, {"HOME": str(tmp_path)}, tmp_path), {EventKind.RECOVERED: command})
 
 
 def test_command_has_options_for_the_hooks_it_runs() -> None:

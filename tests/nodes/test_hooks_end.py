@@ -7,10 +7,17 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import EventfulClock, one_face, put
 from tests.nodes.test_hooks import NAME, OTHER, event, hooks_for, until
 from tpuctl.clock import SystemClock
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
 
 
 def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: Path) -> None:
@@ -21,7 +28,7 @@ def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: P
     for node, seconds in ((OTHER, "0.2"), (OTHER, "0.1"), (NAME, "60"), (NAME, "61")):
         run(event(node=node, text=seconds))
 
-    left_out = run.finish(SystemClock(), patience=timedelta(seconds=0.6))
+    left_out = run.finish(SystemClock(), patience=timedelta(seconds=3))
 
     reason = "the hook for `preempted` was skipped, because other hooks were still running when the run ended: "
     assert [(failure.node, str(failure)) for failure in left_out] == [(NAME, f"{reason}{command}$TPUCTL_REASON")]
@@ -33,11 +40,15 @@ def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: P
 
 
 @one_face
-def test_hook_that_waits_for_another_at_the_end_is_started(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+def test_hook_that_waits_for_another_at_the_end_is_started(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
+) -> None:
     put(sandbox)
     sandbox.fault("preempt")
-    log = tmp_path / "log"
-    hooks = ("--on-preempt", f"sleep 2; echo taken >> {log}", "--on-recover", f"echo back >> {log}")
+    log, near_the_end = tmp_path / "log", tmp_path / "near the end"
+    clock.after(timedelta(minutes=14, seconds=30), near_the_end.touch)
+    first = f"until [ -e '{near_the_end}' ]; do sleep 0.1; done; sleep 2; echo taken >> {log}"
+    hooks = ("--on-preempt", first, "--on-recover", f"echo back >> {log}")
 
     _, err, code = tpuctl("watch", "demo", "--until", "15m", *hooks)
 

@@ -42,7 +42,7 @@ from tpuctl.ssh.connection import (
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
-PATIENCE = timedelta(seconds=15)
+PATIENCE = timedelta(seconds=60)
 
 
 def missing_programs() -> list[str]:

@@ -32,7 +32,7 @@ def _pages_of(entry: Any) -> list[str]:
 def test_navigation_has_every_page_once() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "commands"}
 
-    assert sorted(_pages_of(CONFIG["nav"])) == sorted(pages)
+    assert sorted(_pages_of(CONFIG["nav"])) == sorted([*pages, hooks.INSTALL])
 
 
 def test_addresses_are_those_of_the_package() -> None:
@@ -85,6 +85,7 @@ def test_guides_of_commands_are_pages() -> None:
         pytest.param("how-to/trust.md", "](../up.md)", "](../up.md)", id="page-above"),
         pytest.param("up.md", "](#repair)", "](#repair)", id="anchor"),
         pytest.param("up.md", "](https://a.example/../x)", "](https://a.example/../x)", id="address"),
+        pytest.param("up.md", "](/up)", "](/up)", id="path-of-the-host"),
         pytest.param("up.md", "](../examples/a.yaml)", f"]({REPOSITORY}/blob/main/examples/a.yaml)", id="file"),
         pytest.param(
             "how-to/a.md", "](../../README.md#x)", f"]({REPOSITORY}/blob/main/README.md#x)", id="file-and-anchor"
@@ -150,11 +151,20 @@ def test_description_is_the_first_paragraph(markdown: str, expected: str) -> Non
 @pytest.mark.parametrize(
     ("html", "expected"),
     [
-        pytest.param("<code>--zone a</code>", '<code class="short">--zone a</code>', id="flag"),
-        pytest.param(f"<code>{'x' * 30}</code>", f'<code class="short">{"x" * 30}</code>', id="longest"),
-        pytest.param(f"<code>{'x' * 31}</code>", f"<code>{'x' * 31}</code>", id="too-long"),
-        pytest.param("<code>a\nb</code>", "<code>a\nb</code>", id="block"),
+        pytest.param("<code>--zone a</code>", "<code><span>--zone</span> a</code>", id="flag-and-value"),
+        pytest.param("<code>a b-c d-e</code>", "<code>a <span>b-c</span> <span>d-e</span></code>", id="words"),
+        pytest.param(f"<code>-{'x' * 29}</code>", f"<code><span>-{'x' * 29}</span></code>", id="longest"),
+        pytest.param(f"<code>-{'x' * 30}</code>", f"<code>-{'x' * 30}</code>", id="too-long"),
+        pytest.param("<code>TPUCTL_ZONE</code>", "<code>TPUCTL_ZONE</code>", id="no-hyphen"),
+        pytest.param("<code>-a\n-b</code>", "<code>-a\n-b</code>", id="block"),
+        pytest.param("--zone", "--zone", id="prose"),
     ],
 )
-def test_short_code_stays_on_one_line(html: str, expected: str) -> None:
+def test_hyphenated_words_of_code_stay_on_one_line(html: str, expected: str) -> None:
     assert hooks.keep_together(html) == expected
+
+
+def test_install_page_is_the_chapter_of_the_readme() -> None:
+    readme = "# a\n\n## Install\n\n[b](docs/c.md#d) [e](LICENSE) [f](https://g.example) [h](#i)\n\n## Next\n"
+
+    assert hooks.install_page(readme) == "# Install\n\n[b](c.md#d) [e](../LICENSE) [f](https://g.example) [h](#i)\n"

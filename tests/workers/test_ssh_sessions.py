@@ -22,7 +22,7 @@ from tpuctl.sandbox.sshd.daemon import terminal_obstacle
 from tpuctl.sandbox.state import SandboxState
 
 pytestmark = pytest.mark.sshd
-PATIENCE = 30
+PATIENCE = 60
 
 
 @pytest.fixture

@@ -11,7 +11,8 @@ the sandbox; everything above it is the same code for all three.
 - `options.py`: `@cli_command` passes a command its `App`, adds the shared options, and asks for trust first; `LazyGroup`
   imports a command's module when it is called.
 - `option_help.py`: the groups of options, and how `--help` shows them. `value_completion.py`: completion of values in a shell.
-- `spec_options.py`: the options that describe a node, and the `NodeSpec` made of them and the settings. `ssh_options.py`:
+- `spec_options.py`: the options that describe a node; `spec_building.py`: the `NodeSpec` made of what the user gave and the
+  settings. `route_options.py`: the options of the route to workers; `ssh_options.py`:
   the route to workers.
 - `hints.py`: a command in a hint gets the options of this run that it needs (project, endpoint, zone, …).
 - `trust.py`: a `tpuctl.yaml` may come with a cloned repository. Its keys that send data, run programs, open access or cost

@@ -21,7 +21,7 @@ exchange, from the DNS lookup to the last byte. Deadlines are values of a contex
 passes them on; pass `clock.with_current_deadlines(function)` to any other thread.
 
 - Fetches and changes of the loop (`NodeReconciler.within_deadline`), and the lookup of nodes before it (`within_deadline`,
-  `retry_until_answered` in `nodes/commands/policy_options.py`) end with the timeout of the command, by the clock of the
+  `retry_until_answered` in `nodes/policies.py`) end with the timeout of the command, by the clock of the
   cloud; 5 s more for one last fetch.
 - A list of all pages and zones, and a command with `is_short`, end after a minute of real time.
 - The release of leases ends after 5 s, the last lines of a journal after 10 s of real time.

@@ -35,7 +35,7 @@ _ENDED_WELL = re.compile(
     r"with (?:exit )?(?:code|status):? (?:0\b|completed))|"
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
-    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|\bSynced \d|"
+    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
 _WORKS = re.compile(
@@ -45,9 +45,8 @@ _WORKS = re.compile(
     r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
     r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
-    # A state that was saved or loaded.
-    r"\b(?:saved|restored|resumed|wrote|written|uploaded)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
-    r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\b(?:saved|restored|written|uploaded)\b|"
+    r"\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
+    r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\brestored\b|"
     # A server that serves.
     r"\bstartup complete\b|\bserver (?:is )?(?:now )?(?:started|running|ready|listening)\b|"
     r"\b(?:listening|serving|running) (?:on|at) (?:\S{1,20} )?(?:https?://|\[?::|port \d|[\d.]{7})|"
@@ -58,12 +57,23 @@ _WORKS = re.compile(
     r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
     r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
+# A state that was saved: a program that is asked to end, or fails, may do so last.
+_SAVED = re.compile(
+    r"(?i)\b(?:saved|wrote|written|uploaded)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
+    r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\b(?:saved|written|uploaded)\b"
+)
+_ASKED_TO_END = re.compile(
+    r"(?i)\bSIG(?:TERM|INT|KILL)\b|\bsignal (?:2|9|15)\b|pre-?empt|\bterminat|\bmaintenance|\bshutdown|\binterrupt"
+)
 # A bar that is not full is drawn once more by a program that ends with an error.
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}(?:(?:it|ba|ex|batch(?:es)?|steps?)/s|s/(?:it|ba|ex|batch|step))\b")
 _FULL_BAR, _MIN_BARS = re.compile(r"\b100%\|"), 2
 _NOT_WELL = re.compile(
     r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting|would|will|if|error|"
-    r"prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan)\b"
+    r"prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan|killed|cancell?ed|emergency)\b|"
+    r"\b(?:code|status|rc|signal)\W{1,3}-?[1-9]\d{0,2}\b"
+    # A summary that it also prints after a failure.
+    r"|^wandb: "
 )
 # Counts of failures that are none.
 _NO_FAILURES = re.compile(
@@ -87,9 +97,7 @@ class LogEnding:
     """How the log of a worker ends, or that of a program that names no worker."""
 
     worker: str | None = None
-    works: LogPlace | None = (
-        None  # the last line that shows that the program works or ended well, and no failure follows
-    )
+    works: LogPlace | None = None  # the last line that shows that the program works or ended well; no failure follows
     is_well: bool = False  # and no line after it looks like an error
     is_done: bool = False  # and it says that the program has ended
     calm: LogPlace | None = None  # from here on there is no alarm
@@ -101,12 +109,15 @@ class LogEnding:
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
     works = calm = failure = resumed = None
-    bars, calm_lines, is_calm, has_failed = 0, 0, True, False
-    is_well, is_done = True, False
+    is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
+    bars = calm_lines = 0
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        if place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None):
+        is_failure = place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None)
+        if is_only_saved and (line.score >= _FATAL_SCORE if is_failure else _ASKED_TO_END.search(text)):
+            works, is_only_saved, is_well = None, False, False
+        if is_failure:
             if works is not None:
                 break
             has_failed, is_calm = True, False
@@ -116,15 +127,16 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
                 resumed = place
                 break
             is_done = is_done or (works is None and _ENDED_WELL.search(text) is not None)
-            works = works or place
+            works, is_only_saved = place if is_only_saved else works or place, False
+        elif works is None and not has_failed and shows_saved(text):
+            works, is_only_saved = place, True
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
         if is_calm and (place.level or place.time):
             calm_lines += 1
             calm = place if calm_lines >= _CALM_LINES else None
-    is_well = is_well and works is not None
-    return LogEnding(worker, works, is_well, is_done, calm, failure, resumed)
+    return LogEnding(worker, works, is_well and works is not None, is_done, calm, failure, resumed)
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
@@ -132,6 +144,11 @@ def is_newest_first(places: Sequence[LogPlace]) -> bool:
     times = [place.time for place in places if place.time is not None and place.time.tzinfo is not None]
     times = times or [place.time for place in places if place.time is not None]
     return len(times) > 1 and times[0] > times[-1]
+
+
+def shows_saved(text: str) -> bool:
+    """Tell whether a line says that a state was saved."""
+    return _SAVED.search(text) is not None and not _NOT_WELL.search(_NO_FAILURES.sub("", text))
 
 
 def shows_success(text: str) -> bool:

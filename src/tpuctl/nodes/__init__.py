@@ -27,6 +27,10 @@ another, and a run keeps no state that the next run would miss: the next run con
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
-The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; `commands/` also `app` and click. The
+What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `deletion.py`, and
+below them `policies.py`, `zone_choice.py`, `time_limits.py`, `node_lookup.py` and `busy_nodes.py`.
+
+The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also
+`app`, and `commands/` click. The
 pure modules import no cloud, ssh, output or clock. `actuator.ActionContext` has the services that actions use.
 """

@@ -14,7 +14,7 @@ import json
 import re
 import threading
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -165,6 +165,8 @@ class ApiRoute:
         return snake_case(schema) if declared is None else declared
 
 
+# Clients poll: most paths are met again.
+@lru_cache(maxsize=4096)
 def route_request(http_method: str, path: str, *, api: str | None = None) -> ApiRoute | None:
     """Return the method that a request means. None for an unknown path, or a known path with the wrong verb.
 

@@ -107,12 +107,13 @@ def _firewall_target(facts: CheckFacts, interface: NetworkInterface) -> Firewall
 
 
 def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
-    ranges, names = access.reach(SourceArea.OUTSIDE), access.allowed_by(SourceArea.OUTSIDE)
+    names = access.allowed_by(SourceArea.OUTSIDE)
     subject, network, project = f"network {interface.network}", interface.network, interface.project
+    is_everywhere = access.covers(SourceArea.OUTSIDE)
+    ranges = ("0.0.0.0/0",) if is_everywhere else access.reach(SourceArea.OUTSIDE)
     values = {"network": network, "rules": list(names), "sourceRanges": list(ranges)}
-    if access.covers(SourceArea.OUTSIDE):
-        text = f"ssh is allowed from everywhere ({_join_rule_names(names)})"
-        return ok(subject, text, facts=values | {"sourceRanges": ["0.0.0.0/0"]})
+    if is_everywhere:
+        return ok(subject, f"ssh is allowed from everywhere ({_join_rule_names(names)})", facts=values)
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         where = f"{', '.join(ranges[:_MAX_NAMES])}{more}"

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,7 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.config.settings import SETTINGS, SourceKind
+from tpuctl.errors import InvalidInputError
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import USABLE_CONDITIONS, Repair
 
@@ -88,6 +90,8 @@ _HOOKS = {
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
     "on_give_up": (EventKind.GAVE_UP, "a node is given up"),
 }
+# A path at the beginning of a shell command, without characters that a shell replaces.
+_PROGRAM_PATH = re.compile(r"[\w.-]*/[\w./-]+(?=\s|$)")
 # Settings that choose cloud, identity, journal and leases: given as flags, they apply inside hooks too.
 _INHERITED_SETTINGS = (
     "endpoint", "impersonate_service_account", "quota_project", "user", "ssh_key", "ssh_key_expire_after", "journal", "lease",
@@ -109,10 +113,21 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
 
 
 def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
-    """Return the hooks of these events. An empty command is no hook."""
+    """Return the hooks of these events. An empty command is no hook.
+
+    Raises `InvalidInputError` for the path of a program that does not exist: a hook may run only in a week.
+    """
     from tpuctl.nodes.hooks import RETRY_PAUSES, Hooks  # noqa: PLC0415  # not needed by --help and completion
 
     terminal, given = app.terminal, {kind: text for kind, text in commands.items() if text}
+    for name, (kind, _) in _HOOKS.items():
+        program = _PROGRAM_PATH.match(given.get(kind) or "")
+        if program and not (app.invocation.folder / program[0]).exists():
+            flag = "--" + name.replace("_", "-")
+            raise InvalidInputError(
+                f"`{flag}`: there is no program `{program[0]}`",
+                hint="write the path of an existing program, or a shell command",
+            )
     # The live display would overwrite the output of a hook.
     print_lines = terminal.note if terminal.is_redrawn and not terminal.quiet else None
     # With these variables `tpuctl` in a hook uses the same cloud as this run. `0` is set too: a project file in the hook's

@@ -1,0 +1,147 @@
+"""How a log ends: lines that show that a program works, and what follows for the failures before them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.explain.synthetic import scan
+from tpuctl.explain.log_endings import shows_saved, shows_success
+from tpuctl.explain.log_lines import LogLevel, line_level
+
+_ERROR = "RuntimeError: frob"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("step 100 loss 2.31", id="step"),
+        pytest.param("{'train_loss': 0.51, 'epoch': 2.0}", id="mapping"),
+        pytest.param("300/300 [====] - 40s 133ms/step - accuracy: 0.68", id="keras"),
+        pytest.param("throughput 1.2 tokens/s", id="rate"),
+        pytest.param("100%|####| 920/920 [08:41<00:00,  1.76it/s]", id="full-bar"),
+        pytest.param("restored checkpoint 881", id="restored"),
+        pytest.param("INFO:     Application startup complete.", id="server"),
+        pytest.param('10.0.0.9:51 - "GET /health HTTP/1.1" 200 OK', id="request"),
+        pytest.param("request 3 ok 198ms", id="answer"),
+        pytest.param("[TpuDevice(id=0, process_index=0)]", id="devices"),
+        pytest.param("Normal Started 39s kubelet Started container jax-tpu", id="pod"),
+        pytest.param("state changed CREATING -> READY", id="state"),
+        pytest.param("Training finished.", id="finished"),
+        pytest.param("Job 'raysubmit_f8' succeeded", id="named-job"),
+        pytest.param("exited with code 0", id="code-0"),
+        pytest.param("=========== 8 passed, 2 warnings in 14.31s ==========", id="tests"),
+        pytest.param("training complete, failed: 0", id="no-failures"),
+    ],
+)
+def test_line_of_a_program_that_works_is_success(text: str) -> None:
+    assert shows_success(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("connecting to 10.0.0.2", id="neutral"),
+        pytest.param("12%|#| 120/1000 [01:00<07:20,  2.00it/s]", id="bar"),
+        pytest.param("step 100 failed after 3.2s", id="failed-step"),
+        pytest.param("the job never finished", id="negation"),
+        pytest.param("task completed with exit code 1", id="code-1"),
+        pytest.param("Job finished (status: FAILED)", id="failed-job"),
+        pytest.param("step 5002: loss is nan 3.1", id="nan"),
+        pytest.param("wandb: loss 3.42", id="summary"),
+        pytest.param("waiting for step 12 of 3.2s", id="waiting"),
+        pytest.param("=========== 1 failed, 8 passed in 3.1s ===========", id="failed-tests"),
+    ],
+)
+def test_other_line_is_no_success(text: str) -> None:
+    assert not shows_success(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        pytest.param("checkpoint 881 saved", True, id="saved"),
+        pytest.param("wrote ckpt-1200", True, id="wrote"),
+        pytest.param("saving checkpoint 881", False, id="not-yet"),
+        pytest.param("checkpoint not saved", False, id="negation"),
+    ],
+)
+def test_line_that_says_that_a_state_was_saved(text: str, expected: bool) -> None:
+    assert shows_saved(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("log", "works", "is_well", "is_done"),
+    [
+        pytest.param(f"{_ERROR}\n", None, False, False, id="error"),
+        pytest.param(f"{_ERROR}\nstep 3 loss 2.1\n", 2, True, False, id="steps-after"),
+        pytest.param(f"step 3 loss 2.1\n{_ERROR}\n", None, False, False, id="error-after"),
+        pytest.param(f"{_ERROR}\nstep 3 loss 2.1\nTraining finished.\n", 3, True, True, id="done"),
+        pytest.param("step 3 loss 2.1\ncould not flush\n", 1, False, False, id="alarm-after"),
+        pytest.param("step 3 loss 2.1\nI0101 10:00:00.0 7 a.py:3] could not flush\n", 1, True, False, id="noted-after"),
+        pytest.param("step 3 loss 2.1\nE0101 10:00:00.0 7 a.py:3] flush\n", None, False, False, id="level-after"),
+        pytest.param("0%|  | 1/9 [00:01<00:02, 1.1s/it]\n", None, False, False, id="one-bar"),
+        pytest.param("0%|  | 1/9 [00:01, 1.1s/it]\n1%|  | 2/9 [00:02, 1.1s/it]\n", 1, True, False, id="bars"),
+        pytest.param("flush: 503, once more\ncheckpoint 881 saved\n", 2, True, False, id="saved"),
+        pytest.param("SIGTERM received\ncheckpoint 881 saved\n", None, False, False, id="saved-at-the-end"),
+        pytest.param(f"{_ERROR}\ncheckpoint 881 saved\n", None, False, False, id="saved-after-an-error"),
+        pytest.param("step 3 loss 2.1\n" + "frob\n" * 60, None, False, False, id="long-ago"),
+    ],
+)
+def test_end_of_a_log(log: str, works: int | None, is_well: bool, is_done: bool) -> None:
+    (ending,) = scan(log).endings
+
+    assert (ending.works and ending.works.line, ending.is_well, ending.is_done) == (works, is_well, is_done)
+
+
+def test_last_failure_and_what_worked_before_it() -> None:
+    (ending,) = scan(f"step 3 loss 2.1\nfrob\n{_ERROR}\nfrob\n").endings
+
+    assert ending.failure is not None
+    assert ending.resumed is not None
+    assert (ending.failure.line, ending.resumed.line) == (3, 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "calm"),
+    [
+        pytest.param(["start", "load", "compile"], 1, id="calm"),
+        pytest.param(["start", "load"], None, id="too-few"),
+        pytest.param(["start", "will retry", "load", "compile"], None, id="still-tried"),
+    ],
+)
+def test_calm_end_is_three_lines_without_an_alarm(end: list[str], calm: int | None) -> None:
+    (ending,) = scan("".join(f"I0101 10:00:00.0 7 a.py:3] {text}\n" for text in end)).endings
+
+    assert (ending.calm and ending.calm.line) == calm
+
+
+def test_each_worker_has_its_own_end() -> None:
+    endings = scan(f"[0] {_ERROR}\n[1] step 3 loss 2.1\n[0] frob\n[1] step 4 loss 2.0\n").endings
+
+    assert {one.worker: one.works and one.works.line for one in endings} == {"0": None, "1": 4}
+
+
+def test_log_with_its_newest_line_first_has_no_end() -> None:
+    log = "2026-01-02T10:00:02Z frob\n2026-01-02T10:00:01Z step 3 loss 2.1\n"
+
+    assert scan(log).endings == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "text", "level"),
+    [
+        pytest.param("I0101 10:00:00.000000 7 a.py:3] ", "x", LogLevel.INFO, id="glog"),
+        pytest.param("2026-01-01 10:00:00.1: W a/b.cc:7] ", "x", LogLevel.WARNING, id="tensorflow"),
+        pytest.param("2026-01-01 10:00:00 - train - ERROR - ", "x", LogLevel.ERROR, id="logging"),
+        pytest.param("", "W 03-18 09:12:49 instance_utils.py:112] x", LogLevel.WARNING, id="skypilot"),
+        pytest.param("", "ERROR: x", LogLevel.ERROR, id="gcloud"),
+        pytest.param("", "(EngineCore pid=8) INFO 04-15 x", LogLevel.INFO, id="vllm"),
+        pytest.param("", "[I 2026-02-02 10:00:00,000] x", LogLevel.INFO, id="optuna"),
+        pytest.param("", "  Normal   Started   39s  kubelet", LogLevel.INFO, id="event"),
+        pytest.param("", "I am a line", None, id="pronoun"),
+        pytest.param("", "Errors are rare", None, id="prose"),
+        pytest.param("2026-01-01T10:00:00Z ", "x", None, id="no-level"),
+    ],
+)
+def test_level_of_a_line(header: str, text: str, level: LogLevel | None) -> None:
+    assert line_level(header, text) is level
