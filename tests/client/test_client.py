@@ -165,7 +165,6 @@ def test_invalid_setting_is_refused_when_the_client_is_made(
         make_client(settings=settings)
 
 
-@pytest.mark.parametrize("value", [pytest.param("20m", id="text"), pytest.param(timedelta(minutes=20), id="timedelta")])
 def test_invalid_variable_is_found_before_a_node_is_created(make_client: ClientMaker, tmp_path: Path) -> None:
     environ = {"HOME": str(tmp_path), "TPUCTL_TIMEOUT": "forever"}
 
@@ -173,6 +172,7 @@ def test_invalid_variable_is_found_before_a_node_is_created(make_client: ClientM
         make_client(environ=environ)
 
 
+@pytest.mark.parametrize("value", [pytest.param("20m", id="text"), pytest.param(timedelta(minutes=20), id="timedelta")])
 def test_setting_is_a_text_or_a_value(make_client: ClientMaker, sandbox: Sandbox, value: str | timedelta) -> None:
     sandbox.fault("hang", state="CREATING")
 
