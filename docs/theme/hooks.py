@@ -98,6 +98,8 @@ def fence_blocks(lines: list[str]) -> Iterator[str]:
         mark = _FENCE.match(line.lstrip())
         if fence or mark:
             fence = "" if fence and line.strip() == fence else fence or mark["mark"]
+            if line == "```python" and lines[at + 1].startswith(">>> "):
+                line = "```pycon"  # prompts and output are not copied
         elif line.startswith("    ") and not in_list and (at == 0 or not lines[at - 1].strip()):
             end = at
             while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):

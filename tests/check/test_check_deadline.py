@@ -19,7 +19,7 @@ from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.state import SandboxState
 
 NODE = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")
-_DEADLINE, _LATENCY, _FOREVER = (timedelta(seconds=seconds) for seconds in (1, 0.15, 3))
+_DEADLINE, _LATENCY, _FOREVER = (timedelta(seconds=seconds) for seconds in (3, 0.45, 9))
 
 
 def gather(sandbox_state: SandboxState, *, unanswered: str) -> CheckFacts:

@@ -173,7 +173,13 @@ def test_invalid_variable_is_found_before_a_node_is_created(make_client: ClientM
 
 
 def test_setting_is_a_text_or_a_value_of_its_kind(make_client: ClientMaker, sandbox: Sandbox) -> None:
-    settings = {"ttl": timedelta(hours=8), "max_price": 9.5, "queue": False, "labels": {"team": "a"}, "repair": "none"}
+    settings = {
+        "ttl": timedelta(hours=8),
+        "max_price": 9.5,
+        "allow_unknown_price": True,
+        "labels": {"team": "a"},
+        "repair": "none",
+    }
 
     node = make_client(settings=settings).up("trainer", V4, wait_for="ready")
 

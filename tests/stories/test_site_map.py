@@ -128,6 +128,7 @@ def test_block_is_marked_with_its_language(first: str, language: str) -> None:
         pytest.param("- a\n\n    b\n\n    c", "- a\n\n    b\n\n    c", id="in-a-list"),
         pytest.param("- a\n\nb\n\n    {", "- a\n\nb\n\n```json\n{\n```\n", id="after-a-list"),
         pytest.param("```python\n\n    a = 1\n```", "```python\n\n    a = 1\n```", id="in-a-fence"),
+        pytest.param("```python\n>>> a\n```", "```pycon\n>>> a\n```", id="session-of-python"),
     ],
 )
 def test_indented_blocks_become_fenced(text: str, expected: str) -> None:
