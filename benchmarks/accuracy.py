@@ -20,7 +20,8 @@ failed first, and the confidence. A verdict is *right* if all of these agree. A 
 
 _UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by a person who had not seen the patterns. A
 verdict is right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys
-or kills is wrong unless the label names that. The first set has been used for tuning since: the second is the measure."""
+or kills is wrong unless the label names that. Both sets of 2026-11-23 have been used for tuning since they were judged:
+a later set is the measure."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:

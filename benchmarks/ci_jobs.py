@@ -1,7 +1,7 @@
 """Run the training jobs of the examples for CI systems in the sandbox, each until each of its ends; not a measurement.
 
 The command succeeds or fails, the job is cancelled, its time passes, its machine is lost, or it does not start. No node of it
-may be left. `make test` has one end of each.
+may be left. `make test` has two of these jobs.
 """
 
 from __future__ import annotations

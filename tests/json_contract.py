@@ -156,7 +156,7 @@ def _places(key: str) -> dict[tuple[str, ...], frozenset[str]]:
     def walk(part: Schema, owner: str, path: tuple[str, ...]) -> None:
         if reference := part.get("$ref"):
             owner = reference.removeprefix(_DEFINITIONS)
-            if "." not in owner:  # else it is of the API
+            if owner in load_definitions():  # else it is of the API
                 walk(schema["$defs"][owner], owner, path)
         for name, value in part.get("properties", {}).items():
             place = f"{owner}.{name}"

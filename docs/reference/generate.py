@@ -152,7 +152,8 @@ def _command_page(contexts: list[click.Context], summary: str, guides: list[str]
 
 
 def _title(guide: str) -> str:
-    return (FOLDER.parent / guide).read_text("utf-8").partition("\n")[0].removeprefix("# ")
+    lines = (FOLDER.parent / guide).read_text("utf-8").splitlines()
+    return next(line.removeprefix("# ") for line in lines if line.startswith("# "))
 
 
 def _contexts() -> Iterator[click.Context]:

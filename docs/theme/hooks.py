@@ -81,7 +81,7 @@ def link_repository(markdown: str, page: str, repository: str) -> str:
 
     def absolute(link: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link["target"]))
-        if "://" in link["target"] or path.startswith("docs/"):
+        if "://" in link["target"] or path.startswith(("docs/", "/")):
             return link[0]
         if path == "README.md" and link["anchor"] == "#install":
             return f"]({posixpath.relpath(INSTALL, posixpath.dirname(page) or '.')})"
@@ -98,6 +98,8 @@ def fence_blocks(lines: list[str]) -> Iterator[str]:
         mark = _FENCE.match(line.lstrip())
         if fence or mark:
             fence = "" if fence and line.strip() == fence else fence or mark["mark"]
+            if line == "```python" and lines[at + 1].startswith(">>> "):
+                line = "```pycon"  # prompts and output are not copied
         elif line.startswith("    ") and not in_list and (at == 0 or not lines[at - 1].strip()):
             end = at
             while end < len(lines) and (lines[end].startswith("    ") or not lines[end].strip()):

@@ -29,7 +29,7 @@ def train(client: Client, accelerator_type: str, command: str, on_output: Callab
         client.up(node, spec, ttl=LONGEST + timedelta(hours=1), timeout=timedelta(minutes=45))
         client.run(node, command, timeout=LONGEST, on_output=on_output).check()
     except TpuctlError as error:
-        logging.error("%s (%s)", error, error.hint)  # noqa: TRY400  # the text says what to do, a traceback does not
+        logging.error("%s%s", error, f" ({error.hint})" if error.hint else "")  # noqa: TRY400  # the text says what to do, a traceback does not
         return error.exit_code
     finally:
         # After Ctrl-C the command may still run there.

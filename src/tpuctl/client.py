@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from tpuctl.app.app import ANY_ZONE, App, Invocation
 from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
 
 Timeout = timedelta | Literal["forever"] | None
+_Timeout = TypeVar("_Timeout", bound=Timeout)
 Setting = str | bool | float | timedelta | Path | Sequence[str] | Mapping[str, str]
 
 
@@ -70,7 +71,8 @@ class Client:
         kept. `settings` are further settings by their key (docs/reference/settings.md). `environ` replaces `os.environ`.
         `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time.
 
-        Raises `SettingError` for a file, a variable or one of the `settings` that is invalid.
+        Raises `SettingError` for a file, a variable or one of the `settings` that is invalid, and `InvalidInputError` for a
+        clock without the sandbox.
         """
         variables = dict(os.environ if environ is None else environ)
         # A summary is of a step that runs the command.
@@ -88,7 +90,11 @@ class Client:
         }
         self._app = App(invocation, LogTerminal(variables)).set_options(options)
         self._is_closed = False
-        # Now, so that no thread waits for another, and so that what is invalid is raised here.
+        if clock is not None and not self._app.is_sandbox:
+            raise InvalidInputError("`clock` is for the sandbox only", hint="leave it out, or pass `sandbox=True`")
+        # An invalid value must not be found by the call that deletes the node.
+        self._app.settings.for_display().check()
+        # Now, so that no thread waits for another.
         if not self._app.is_sandbox:
             _ = self._app.http
 
@@ -227,7 +233,7 @@ class Client:
             note_missing(app, missing, by="down")
             return bool(targets)
 
-    def list(self, *, zones: Sequence[str] = (), timeout: timedelta | None = None) -> list[Node]:
+    def list(self, *, zones: str | Sequence[str] = (), timeout: timedelta | None = None) -> list[Node]:
         """Return the nodes of all zones of the project, or of these `zones`, by zone and name.
 
         `timeout` is by default a minute. Raises `IncompleteListError` if a zone did not answer; its `nodes` are those of the
@@ -239,7 +245,7 @@ class Client:
 
         with self._call() as app:
             # The zone of the client hides no node.
-            app.set_options({"zone": tuple(zones) or (ANY_ZONE,)})
+            app.set_options({"zone": (zones,) if isinstance(zones, str) else tuple(zones) or (ANY_ZONE,)})
             with within_deadline(app, _limit(timeout)):
                 listing = app.client.list_nodes(app.project, app.zones)
             nodes = sorted(listing.nodes, key=by_zone_and_name)
@@ -283,7 +289,7 @@ class Client:
         node: str,
         command: str | Sequence[str],
         *,
-        workers: str = "all",
+        workers: str | int = "all",
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
         timeout: timedelta | None = None,
@@ -293,7 +299,7 @@ class Client:
         """Run a command on the workers of a node, at most once on each, and return its results.
 
         A text is a line for the workers' shell; a sequence is an argument vector. The command starts on all `workers` (`"all"`,
-        `"0"`, `"1,3-5"`) or, if one cannot be reached, on none. After `timeout` it is terminated, by default never; with
+        `0`, `"1,3-5"`) or, if one cannot be reached, on none. After `timeout` it is terminated, by default never; with
         `fail_fast` also when it fails on one worker. It reads no stdin. `on_output` gets each piece of output, in this thread.
 
         A failure of the command is no exception: see `CommandResult.check`. Raises `NotFoundError`, `ConflictError` for a node
@@ -305,8 +311,11 @@ class Client:
         from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
         from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
 
+        line = command if isinstance(command, str) else shell_line(command)
+        if not line.strip():
+            raise InvalidInputError("the command is empty", hint='name one: `client.run(node, "hostname")`')
         request = RunRequest(
-            line=command if isinstance(command, str) else shell_line(command),
+            line=line,
             environment=EnvironmentOptions(
                 dict(parse_variable(f"{name}={value}", {}) for name, value in (env or {}).items())
             ),
@@ -317,7 +326,7 @@ class Client:
             timeout=_limit(timeout),
         )
         with self._call() as app:
-            targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(workers))
+            targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(str(workers)))
             await_key(app, targets)
             minutes = format_duration(request.linger)
             with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
@@ -340,6 +349,7 @@ class Client:
         elif not creates and len(app.zone_flags) > 1:
             app.choose_zone(None)  # a node that exists is in one of several zones
         try:
+            app.require_trust()
             yield app
         except TpuctlError as error:
             app.name_node(error)
@@ -428,7 +438,8 @@ def _tier(text: Tier | str) -> Tier:
         raise InvalidInputError(f"`{text}` is not a capacity type", hint=f"choose from {', '.join(Tier)}") from None
 
 
-def _limit(timeout: Timeout) -> Any:
+def _limit(timeout: _Timeout) -> _Timeout:
+    """Return a time limit. Raises `InvalidInputError` unless it is above 0."""
     if isinstance(timeout, timedelta) and timeout <= timedelta():
         raise InvalidInputError(f"`timeout={timeout!r}` is not a time", hint="give a `timedelta` above 0")
     return timeout

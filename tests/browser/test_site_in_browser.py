@@ -177,11 +177,22 @@ def test_copy_button_copies_the_commands(page: Page) -> None:
     assert copied.splitlines()[0] == "export TPUCTL_SANDBOX=1"
 
 
-def test_copy_button_leaves_out_prompts_and_output_of_a_session(page: Page, origin: str) -> None:
-    page.goto(f"{origin}doctor/")
+@pytest.mark.parametrize(
+    ("path", "copied"),
+    [
+        pytest.param("doctor/", "tpuctl doctor", id="shell"),
+        pytest.param("python/", "from datetime import timedelta", id="python"),
+    ],
+)
+def test_copy_button_leaves_out_prompts_and_output_of_a_session(
+    page: Page, origin: str, path: str, copied: str
+) -> None:
+    page.goto(origin + path)
     page.locator("button.md-code__button").first.click()
 
-    assert page.evaluate("navigator.clipboard.readText()") == "tpuctl doctor"
+    lines = page.evaluate("navigator.clipboard.readText()").splitlines()
+    assert lines[0] == copied
+    assert [line for line in lines if line.startswith(("$ ", ">>>", "error", "READY"))] == []
 
 
 def test_missing_page_offers_ways_on(browser: Browser, origin: str) -> None:

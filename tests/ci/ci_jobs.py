@@ -150,7 +150,7 @@ class _Machine:
     def run(self, script: CiScript, *, until: End | None = None, cancel: int = 0) -> int:
         """Run a script as its system does, and cancel or kill it once the training has begun. Return its exit code."""
         path = self.folder / "script"
-        path.write_text(_with_limits(script.text, until))
+        path.write_text(_adapted(script.text, until))
         path.chmod(0o700)
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
@@ -231,9 +231,13 @@ _VARIABLES = {
 }
 
 
-def _with_limits(text: str, end: End | None) -> str:
-    """Lengthen each limit of a script, which a busy machine could reach at the sandbox's speed, or shorten that of the run."""
-    longer = re.sub(r"(--(?:timeout|ttl)) \d+[mh]", r"\1 900h", text)
+def _adapted(text: str, end: End | None) -> str:
+    """Lengthen each limit of a script, which a busy machine could reach at the sandbox's speed, or shorten that of the run.
+
+    The workers of the sandbox have the programs of this machine, and no pip that may install.
+    """
+    text = text.replace("pip install -r requirements.txt", "test -f requirements.txt")
+    longer = re.sub(r"(--(?:timeout|ttl|ssh-key-expire-after)) \d+[mh]", r"\1 900h", text)
     if end is not End.TIMED_OUT:
         return longer
     # The workers count this limit in real time. Of `run --up` it is also the limit of the node, an hour later.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import check_jsonschema
 import pytest
+from click.testing import CliRunner
 
 from tests.ci.ci_files import ACTION, CLOUD_BUILD, GITLAB, ROOT, WORKFLOWS, CiScript, all_scripts, load
 from tpuctl import __version__
@@ -34,14 +35,9 @@ def _rows(scripts: Iterable[CiScript]) -> list[Any]:
 def test_file_fits_the_schema_of_its_system(schema: str, paths: list[Path]) -> None:
     transform = ("--data-transform", "gitlab-ci") if schema == "vendor.gitlab-ci" else ()
 
-    done = subprocess.run(
-        [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema, *transform, *map(str, paths)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *transform, *map(str, paths)])
 
-    assert (len(paths) > 0, done.returncode) == (True, 0), done.stdout + done.stderr
+    assert (len(paths) > 0, done.exit_code) == (True, 0), done.output
 
 
 @pytest.mark.parametrize("script", _rows(all_scripts()))

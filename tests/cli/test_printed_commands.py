@@ -34,6 +34,7 @@ _FILES = (
     "train.py",
     "config.yaml",
     "job.sh",
+    "start-training",
     "team.yaml",
     "data/part-0",
     "src/train.py",

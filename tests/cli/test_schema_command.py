@@ -192,7 +192,7 @@ def test_schema_keeps_the_form_of_metadata(offline: Console) -> None:
     """Only values of metadata are masked, not their schema."""
     schema = json.loads(offline("schema", "list")[0])
 
-    assert schema["$defs"]["tpu.v2.Node"]["properties"]["metadata"]["additionalProperties"] == {"type": "string"}
+    assert schema["$defs"]["tpuV2Node"]["properties"]["metadata"]["additionalProperties"] == {"type": "string"}
 
 
 @pytest.mark.parametrize(
@@ -236,4 +236,4 @@ def test_schema_needs_no_valid_settings(offline: Console) -> None:
 
     out, err, code = offline("schema", "list")
 
-    assert (json.loads(out)["title"], err, code) == ("tpuctl list -o json", "", 0)
+    assert (json.loads(out)["title"], err, code) == ("tpuctl list", "", 0)

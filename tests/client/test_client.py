@@ -38,6 +38,7 @@ from tpuctl import (
     TpuctlError,
 )
 from tpuctl.names import NodeName
+from tpuctl.sandbox.http_server import open_server
 
 V4 = NodeSpec(accelerator_type="v4-8", tier=Tier.SPOT)
 MINUTE = timedelta(minutes=1)
@@ -165,11 +166,23 @@ def test_invalid_setting_is_refused_when_the_client_is_made(
 
 
 @pytest.mark.parametrize("value", [pytest.param("20m", id="text"), pytest.param(timedelta(minutes=20), id="timedelta")])
+def test_invalid_variable_is_found_before_a_node_is_created(make_client: ClientMaker, tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "TPUCTL_TIMEOUT": "forever"}
+
+    with pytest.raises(SettingError, match="TPUCTL_TIMEOUT: `timeout` is `forever`"):
+        make_client(environ=environ)
+
+
 def test_setting_is_a_text_or_a_value(make_client: ClientMaker, sandbox: Sandbox, value: str | timedelta) -> None:
     sandbox.fault("hang", state="CREATING")
 
     with pytest.raises(TimedOutError, match="20m"):
         make_client(settings={"timeout": value}).up("trainer", V4)
+
+
+def test_clock_of_a_test_never_paces_requests_to_google(make_client: ClientMaker) -> None:
+    with pytest.raises(InvalidInputError, match="for the sandbox only"):
+        make_client(sandbox=False, project="acme")
 
 
 def test_word_that_is_no_argument_is_a_type_error() -> None:
@@ -259,7 +272,7 @@ def test_list_without_a_zone_that_does_not_answer_is_an_error_with_the_others(cl
 
     assert (raised.value.zones, raised.value.kind) == (("us-central1-a",), "unavailable")
     assert [node.name.node_id for node in raised.value.nodes] == ["trainer"]
-    assert [node.name.node_id for node in client.list(zones=[ZONE])] == ["trainer"]
+    assert [node.name.node_id for node in client.list(zones=ZONE)] == ["trainer"]
 
 
 def test_node_is_made_in_the_first_zone_with_capacity(make_client: ClientMaker, sandbox: Sandbox) -> None:
@@ -342,6 +355,18 @@ def test_client_is_used_by_threads(client: Client, sandbox: Sandbox) -> None:
     assert [(len(nodes), node.name.node_id, gone) for nodes, node, gone in found] == [
         (8, name, False) for name in names
     ]
+
+
+def test_connections_to_an_endpoint_are_shared_by_calls_in_threads(make_client: ClientMaker, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer")
+    with open_server(sandbox.state) as server:
+        server.start()
+        arguments = {"project": "sandbox", "settings": {"endpoint": server.url}, "clock": None}
+        with make_client(sandbox=False, **arguments) as client, ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(lambda _: client.list(), range(12)))
+            healthy = client.wait("trainer", "healthy")
+
+    assert found == [[healthy]] * 12
 
 
 def test_calls_at_the_same_time_create_a_node_once(client: Client, sandbox: Sandbox) -> None:

@@ -60,7 +60,7 @@ def test_result_has_exit_code_and_output_of_each_worker(client: Client, pair: st
 
 
 def test_sequence_is_an_argument_vector(client: Client, pair: str) -> None:
-    result = client.run(pair, ["printf", "%s|", "a b", "$HOME", ";"], workers="0")
+    result = client.run(pair, ["printf", "%s|", "a b", "$HOME", ";"], workers=0)
 
     assert [one.stdout for one in result.check().workers] == ["a b|$HOME|;|"]
 
@@ -94,6 +94,8 @@ def test_command_is_terminated_after_its_time(client: Client, pair: str) -> None
     [
         pytest.param("pair", {"workers": "7"}, InvalidInputError, id="worker"),
         pytest.param("pair", {"workers": "x"}, InvalidInputError, id="workers"),
+        pytest.param("pair", {"command": " "}, InvalidInputError, id="no-command"),
+        pytest.param("pair", {"command": ()}, InvalidInputError, id="no-words"),
         pytest.param("pair", {"env": {"A B": "1"}}, InvalidInputError, id="variable"),
         pytest.param("pair", {"timeout": timedelta()}, InvalidInputError, id="timeout"),
         pytest.param("none", {}, NotFoundError, id="absent"),
@@ -107,7 +109,7 @@ def test_command_that_cannot_start_is_an_exception(
     put(sandbox, "stopped", state="STOPPED")
 
     with pytest.raises(error):
-        client.run(node, "true", **arguments)  # type: ignore[arg-type]  # a column
+        client.run(node, **({"command": "true"} | arguments))  # type: ignore[arg-type]  # a column
 
 
 def test_interruption_says_what_becomes_of_the_command(client: Client, pair: str) -> None:

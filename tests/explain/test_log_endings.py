@@ -84,6 +84,13 @@ def test_line_that_says_that_a_state_was_saved(text: str, expected: bool) -> Non
         pytest.param("flush: 503, once more\ncheckpoint 881 saved\n", 2, True, False, id="saved"),
         pytest.param("SIGTERM received\ncheckpoint 881 saved\n", None, False, False, id="saved-at-the-end"),
         pytest.param(f"{_ERROR}\ncheckpoint 881 saved\n", None, False, False, id="saved-after-an-error"),
+        pytest.param(
+            "Normal Started 3s\nWarning BackOff 1s Back-off restarting it\n",
+            None,
+            False,
+            False,
+            id="loop",
+        ),
         pytest.param("step 3 loss 2.1\n" + "frob\n" * 60, None, False, False, id="long-ago"),
     ],
 )

@@ -85,6 +85,7 @@ def test_guides_of_commands_are_pages() -> None:
         pytest.param("how-to/trust.md", "](../up.md)", "](../up.md)", id="page-above"),
         pytest.param("up.md", "](#repair)", "](#repair)", id="anchor"),
         pytest.param("up.md", "](https://a.example/../x)", "](https://a.example/../x)", id="address"),
+        pytest.param("up.md", "](/up)", "](/up)", id="path-of-the-host"),
         pytest.param("up.md", "](../examples/a.yaml)", f"]({REPOSITORY}/blob/main/examples/a.yaml)", id="file"),
         pytest.param(
             "how-to/a.md", "](../../README.md#x)", f"]({REPOSITORY}/blob/main/README.md#x)", id="file-and-anchor"
@@ -127,6 +128,7 @@ def test_block_is_marked_with_its_language(first: str, language: str) -> None:
         pytest.param("- a\n\n    b\n\n    c", "- a\n\n    b\n\n    c", id="in-a-list"),
         pytest.param("- a\n\nb\n\n    {", "- a\n\nb\n\n```json\n{\n```\n", id="after-a-list"),
         pytest.param("```python\n\n    a = 1\n```", "```python\n\n    a = 1\n```", id="in-a-fence"),
+        pytest.param("```python\n>>> a\n```", "```pycon\n>>> a\n```", id="session-of-python"),
     ],
 )
 def test_indented_blocks_become_fenced(text: str, expected: str) -> None:

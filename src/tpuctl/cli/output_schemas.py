@@ -26,7 +26,7 @@ def output_schema(name: str) -> Schema:
     return {
         "$schema": DRAFT,
         "$id": f"https://tpuctl.github.io/tpuctl/schemas/v{JSON_VERSION}/{name.replace(' ', '-')}.json",
-        "title": f"tpuctl {name} -o json" if name not in {EVENTS, ERROR} else f"tpuctl: {name}",
+        "title": f"tpuctl {name}",
         **schema,
         "$defs": dict(sorted(used.items())),
     }
@@ -65,19 +65,22 @@ def _inline(schema: Any, used: dict[str, Schema]) -> Any:  # JSON
         return schema
     copied = {key: _inline(value, used) for key, value in schema.items() if key != "$ref"}
     if reference := schema.get("$ref"):
-        name = reference.removeprefix(_DEFINITIONS).replace("#", ".")
+        name, definition = _look_up(reference)
         if name not in used:
-            used[name] = {}
-            used[name] = _inline(_definition(reference), used)
+            used[name] = {}  # it may refer to itself
+            used[name] = _inline(definition, used)
         copied = {"$ref": _DEFINITIONS + name, **copied}
     return copied
 
 
-def _definition(reference: str) -> Schema:
+def _look_up(reference: str) -> tuple[str, Schema]:
+    """Return the name and the content of a definition; `tpu.v2#Node` is `tpuV2Node`: generators of types refuse dots."""
     if reference.startswith(_DEFINITIONS):
-        return load_definitions()[reference.removeprefix(_DEFINITIONS)]
+        name = reference.removeprefix(_DEFINITIONS)
+        return name, load_definitions()[name]
     document, _, name = reference.partition("#")
-    return _api_schemas(document)[name]
+    api, _, version = document.partition(".")
+    return f"{api}{version.capitalize()}{name}", _api_schemas(document)[name]
 
 
 _api_schemas = functools.cache(response_schemas)

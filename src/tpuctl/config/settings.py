@@ -521,6 +521,11 @@ class Settings:
         """Return the settings with all values, for display only."""
         return replace(self, untrusted=frozenset())
 
+    def check(self) -> None:
+        """Parse every value. Raises `SettingError` for the first that is invalid, whether it will be used or not."""
+        for key in self.values:
+            self._read(key)
+
     def text(self, key: str) -> str | None:
         """Return a text, None if unset."""
         found: str | None = self._read(key)

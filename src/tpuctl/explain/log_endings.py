@@ -65,6 +65,8 @@ _SAVED = re.compile(
 _ASKED_TO_END = re.compile(
     r"(?i)\bSIG(?:TERM|INT|KILL)\b|\bsignal (?:2|9|15)\b|pre-?empt|\bterminat|\bmaintenance|\bshutdown|\binterrupt"
 )
+# What starts again and again does not work.
+_CRASH_LOOP = re.compile(r"\bBack-off restarting\b|\b(?:CrashLoop|ImagePull)BackOff\b")
 # A bar that is not full is drawn once more by a program that ends with an error.
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}(?:(?:it|ba|ex|batch(?:es)?|steps?)/s|s/(?:it|ba|ex|batch|step))\b")
 _FULL_BAR, _MIN_BARS = re.compile(r"\b100%\|"), 2
@@ -114,7 +116,8 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        is_failure = place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None)
+        is_error = place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None)
+        is_failure = is_error or _CRASH_LOOP.search(text) is not None
         if is_only_saved and (line.score >= _FATAL_SCORE if is_failure else _ASKED_TO_END.search(text)):
             works, is_only_saved, is_well = None, False, False
         if is_failure:

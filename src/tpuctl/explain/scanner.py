@@ -28,6 +28,7 @@ from tpuctl.explain.log_lines import (
     MAX_EVIDENCE_LENGTH,
     JsonRecordReader,
     LineSplitter,
+    LogLevel,
     LogLines,
     ParsedLine,
     PatternMatch,
@@ -514,6 +515,8 @@ _SCORES = (
     (re.compile(r"(?i)\b(?:error|invalid|exception|unavailable|in use|busy)\b"), 2),
 )
 _BEST_SCORE = _SCORES[0][1]
+# Of a line that was logged as an error, and has a word of one.
+_LOGGED_ERROR_SCORE = 6
 # Wordings that look alarming but are harmless.
 _HARMLESS_WORDING = re.compile(
     r"(?i)\b(?:0|no|zero|without|any) (?:errors?|failures?|failed)\b|error[_ ]rate|mean[ _]\w{1,20}[ _]error|\bmse\b|\brmse\b|"
@@ -554,7 +557,10 @@ class SuspectLines:
         origins = [(index, stream) for stream in streams for index in stream.indices]
         for index, stream in sorted((origins[at] for at in self._new_kinds(b"\n".join(texts))), key=itemgetter(0)):
             place = _place_with_reason(stream, index)
-            if points := error_score(place.text):
+            points = error_score(place.text)
+            if points and place.level is LogLevel.ERROR:
+                points = max(points, _LOGGED_ERROR_SCORE)
+            if points:
                 self._added += 1
                 suspect = Suspect(place, points, _raised_in(stream, index) if points == _BEST_SCORE else None)
                 kept = [*self._kept, (self._added, suspect)]
