@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,8 @@ def test_story_runs_as_a_script(block: str, tmp_path: Path, monkeypatch: pytest.
 
 def _environment(block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return the environment of a reader who has installed tpuctl and set nothing; the programs of a story get it, too."""
+    if re.search(r"(^|[|;] *)jq ", block, re.MULTILINE) and not shutil.which("jq"):
+        pytest.skip("jq is not installed")
     (home / "examples").symlink_to(ROOT / "examples")
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "CLOUDSDK_"))]:
         monkeypatch.delenv(name)
