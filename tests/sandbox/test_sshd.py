@@ -7,11 +7,13 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import stat
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from getpass import getuser
@@ -89,7 +91,7 @@ class Slice:
 
 
 @pytest.fixture
-def pod(tmp_path: Path) -> Slice:
+def pod(tmp_path: Path) -> Iterator[Slice]:
     if missing := missing_programs():
         message = f"OpenSSH's {', '.join(missing)} not installed (Debian: openssh-server, openssh-client)"
         assert os.environ.get("CI") != "true", message
@@ -105,7 +107,12 @@ def pod(tmp_path: Path) -> Slice:
     }
     pod.call("POST", NODES, node, nodeId="pod")
     pod.state.advance(timedelta(minutes=20))
-    return pod
+    yield pod
+    # The next run of the tests may get the same folder, and would find what this one left running.
+    marks = [str(path) for path in pod.state.path.parent.glob("workers/*/*/*/*.sshd")]
+    for process in find_processes_with_variable(GUEST_MARK, *marks):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
 
 
 @pytest.mark.sshd
