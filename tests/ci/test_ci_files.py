@@ -86,7 +86,8 @@ def test_example_uses_the_action_of_this_version(path: Path) -> None:
 
 
 def test_every_place_names_this_version() -> None:
-    pages = [ACTION, *(path for name in ("examples", "docs") for path in (ROOT / name).rglob("*") if path.is_file())]
+    files = (path for name in ("examples", "docs") for path in (ROOT / name).rglob("*") if path.is_file())
+    pages = [ACTION, *(path for path in files if path.suffix != ".pyc")]
     pattern = re.compile(r"\b(tpuctl/tpuctl@v|ghcr\.io/tpuctl/tpuctl:)(\d[\w.]*\w)")
     found = {match for path in pages for match in pattern.findall(path.read_text("utf-8"))}
 
