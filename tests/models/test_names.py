@@ -125,3 +125,14 @@ def test_region_of_a_zone_and_last_segment_of_a_name() -> None:
         "default",
         "default",
     )
+
+
+def test_comment_of_zsh_as_a_node_name_is_explained() -> None:
+    """`tpuctl down trainer  # delete it`: an interactive zsh has no comments by default."""
+    with pytest.raises(InvalidInputError) as refused:
+        check_node_id("#")
+
+    assert (
+        refused.value.hint
+        == "zsh passes a comment to the command: leave it out, or run `setopt interactive_comments` first"
+    )
