@@ -18,15 +18,17 @@ COMMANDS = "reference/commands.md"
 # The page that is a chapter of the README.
 INSTALL = "install.md"
 _DESCRIPTION_LENGTH = 160
-# Catalogues have every word many times: the search shows guides and commands before them.
+# A word in a heading counts a thousand times. Catalogues have one for almost every word: guides and commands come before them.
 _SEARCH_BOOSTS = {
-    "reference/json.md": 0.2,
-    "reference/messages.md": 0.3,
-    "reference/topics.md": 0.3,
+    "reference/json.md": 0.001,
+    "reference/messages.md": 0.003,
+    "reference/topics.md": 0.003,
+    "reference/checks.md": 0.1,
+    "reference/doctor.md": 0.1,
     "reference/settings.md": 2,
-    "python.md": 0.5,
-    "how-to/test-your-own-tool.md": 0.4,
-    "how-to/from-ai-platform.md": 0.6,
+    "python.md": 0.1,
+    "how-to/test-your-own-tool.md": 0.01,
+    "how-to/from-ai-platform.md": 0.1,
 }
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
