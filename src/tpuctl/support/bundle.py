@@ -502,7 +502,9 @@ def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> Log
     """
     reader, parts, line, has_failed = LogReader(), [], 1, False
     for entry in entries:
-        has_failed = has_failed or (_JOB_END.fullmatch(entry.path) is not None and _tells_failure(entry))
+        has_failed = has_failed or (
+            _JOB_END.fullmatch(entry.path) is not None and bool(entry.size) and _tells_failure(entry)
+        )
         match = _LOG.fullmatch(entry.path)
         if match is None or not entry.size:
             continue
