@@ -55,7 +55,7 @@ _PROGRAMMING_ERROR = re.compile(
     r"(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)Error\b(?::|$)"
 )
 _TRY_AGAIN = re.compile(
-    r"(?i)\b(?:keep retrying|please (?:retry|try again)|retry (?:later|with)|--retry\S{0,30}|try(?:ing)? again).{0,200}$"
+    r"(?i)\b(?:(?:to )?keep retrying|please (?:retry|try again)|retry (?:later|with)|try(?:ing)? again)\b.{0,200}$"
 )
 _TRIED_AGAIN = re.compile(r"(?i)\bretry|\battempt \d|\btry(?:ing)? again|\breconnect")
 # Lines that are no failure of this program.
@@ -113,8 +113,8 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     for suspect in suspects:
         text = _WRAPPER.sub("", suspect.place.text[:_MAX_SEARCHED])
         # The last word of a program may advise to try again.
-        advice = _TRY_AGAIN if suspect.score >= _FINAL_SCORE else None
-        if suspect.score < _LEAST_SCORE or _is_untelling(advice.sub("", text) if advice else text):
+        told = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
+        if suspect.score < _LEAST_SCORE or _is_untelling(told):
             continue
         kind = _kind_of(text)
         if kind is None:
