@@ -500,7 +500,8 @@ _SCORES = (
     ),
     (
         re.compile(
-            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |^[\w./-]{1,80}: error: (?!\d)|\bError code \d|\bSIGKILL\b|\bKilled$"
+            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |"
+            r"^[\w./-]{1,80}: error: (?!\d)|\bError code \d|\bSIGKILL\b|\bKilled$"
         ),
         6,
     ),
@@ -508,7 +509,8 @@ _SCORES = (
         re.compile(
             r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b|"
             r"\b(?:spot|preemptible)\b.{0,60}\b(?:terminated|reclaimed|revoked)\b|"
-            r"\bTERMINATE_ON_HOST_MAINTENANCE\b|^Warning {1,40}(?:Failed|Evicted|BackOff|FailedScheduling|FailedMount|FailedCreate)\b"
+            r"\bTERMINATE_ON_HOST_MAINTENANCE\b|"
+            r"^Warning {1,40}(?:Failed|Evicted|BackOff|FailedScheduling|FailedMount|FailedCreate)\b"
         ),
         5,
     ),
