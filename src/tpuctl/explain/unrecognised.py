@@ -113,8 +113,8 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     for suspect in suspects:
         text = _WRAPPER.sub("", suspect.place.text[:_MAX_SEARCHED])
         # The last word of a program may advise to try again.
-        told = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
-        if suspect.score < _LEAST_SCORE or _is_untelling(told):
+        words = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
+        if suspect.score < _LEAST_SCORE or _is_untelling(words):
             continue
         kind = _kind_of(text)
         if kind is None:
