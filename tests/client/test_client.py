@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -117,6 +118,16 @@ def test_failure_of_up_is_the_error_of_the_command(
         pytest.param({"reservation": "a b", "tier": Tier.RESERVED}, "`a b` is not the name", id="reservation"),
         pytest.param({"run_for": MINUTE}, "`--run-for` needs the tier flex-start", id="run-for"),
         pytest.param({"ttl": MINUTE}, "`ttl` of a `NodeSpec`", id="ttl"),
+        pytest.param({"tags": "web"}, "`tags='web'` of a `NodeSpec` is not a sequence of texts", id="text-as-tags"),
+        pytest.param({"labels": {"a": 1}}, "is not a mapping of texts to texts", id="number-as-label"),
+        pytest.param({"metadata": {"a": None}}, "is not a mapping of texts to texts", id="none-as-metadata"),
+        pytest.param({"data_disks": ["disk"]}, "is not a sequence of `DataDisk`", id="text-as-disk"),
+        pytest.param({"boot_disk_size": "100"}, "is not a whole number", id="text-as-size"),
+        pytest.param({"queue": "yes"}, "is not True or False", id="text-as-truth"),
+        pytest.param({"run_for": 60, "tier": Tier.FLEX_START}, "is not a `timedelta`", id="number-as-duration"),
+        pytest.param({"accelerator_type": 4}, "is not a text", id="number-as-type"),
+        pytest.param({"cidr_block": "x"}, "`--cidr-block x` is not a range", id="addresses"),
+        pytest.param({"service_account": "x y"}, "`--service-account x y` is not a service account", id="account"),
         pytest.param({"named": frozenset({"tier"})}, "`named` of a `NodeSpec`", id="internal-field"),
     ],
 )
@@ -147,6 +158,8 @@ def test_invalid_spec_is_refused_before_a_request(
             {"tiers": (Tier.ON_DEMAND,)}, "the tier spot of the `NodeSpec` is not one of", id="tiers-against-spec"
         ),
         pytest.param({"zone": "us"}, "`us`", id="zone"),
+        pytest.param({"zone": 5}, "`5` does not name zones", id="zone-as-number"),
+        pytest.param({"zone": (ZONE, None)}, "does not name zones", id="zone-as-none"),
     ],
 )
 def test_invalid_argument_is_refused_before_a_request(
@@ -157,6 +170,35 @@ def test_invalid_argument_is_refused_before_a_request(
 
     assert message in raised.value.message
     assert sandbox.changes() == []
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(lambda client: client.up(None, V4), "`None` does not name a node", id="up"),
+        pytest.param(lambda client: client.down(5), "`5` does not name a node", id="down"),
+        pytest.param(lambda client: client.list(zones=5), "`5` does not name zones", id="list"),
+        pytest.param(lambda client: client.run("trainer", b"ls"), "the command b'ls' is neither", id="bytes"),
+        pytest.param(
+            lambda client: client.run("trainer", ["echo", 1]), "is neither a text nor", id="number-in-command"
+        ),
+    ],
+)
+def test_argument_of_another_type_is_refused(
+    client: Client, sandbox: Sandbox, call: Callable[[Client], object], message: str
+) -> None:
+    put(sandbox, "trainer")
+
+    with pytest.raises(InvalidInputError) as raised:
+        call(client)
+
+    assert (message in raised.value.message, sandbox.changes()) == (True, [])
+
+
+def test_name_and_zones_are_taken_as_the_library_returns_them(client: Client, sandbox: Sandbox) -> None:
+    node = client.up("trainer", V4, zone=[ZONE])
+
+    assert (client.wait(node.name), client.list(zones=[ZONE]), client.down(node.name)) == (node, [node], True)
 
 
 @pytest.mark.parametrize(
@@ -188,6 +230,7 @@ def test_timeout_that_is_no_timedelta_is_refused(
         pytest.param({"timeout": "soon"}, "`settings`: `timeout` is `soon`", id="value"),
         pytest.param({"timeout": ("1h", "2h")}, "this is a list", id="list"),
         pytest.param({"labels": "team=a"}, "`settings`: `labels`", id="text-for-pairs"),
+        pytest.param({"max_price": None}, "`max_price` cannot be None", id="none"),
     ],
 )
 def test_invalid_setting_is_refused_when_the_client_is_made(
@@ -407,9 +450,11 @@ def test_project_file_counts_only_if_it_is_named_and_trusted(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(InvalidInputError, match="no accelerator type given"):
-        make_client().up("trainer")
+        make_client().up("trainer", NodeSpec())
+    with pytest.raises(SettingError, match=r"there is no file `teem\.yaml`"):
+        make_client(project_file="teem.yaml")
     with pytest.raises(SettingError, match="not trusted"):
-        make_client(project_file="other.yaml").up("trainer")
+        make_client(project_file="other.yaml").up("trainer", NodeSpec())
     node = make_client(project_file="tpuctl.yaml").up("trainer", NodeSpec())
 
     assert node.accelerator_type == "v4-16"
@@ -440,12 +485,15 @@ def test_interruption_says_what_is_in_progress(client: Client, sandbox: Sandbox)
     assert client.up("trainer", V4).state is NodeState.READY
 
 
-def test_exception_of_a_listener_ends_the_call(client: Client, sandbox: Sandbox) -> None:
+def test_exception_of_a_listener_ends_the_call_before_the_request(client: Client, sandbox: Sandbox) -> None:
     def fail(event: NodeEvent) -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as raised:
         client.up("trainer", V4, on_event=fail)
+
+    assert raised.value.__notes__ == [f"no request was sent: `trainer` in {ZONE} is as it was"]
+    assert sandbox.changes() == []
 
 
 def test_clients_in_one_process_have_nothing_in_common(make_client: ClientMaker, tmp_path: Path) -> None:
@@ -518,6 +566,11 @@ def test_client_works_while_an_event_loop_runs(client: Client, sandbox: Sandbox)
         return client.up("trainer", V4)
 
     assert asyncio.run(cell()).state is NodeState.READY
+
+
+def test_client_is_not_sent_to_another_process(client: Client) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(client)
 
 
 def test_closed_client_is_not_used(client: Client, sandbox: Sandbox) -> None:
