@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.app.app import ANY_ZONE, App, journal_folders
-from tpuctl.app.seen_jobs import seen_jobs
 from tpuctl.output.tables import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -60,6 +59,8 @@ def complete_node_and_job(ctx: click.Context, param: click.Parameter, incomplete
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Complete a job that this machine has started or listed: of the nodes that were given, else of all."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    from tpuctl.app.seen_jobs import seen_jobs  # noqa: PLC0415  # as above
 
     given = ctx.params.get("words") or ctx.params.get("nodes") or ()
     # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
