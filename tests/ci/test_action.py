@@ -19,7 +19,7 @@ from tests.ci.ci_files import ACTION, ROOT, load
 from tpuctl import __version__
 
 _PROVIDER = "projects/1/locations/global/workloadIdentityPools/p/providers/q"
-_OWN_STEPS = ["Install tpuctl", "Set the defaults of tpuctl", "Print the version"]
+_OWN_STEPS = ["Check the inputs", "Install tpuctl", "Set the defaults of tpuctl", "Print the version"]
 
 
 @dataclass
@@ -162,6 +162,27 @@ def test_action_refuses_a_value_that_sets_a_second_variable(tmp_path: Path, valu
     done = runner.run("Set the defaults of tpuctl")
 
     assert (done.stdout, done.returncode) == ("::error::the input for TPUCTL_PROJECT has a control character\n", 2)
+    assert runner.collected("GITHUB_ENV") == ""
+
+
+@pytest.mark.parametrize("name", ["cache", "sandbox"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param("1", "1", id="1"),
+        pytest.param("yes", "yes", id="yes"),
+        pytest.param("True", "True", id="capital"),
+        pytest.param("", "''", id="empty"),
+        pytest.param("true\n::set-env", r"$'true\n::set-env'", id="a second line"),
+    ],
+)
+def test_action_refuses_what_is_neither_true_nor_false(tmp_path: Path, name: str, value: str, shown: str) -> None:
+    runner = Runner(tmp_path, {name: value, "project": "p", "workload_identity_provider": _PROVIDER})
+
+    done = runner.run(*(step["name"] for step in runner.steps() if "run" in step))
+
+    error = f"::error::the input {name} is {shown}, not true or false\n"
+    assert (next(runner.steps())["name"], done.stdout, done.returncode) == ("Check the inputs", error, 2)
     assert runner.collected("GITHUB_ENV") == ""
 
 
