@@ -131,6 +131,43 @@ def test_lines_that_the_user_wrote_are_enough(offline: Console, home: Path, line
     assert (home / ".zshrc").read_text() == before
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("# fpath=({folder} $fpath)", id="comment"),
+        pytest.param("ls {folder}", id="another command"),
+        pytest.param("fpath=({folder}-old $fpath)", id="another folder"),
+    ],
+)
+def test_line_that_does_not_load_the_script_is_not_enough(offline: Console, home: Path, line: str) -> None:
+    (home / ".zshrc").write_text(f"{line.format(folder=home / '.local/share/zsh/site-functions')}\n")
+
+    assert f"added 5 lines to {home}/.zshrc" in offline("completion", "--install", "zsh", "--yes")[1]
+
+
+def test_install_in_another_folder_replaces_the_lines(offline: Console, home: Path) -> None:
+    (home / ".zshrc").write_text("first\n")
+    offline("completion", "--install", "zsh", "--yes")
+    (home / ".zshrc").write_text(f"{(home / '.zshrc').read_text()}last\n")
+
+    err = offline("completion", "--install", "zsh", "--yes", XDG_DATA_HOME=str(home / "data"))[1]
+
+    assert err == f"added 5 lines to {home}/.zshrc\nzsh completion is installed: open a new shell to use it\n"
+    first, last, mark, fpath, *_ = (home / ".zshrc").read_text().splitlines()
+    assert (first, last, mark) == ("first", "last", "# >>> tpuctl completion >>>")
+    assert fpath == f"fpath=({home}/data/zsh/site-functions $fpath)"
+    assert (home / ".zshrc").read_text().count("fpath=") == 1
+
+
+def test_uninstall_keeps_lines_after_a_mark_without_an_end(offline: Console, home: Path) -> None:
+    (home / ".zshrc").write_text("# >>> tpuctl completion >>>\nmine\n")
+    offline("completion", "--install", "zsh", "--yes")
+
+    offline("completion", "--uninstall", "zsh")
+
+    assert (home / ".zshrc").read_text() == "# >>> tpuctl completion >>>\nmine\n"
+
+
 def test_startup_file_that_is_a_symlink_stays_one(offline: Console, home: Path) -> None:
     """Many users keep their startup files in a repository."""
     (home / "dotfiles").mkdir()
