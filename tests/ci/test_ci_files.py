@@ -56,7 +56,7 @@ def test_script_gets_values_only_as_variables(script: CiScript) -> None:
     assert "${{" not in script.text
 
 
-@pytest.mark.parametrize("path", [ACTION, *_OWN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
 def test_actions_of_others_are_pinned_by_commit(path: Path) -> None:
     used = re.findall(r"^ *(?:- )?uses: (\S+)(.*)", path.read_text("utf-8"), re.MULTILINE)
 
@@ -64,7 +64,7 @@ def test_actions_of_others_are_pinned_by_commit(path: Path) -> None:
 
 
 def _is_pinned(name: str, comment: str) -> bool:
-    return name.startswith("./") or bool(
+    return name.startswith(("./", "tpuctl/tpuctl@")) or bool(
         re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v[\d.]+", comment)
     )
 
@@ -72,7 +72,7 @@ def _is_pinned(name: str, comment: str) -> bool:
 def test_one_commit_of_each_action_is_used() -> None:
     used = {
         match
-        for path in (ACTION, *_OWN)
+        for path in (ACTION, *WORKFLOWS)
         for match in re.findall(r"^ .*uses: (\S+)@(\S+)", path.read_text("utf-8"), re.M)
     }
 
