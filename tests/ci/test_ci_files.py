@@ -110,6 +110,17 @@ def test_workflow_has_least_permissions_and_limits(path: Path) -> None:
                 assert step["with"]["persist-credentials"] is False
 
 
+def test_image_has_the_wheel_that_is_published_and_is_tried_first() -> None:
+    steps = github_steps(ROOT / ".github/workflows/release.yml", "image")
+    wheel = "dist/tpuctl-${{ steps.version.outputs.version }}-py3-none-any.whl"
+    (tried,) = (number for number, step in enumerate(steps) if step.get("name") == "Try the image")
+    (pushed,) = (number for number, step in enumerate(steps) if step.get("with", {}).get("push"))
+
+    assert tried < pushed
+    assert steps[tried]["env"] == {"WHEEL": wheel}
+    assert steps[pushed]["with"]["build-args"] == f"SOURCE={wheel}\n"
+
+
 def test_only_what_is_tested_is_published() -> None:
     path = ROOT / ".github/workflows/release.yml"
     jobs = load(path)["jobs"]

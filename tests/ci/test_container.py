@@ -42,6 +42,7 @@ def test_image_is_built_from_named_files_only() -> None:
         "!LICENSE",
         "!src",
         "!docs/man",
+        "!dist/*.whl",
     }
 
 
