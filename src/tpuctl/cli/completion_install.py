@@ -31,6 +31,10 @@ _BLOCK: Final = re.compile(
 _OLDEST_BASH: Final = (4, 4)
 
 
+class ForeignScriptError(ConflictError):
+    """A file that tpuctl did not write is where its script would be."""
+
+
 def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> None:
     """Write the script, and the lines that load it if the user agrees. Print the path of the script.
 
@@ -73,7 +77,7 @@ def _add_lines(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> bool
 def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
     """Remove the lines that load the script, and the script; return whether any was there. Print the paths of changed files.
 
-    Raises `ConflictError` if the script is not tpuctl's.
+    Raises `ForeignScriptError` if the script is not tpuctl's.
     """
     startup = _read_startup_file(place.startup_file)
     without = _BLOCK.sub(b"", startup)
@@ -88,15 +92,15 @@ def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
 
 
 def _read_own_script(path: Path) -> bytes | None:
-    """Return the installed script, None if there is none. Raises `ConflictError` for a file that is not tpuctl's."""
+    """Return the installed script, None if there is none. Raises `ForeignScriptError` for a file that is not tpuctl's."""
     if path.is_symlink():
-        raise ConflictError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
     if not path.exists():
         return None
     with _failing_with(f"cannot read {path}"):
         content, _ = read_regular_file(path, longest=MIB)
     if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
-        raise ConflictError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
     return content
 
 
