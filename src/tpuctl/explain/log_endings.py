@@ -198,10 +198,11 @@ def _last_step(lines: Sequence[JudgedLine]) -> LogPlace | None:
     bars = 0
     for line in reversed(lines):
         text = line.place.text[:_MAX_JUDGED_LENGTH]
-        if _LAST_WORDS.search(text):
+        is_bar = _BAR.search(text) is not None
+        if not (is_bar or _STEP.search(text)) or _LAST_WORDS.search(text):
             continue
-        bars += _BAR.search(text) is not None
-        if bars >= _MIN_BARS or (_STEP.search(text) and shows_success(text)):
+        bars += is_bar
+        if bars >= _MIN_BARS or shows_success(text):
             return line.place
     return None
 
