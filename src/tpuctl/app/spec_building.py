@@ -35,8 +35,6 @@ SPEC_SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
 )  # fmt: skip
-
-
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
