@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import timedelta
 
 
 # A hint for users without a project or an account.
@@ -66,6 +67,8 @@ class TpuctlError(Exception):
         self.error_id = error_id
         # The node that failed, if the command has several.
         self.node: str | None = None
+        # The delay that the service requests before the next try; None if it requests none.
+        self.retry_after: timedelta | None = None
 
     @property
     def id(self) -> str:

@@ -93,13 +93,23 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = {
 # Only some APIs refuse a call without a quota project.
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
+# The id that `explain` gives to a text about quota that it does not know.
+_ANY_QUOTA: Final = "quota-word"
+# The reason of google.rpc.ErrorInfo for a limit on requests.
+_RATE_LIMIT_REASON: Final = "RATE_LIMIT_EXCEEDED"
 _LONGEST: Final = 700
 _WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
 _EXCERPT: Final = 120
 
 
-def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now: datetime) -> Refusal:
-    """Parse an HTTP answer other than success. `status` stays empty if the answer is not in Google's format."""
+def parse_refusal(
+    code: int, headers: Mapping[str, str], content: bytes, *, now: datetime, frees_resources: bool = False
+) -> Refusal:
+    """Parse an HTTP answer other than success. `status` stays empty if the answer is not in Google's format.
+
+    A 429 may be a limit on requests, which passes, or mean that quota or capacity lacks. It is the first if the text or the
+    reason says so; if the request `frees_resources`; or if the service names no quota, but when to send the request again.
+    """
     wait = parse_retry_after(headers.get("retry-after"), now)
     try:
         data = parse_json(content)
@@ -110,7 +120,13 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
         data = data[0]
     error = data.get("error") if isinstance(data, dict) else None
     if not isinstance(error, dict):
-        return Refusal(code=code, message=f"HTTP {code} with {excerpt(content)}", retry_after=wait)
+        # A front end or a proxy has no quota of TPUs.
+        return Refusal(
+            code=code,
+            message=f"HTTP {code} with {excerpt(content)}",
+            retry_after=wait,
+            is_rate_limit=code == 429 and (frees_resources or wait is not None),
+        )
     listed = error.get("details")
     details = [detail for detail in listed if isinstance(detail, dict)] if isinstance(listed, list) else []
     reason = next((str(detail["reason"]) for detail in details if detail.get("reason")), "")
@@ -135,7 +151,10 @@ def parse_refusal(code: int, headers: Mapping[str, str], content: bytes, *, now:
     if code != 429:
         return refusal
     verdict = _classify(str(refusal), refusal.reason)
-    return replace(refusal, is_rate_limit=verdict is not None and verdict.id in _RATE_LIMITS)
+    names_no_quota = verdict is None or verdict.id == _ANY_QUOTA
+    is_named = verdict is not None and verdict.id in _RATE_LIMITS
+    is_rate_limit = is_named or frees_resources or (names_no_quota and wait is not None)
+    return replace(refusal, is_rate_limit=is_rate_limit)
 
 
 def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
@@ -143,6 +162,7 @@ def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
     match failure:
         case ApiRefusedError(refusal=refusal):
             error = _refusal_error(refusal)
+            error.retry_after = refusal.retry_after
             if refusal.retry_after:
                 wait = f"wait {format_duration(refusal.retry_after)} before you try again, as the service requests"
                 error.hint = f"{wait}\n{error.hint}" if error.hint else wait
@@ -207,7 +227,8 @@ def excerpt(content: bytes) -> str:
 
 
 def _refusal_error(refusal: Refusal) -> TpuctlError:
-    verdict = _classify(str(refusal), refusal.reason) if refusal.is_from_api else None
+    reason = _RATE_LIMIT_REASON if refusal.is_rate_limit else refusal.reason
+    verdict = _classify(str(refusal), reason) if refusal.is_from_api else None
     if verdict is not None:
         return _from_verdict(verdict, refusal.message)
     if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:

@@ -79,6 +79,11 @@ class ApiRequest:
         return headers | ({"x-goog-user-project": self.payer} if self.payer else {})
 
     @property
+    def frees_resources(self) -> bool:
+        """Return whether it deletes or stops something, which needs neither quota nor capacity."""
+        return self.method == "DELETE" or self.url.partition("?")[0].endswith(":stop")
+
+    @property
     def content(self) -> bytes | None:
         """The bytes of the body."""
         return self.upload if self.body is None else json.dumps(self.body).encode()
@@ -153,16 +158,35 @@ class ApiClient:
         with query_errors(what, permission):
             return self._attempt(self._build(method, **parameters), read)
 
-    def _attempt(self, request: ApiRequest, read: Read[T], *, is_safe: bool = True) -> T:
-        """Do the same as `_call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain."""
-        return self._exchange(request, lambda _, content: read_json(content, read), is_safe=is_safe)
+    def _attempt(
+        self,
+        request: ApiRequest,
+        read: Read[T],
+        *,
+        is_safe: bool = True,
+        before_repeat: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Do the same as `_call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain.
+
+        `before_repeat` is called each time before the request is sent again; an exception prevents that.
+        """
+        return self._exchange(
+            request, lambda _, content: read_json(content, read), is_safe=is_safe, before_repeat=before_repeat
+        )
 
     def _exchange(
-        self, request: ApiRequest, read: Callable[[Mapping[str, str], bytes], T], *, is_safe: bool = True
+        self,
+        request: ApiRequest,
+        read: Callable[[Mapping[str, str], bytes], T],
+        *,
+        is_safe: bool = True,
+        before_repeat: Callable[[], None] = lambda: None,
     ) -> T:
         """Do the same as `_attempt` for an answer that is not JSON; `read` gets its lower-case headers and its bytes."""
+        prepare = itertools.chain((lambda: None,), itertools.repeat(before_repeat))
 
         def send(left: timedelta) -> T:
+            next(prepare)()
             sender = self._http_factory()
             # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
             sender.timeout = left.total_seconds()
@@ -176,7 +200,14 @@ class ApiClient:
             if moment := parse_http_date(response.get("date")):
                 self.server_time = moment
             if not 200 <= response.status < 300:
-                raise ApiRefusedError(parse_refusal(response.status, response, content, now=self._clock.now()))
+                refusal = parse_refusal(
+                    response.status,
+                    response,
+                    content,
+                    now=self._clock.now(),
+                    frees_resources=request.frees_resources,
+                )
+                raise ApiRefusedError(refusal)
             return read(response, content)
 
         return retrying(

@@ -104,6 +104,10 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
+class _AlreadyDeletedError(Exception):
+    """The node of a deletion that would be sent again is gone: it never leaves this module."""
+
+
 class TpuClient(ApiClient):
     """Calls the TPU API."""
 
@@ -308,7 +312,8 @@ class TpuClient(ApiClient):
     def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
         """Delete a node. If it is gone, the returned operation is done.
 
-        With `expected_id`, a delete whose answer was lost is not repeated on a newer node of the same name.
+        With `expected_id`, a delete that was refused for now, or whose answer was lost, is not repeated on a newer node of
+        the same name.
         """
 
         def is_deleted() -> bool:
@@ -318,7 +323,17 @@ class TpuClient(ApiClient):
             # Another id: the node is gone, and another client has already created one of the same name.
             return expected_id not in {None, node.id}
 
-        return self._change("delete", name.node_id, lambda: self._delete(self.preview_delete(name)), is_deleted)
+        def check() -> None:
+            if is_deleted():
+                raise _AlreadyDeletedError
+
+        def send() -> Operation:
+            try:
+                return self._delete(self.preview_delete(name), before_repeat=check)
+            except _AlreadyDeletedError:
+                return Operation.unnamed()
+
+        return self._change("delete", name.node_id, send, is_deleted)
 
     def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
         """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
@@ -490,10 +505,10 @@ class TpuClient(ApiClient):
             self._clock.sleep(self._policy.first * 2 ** (attempt - 1) + self._back_off(attempt))
         return None
 
-    def _delete(self, request: ApiRequest) -> Operation:
-        """Send a delete once; succeeds if the resource is gone."""
+    def _delete(self, request: ApiRequest, *, before_repeat: Callable[[], None] = lambda: None) -> Operation:
+        """Send a delete until it was carried out, or may have been; succeeds if the resource is gone."""
         try:
-            return self._attempt(request, Operation.from_api, is_safe=False)
+            return self._attempt(request, Operation.from_api, is_safe=False, before_repeat=before_repeat)
         except ApiRefusedError as error:
             if _is_not_found(error):
                 return Operation(None, done=True)

@@ -23,6 +23,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
+from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.garbage import (
     GarbageFacts,
     GarbageItem,
@@ -108,6 +109,8 @@ class GarbageRemover:
         self._emit = context.emit
         self._context = replace(context, emit=self._emit_alone)
         self._rules, self._examine, self._find_lost = rules, examine, find_lost
+        # The groups that are in the journal: one whose deletion is sent again is written once.
+        self._recorded: set[object] = set()
 
     def remove(
         self, items: Sequence[GarbageItem], *, timeout: timedelta | None, wait: bool = True
@@ -116,18 +119,22 @@ class GarbageRemover:
         context = self._context
         until = None if timeout is None else context.clock.monotonic() + timeout
         policy = Policy(goal=Condition.GONE, timeout=timeout)
-        sent = fan_out(partial(self._request, until=until), items, limit=_REQUESTS)
+        sent = [one.error or one.get() for one in fan_out(partial(self._request, until=until), items, limit=_REQUESTS)]
+        if wait:
+            self._repeat(items, sent, until=until)
         tasks = [
             ReconcileRequest(name=name, policy=policy, pending=change)
             for one in sent
-            if isinstance(one.value, _SentDeletion)
-            for name, change in one.value.changes
+            if isinstance(one, _SentDeletion)
+            for name, change in one.changes
         ]
         ends = dict(zip((task.name for task in tasks), reconcile_nodes(context, tasks), strict=True)) if wait else {}
         results = []
-        for one in sent:
+        for item, deletion in zip(items, sent, strict=True):
             try:
-                deletion = one.get()
+                if isinstance(deletion, TpuctlError):
+                    add_what_is_left(deletion, next(iter(item.group.nodes), None))
+                    raise deletion
                 if isinstance(deletion, RemovalResult):
                     results.append(deletion)
                     continue
@@ -138,11 +145,33 @@ class GarbageRemover:
                     deletion.removal.follow()
                     if not deletion.changes:
                         deletion.removal.report_gone()
-                results.append(RemovalResult(one.item, RemovalOutcome.DELETED))
+                results.append(RemovalResult(item, RemovalOutcome.DELETED))
             except TpuctlError as error:
-                error.node = one.item.group.id
-                results.append(RemovalResult(one.item, RemovalOutcome.FAILED, error.message, error))
+                error.node = item.group.id
+                results.append(RemovalResult(item, RemovalOutcome.FAILED, error.message, error))
         return results
+
+    def _repeat(
+        self,
+        items: Sequence[GarbageItem],
+        sent: list[_SentDeletion | RemovalResult | TpuctlError],
+        *,
+        until: timedelta | None,
+    ) -> None:
+        """Judge and send those again that the service did not accept for now, and replace their results in `sent`."""
+
+        def send(number: int) -> None:
+            sent[number] = self._request(items[number], until=until)
+
+        failed = {
+            number: RefusedDeletion(items[number].group.all_names[0], error, partial(send, number))
+            for number, error in enumerate(sent)
+            if isinstance(error, TpuctlError)
+        }
+        for number, error in zip(
+            failed, repeat_deletions(self._context, tuple(failed.values()), until=until), strict=True
+        ):
+            sent[number] = error or sent[number]
 
     def _emit_alone(self, event: NodeEvent) -> None:
         with self._lock:
@@ -155,7 +184,9 @@ class GarbageRemover:
                 group = fetch_group(self._context.cloud, item.group)
                 self._judge_again(item, group)
                 with self._lock:
-                    self._record(item)
+                    if item.group.identity not in self._recorded:
+                        self._record(item)
+                        self._recorded.add(item.group.identity)
                     check()
                 return self._send(item, until=until)
         except _NotDeletedError as reason:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
@@ -21,6 +22,7 @@ from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import RequestedChange, check_same_node
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import current_spec
@@ -33,7 +35,7 @@ from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.garbage import ResourceGroup
@@ -253,41 +255,78 @@ def tear_down(
 
     The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
     journal, one of `FINAL_REASONS`. `recheck` is called right before each deletion, and raises if it is no longer meant.
-    Call `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
+    With `wait` a deletion that the service does not accept for now is sent again until the deadline. Call
+    `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
     started = context.clock.monotonic()
     until = None if policy.timeout is None or not wait else started + policy.timeout
     results: dict[str, NodeResult | TpuctlError] = {}
-    tasks: dict[str, ReconcileRequest] = {}
     removals: dict[str, list[RequestRemoval]] = {}
     left_of_races: dict[str, TpuctlError] = {}
+    pending: dict[str, RequestedChange] = {}
+
+    def send(target: DeletionTarget) -> None:
+        recheck(target)
+        pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait)
+
+    refused: list[tuple[DeletionTarget, RefusedDeletion]] = []
     for target in distinct_targets(targets):
         removals[target.deleted] = [
             RequestRemoval(context, target.name, request, until=until) for request in target.requests
         ]
         results[target.deleted] = NodeResult(None)
-        is_meant = False
+        is_meant = is_announced = False
         try:
             with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
                 recheck(target)
                 is_meant = True
-                pending = _request(context, target, removals[target.deleted], by=by, wait=wait, reason=reason)
+                _announce(context, target, by=by, reason=reason)
+                is_announced = True
+                pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait)
         except TpuctlError as error:
             results[target.deleted] = error
             if not is_meant:
                 continue
+            if is_announced:
+                refused.append((target, RefusedDeletion(target.name, error, partial(send, target))))
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
         if target.race is not None:
             try:
                 end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
             except TpuctlError as error:
                 left_of_races[target.deleted] = error
-        if isinstance(results[target.deleted], TpuctlError):
-            continue
+    if wait:
+        errors = repeat_deletions(context, [one for _, one in refused], until=until)
+        results |= {
+            target.deleted: error or NodeResult(None) for (target, _), error in zip(refused, errors, strict=True)
+        }
+    for target, _ in refused:
+        if isinstance(result := results[target.deleted], TpuctlError):
+            add_what_is_left(result, target.node)
+    accepted = [target for target in distinct_targets(targets) if target.deleted in pending]
+    tasks = {
+        target.deleted: ReconcileRequest(
+            name=target.name, policy=policy, pending=pending[target.deleted], since=started
+        )
+        for target in accepted
         # A node of that name may be another one's: only the queued resource was named.
-        if target.node or not target.is_request_named:
-            tasks[target.deleted] = ReconcileRequest(name=target.name, policy=policy, pending=pending, since=started)
+        if target.node or not target.is_request_named
+    }
+    if wait:
+        results |= _await_gone(context, accepted, tasks, removals)
+    results |= left_of_races
+    return [results[target.deleted] for target in targets]
+
+
+def _await_gone(
+    context: ActionContext,
+    targets: Sequence[DeletionTarget],
+    tasks: Mapping[str, ReconcileRequest],
+    removals: Mapping[str, Sequence[RequestRemoval]],
+) -> dict[str, NodeResult | TpuctlError]:
+    """Wait until targets are gone whose deletion was accepted: the nodes of the tasks, and the queued resources."""
+    results: dict[str, NodeResult | TpuctlError] = {target.deleted: NodeResult(None) for target in targets}
 
     def follow(deleted: str) -> None:
         try:
@@ -298,33 +337,21 @@ def tear_down(
         except TpuctlError as error:
             results[deleted] = error
 
-    if wait:
-        # A request without a node: nothing is gone before the request is.
-        nodeless = [
-            target.deleted for target in distinct_targets(targets) if not target.node and target.deleted in tasks
-        ]
-        for deleted in nodeless:
+    # A request without a node: nothing is gone before the request is.
+    nodeless = [target.deleted for target in targets if not target.node and target.deleted in tasks]
+    for deleted in nodeless:
+        follow(deleted)
+    left = {deleted: task for deleted, task in tasks.items() if isinstance(results[deleted], NodeResult)}
+    results |= zip(left, reconcile_nodes(context, tuple(left.values())), strict=True)
+    # A queued resource uses quota for longer than its nodes.
+    for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
+        if deleted not in nodeless:
             follow(deleted)
-        left = {deleted: task for deleted, task in tasks.items() if isinstance(results[deleted], NodeResult)}
-        results |= zip(left, reconcile_nodes(context, tuple(left.values())), strict=True)
-        # A queued resource uses quota for longer than its nodes.
-        for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
-            if deleted not in nodeless:
-                follow(deleted)
-    results |= left_of_races
-    return [results[target.deleted] for target in targets]
+    return results
 
 
-def _request(
-    context: ActionContext,
-    target: DeletionTarget,
-    removals: Sequence[RequestRemoval],
-    *,
-    by: str,
-    wait: bool,
-    reason: str,
-) -> RequestedChange:
-    """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
+def _announce(context: ActionContext, target: DeletionTarget, *, by: str, reason: str) -> None:
+    """End the leases of other holders, and write the deletion to the journal."""
     node_ids = [node_id for request in target.requests for node_id in request.node_ids]
     for node_id in dict.fromkeys((*node_ids, *([] if target.request else [target.name.node_id]))):
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
@@ -335,6 +362,12 @@ def _request(
     elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
         data = {"spec": target.request.spec(target.name.project).to_json()}
     context.record(target.name, "delete", reason=reason, **data)
+
+
+def _send(
+    context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, wait: bool
+) -> RequestedChange:
+    """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
     if target.node is not None:
         check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
