@@ -1,10 +1,12 @@
 # `docker build -t tpuctl .` in a checkout; docs/how-to/a-container.md says how to use the image.
 # `--target sandbox` also has the ssh server that workers of the sandbox are.
+# `--build-arg SOURCE=dist/WHEEL` installs that wheel instead of the checkout.
 FROM python:3.13-slim AS build
+ARG SOURCE=.
 WORKDIR /src
 COPY . .
 RUN python -m venv --without-pip /opt/tpuctl \
- && python -m pip --python /opt/tpuctl/bin/python install --no-cache-dir --disable-pip-version-check .
+ && python -m pip --python /opt/tpuctl/bin/python install --no-cache-dir --disable-pip-version-check "./$SOURCE"
 
 FROM python:3.13-slim AS base
 # tini ends what is left of shared ssh connections. libnss-unknown: ssh refuses to run for a user id without an account, as

@@ -20,8 +20,9 @@ failed first, and the confidence. A verdict is *right* if all of these agree. A 
 
 _UNSEEN = """Each set of `tests/corpus/unseen` was labelled from public threads by a person who had not seen the patterns. A
 verdict is right if an expert accepts its kind of remedy; without a known message, its kind of failure. A verdict that destroys
-or kills is wrong unless the label names that. Both sets of 2026-11-23 have been used for tuning since they were judged:
-a later set is the measure."""
+or kills is wrong unless the label names that. The three sets of 2026-11-23 have been used for tuning since they were
+judged: a later set is the measure. When it was judged, the third had 78 of 93 (84%) right in the first two, 52 of 55 (94.5%) at
+high confidence, none of 1 wrongly destructive, and no verdict on 20 harmless logs."""
 
 
 def tables(_: Path, names: tuple[str, ...]) -> Iterator[Table]:

@@ -8,36 +8,38 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from tpuctl.app.app import ANY_ZONE, App, Invocation
 from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
-from tpuctl.durations import format_duration
+from tpuctl.durations import LONGEST_DURATION, format_duration
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, Tier, WorkerSet
-from tpuctl.models.spec import NodeSpec
-from tpuctl.names import closest_match
+from tpuctl.models.spec import DataDisk, NodeSpec
+from tpuctl.names import NodeName, closest_match
 from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.terminal import StandardStreams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from types import TracebackType
 
     from tpuctl.clock import Clock
     from tpuctl.models.events import NodeEvent
-    from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
 
 Timeout = timedelta | Literal["forever"] | None
-_Timeout = TypeVar("_Timeout", bound=Timeout)
 Setting = str | bool | float | timedelta | Path | Sequence[str] | Mapping[str, str]
 
 
@@ -56,7 +58,7 @@ class Client:
         self,
         *,
         project: str | None = None,
-        zone: str | None = None,
+        zone: str | Sequence[str] | None = None,
         sandbox: bool | None = None,
         project_file: Path | str | None = None,
         state_dir: Path | str | None = None,
@@ -66,7 +68,7 @@ class Client:
     ) -> None:
         """Read the settings. No request is sent.
 
-        `zone` is a zone, several (`"us-central2-b,us-central1-a"`) or `"any"`; a node's name may have its own, `ZONE/NODE`.
+        `zone` is a zone, several or `"any"`; a node's name may have its own, `ZONE/NODE`.
         `sandbox` chooses the local cloud, which needs no account. `state_dir` is where journal, leases and the sandbox are
         kept. `settings` are further settings by their key (docs/reference/settings.md). `environ` replaces `os.environ`.
         `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time.
@@ -74,6 +76,8 @@ class Client:
         Raises `SettingError` for a file, a variable or one of the `settings` that is invalid, and `InvalidInputError` for a
         clock without the sandbox.
         """
+        if project_file is not None and not Path(project_file).is_file():
+            raise SettingError(f"there is no file `{project_file}`", hint="name a tpuctl.yaml with `project_file`")
         variables = dict(os.environ if environ is None else environ)
         # A summary is of a step that runs the command.
         variables.pop("GITHUB_STEP_SUMMARY", None)
@@ -85,7 +89,7 @@ class Client:
             **_as_flags(settings or {}),
             "project": project,
             "sandbox": sandbox,
-            "zone": (zone,) if zone else (),
+            "zone": _zones(zone),
             "spec_file": Path(project_file).absolute() if project_file is not None else None,
         }
         self._app = App(invocation, LogTerminal(variables)).set_options(options)
@@ -97,6 +101,10 @@ class Client:
         # Now, so that no thread waits for another.
         if not self._app.is_sandbox:
             _ = self._app.http
+
+    def __getstate__(self) -> NoReturn:
+        """Refuse to be sent to another process, with all variables of this one."""
+        raise TypeError("a `Client` cannot be pickled: make one in each process")
 
     def __enter__(self) -> Self:
         return self
@@ -113,13 +121,13 @@ class Client:
 
     def up(
         self,
-        node: str,
+        node: str | NodeName,
         spec: NodeSpec | None = None,
         *,
         wait_for: Condition | str | None = None,
         timeout: Timeout = None,
         ttl: timedelta | None = None,
-        zone: str | None = None,
+        zone: str | Sequence[str] | None = None,
         tiers: Sequence[Tier | str] = (),
         replace: bool = False,
         yes: bool = False,
@@ -127,10 +135,12 @@ class Client:
     ) -> Node:
         """Create, start or repair a node, wait until it is usable, and return it. Call it again at any time.
 
-        Without a `spec` the node must exist, or it gets the spec that it had before, which needs `yes`. `wait_for` is a
+        Without a `spec` the node must exist, or it gets the spec that it had before, which needs `yes`; `NodeSpec()` is that
+        of the settings. `wait_for` is a
         condition from `ready` to `devices`; by default `ssh`, or `healthy` where workers cannot be reached. `timeout` is by
         default the setting `timeout` (30 minutes). After `ttl` the node may be deleted. `zone` is that of this call:
-        of several, or of `"any"`, the first with capacity. `tiers` are tried in their order. `replace` deletes and recreates a
+        of several, or of `"any"`, the first with capacity. `tiers` are tried in their order; that of the spec is one of them.
+        `replace` deletes and recreates a
         node that differs from the spec, if `yes`. With `yes` a node in use is repaired, too. `on_event` gets each event, in
         this thread; what it raises ends the call.
 
@@ -143,18 +153,14 @@ class Client:
         from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # as above
         from tpuctl.nodes.conditions import USABLE_CONDITIONS  # noqa: PLC0415  # as above
         from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy  # noqa: PLC0415  # as above
-        from tpuctl.nodes.time_limits import TimeLimit, check_time_left  # noqa: PLC0415  # as above
 
+        _check_timeout(timeout, may_be_endless=True)
         goal = _condition(wait_for, USABLE_CONDITIONS)
-        tried = tuple(_tier(tier) for tier in tiers)
-        with self._call(creates=True, zone=zone) as app:
-            if ttl is not None:
-                check_time_left(f"ttl={ttl!r}", ttl)
-            limit = TimeLimit(until=ttl)
-            app.note_overrides({"ttl": ttl})
-            wanted = _complete(app, spec, tried)
-            if wanted is not None:
-                wanted = limit.applied(wanted, app.clock.now())
+        tried = _tiers(spec, tiers)
+        limit = _time_limit(ttl)
+        described = _as_settings(spec, tried)
+        with self._call(creates=True, zone=zone, replaced={**described, "ttl": ttl}) as app:
+            wanted = None if spec is None else limit.applied(_complete(app, spec, described), app.clock.now())
             preflight = preflight_check(app, {})
             policy = repair_policy(
                 app,
@@ -163,7 +169,7 @@ class Client:
                 yes=yes,
                 replace=replace,
                 replace_request=replace,
-                **queue_policy(app, wanted, timeout=_limit(timeout), is_awaited=True),
+                **queue_policy(app, wanted, timeout=timeout, is_awaited=True),
             )
             request = UpRequest(
                 spec=wanted,
@@ -175,7 +181,7 @@ class Client:
                 idle=idle_limit(app, None),
                 yes=yes,
             )
-            work = plan_bring_up(app, [node], request)
+            work = plan_bring_up(app, [_node_text(node)], request)
             listener = _Listener(on_event)
             with app.in_flight(lambda: work.in_flight(listener.last), resume="", undo=work.undo):
                 (result,) = work.run(app.context(listener, preflight=preflight))
@@ -187,7 +193,7 @@ class Client:
 
     def down(
         self,
-        node: str,
+        node: str | NodeName,
         *,
         timeout: Timeout = None,
         wait: bool = True,
@@ -201,37 +207,46 @@ class Client:
         deletion is requested. A queued resource with other nodes is deleted only with `all_nodes`.
 
         Raises `ConflictError` if a job, a TPU process, an ssh session or another run of tpuctl uses the node, if another
-        user created it, or if it has the label `tpuctl-keep`, unless `yes`; also if the name is ambiguous, or exists only in
+        user created it, or if it has the label `tpuctl-keep`, unless `yes`, and so for a requested node; also if the name is ambiguous, or exists only in
         another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other `TpuctlError`.
         """
-        from tpuctl.nodes.busy_nodes import require_free  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.nodes.deletion import (  # noqa: PLC0415  # as above
+        from tpuctl.nodes.deletion import (  # noqa: PLC0415  # not needed to import the package
             delete_targets,
-            existing_nodes,
-            find_created_meanwhile,
             find_named,
             note_missing,
+            require_undisputed,
         )
         from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
         from tpuctl.nodes.tear_down import check_whole_request  # noqa: PLC0415  # as above
 
+        _check_timeout(timeout, may_be_endless=True)
         with self._call() as app:
-            limit = deadline(app, _limit(timeout))
-            context = app.context(_Listener(on_event))
+            limit, listener = deadline(app, timeout), _Listener(on_event)
             with within_deadline(app, limit if wait else None):
-                targets, missing = find_named(app, context, [app.reference(node, allow_queued=True)])
-                if missing:
-                    targets, missing = find_created_meanwhile(app, context, missing, by="down")
+                reference = app.reference(_node_text(node), allow_queued=True)
+                targets, missing = find_named(app, app.context(listener), [reference])
             for target in targets:
                 check_whole_request(target, all_nodes=all_nodes)
+
+            def approve(asked: Sequence[DeletionTarget]) -> None:
                 if not yes:
-                    require_free(app, list(existing_nodes(app, target)))
-            with app.in_flight(f"the deletion of `{node}` continues", resume=""):
-                results = delete_targets(app, context, targets, missing, by="down", timeout=limit, wait=wait)
-            for result in results:
+                    require_undisputed(app, asked)
+
+            deletion = delete_targets(
+                app,
+                targets,
+                missing,
+                approve=approve,
+                listen=lambda: nullcontext(listener),
+                by="down",
+                timeout=limit,
+                wait=wait,
+                all_nodes=all_nodes,
+            )
+            for _, result in deletion.results:
                 _node_of(result)
-            note_missing(app, missing, by="down")
-            return bool(targets)
+            note_missing(app, deletion.missing, by="down")
+            return bool(deletion.results)
 
     def list(self, *, zones: str | Sequence[str] = (), timeout: timedelta | None = None) -> list[Node]:
         """Return the nodes of all zones of the project, or of these `zones`, by zone and name.
@@ -243,10 +258,11 @@ class Client:
         from tpuctl.nodes.policies import within_deadline  # noqa: PLC0415  # as above
         from tpuctl.nodes.rendering import by_zone_and_name  # noqa: PLC0415  # as above
 
+        _check_timeout(timeout)
         with self._call() as app:
             # The zone of the client hides no node.
-            app.set_options({"zone": (zones,) if isinstance(zones, str) else tuple(zones) or (ANY_ZONE,)})
-            with within_deadline(app, _limit(timeout)):
+            app.set_options({"zone": _zones(zones) or (ANY_ZONE,)})
+            with within_deadline(app, timeout):
                 listing = app.client.list_nodes(app.project, app.zones)
             nodes = sorted(listing.nodes, key=by_zone_and_name)
             if listing.unreachable:
@@ -255,7 +271,7 @@ class Client:
 
     def wait(
         self,
-        node: str,
+        node: str | NodeName,
         condition: Condition | str | None = None,
         *,
         timeout: Timeout = None,
@@ -271,22 +287,23 @@ class Client:
         from tpuctl.nodes.node_lookup import locate_for_wait  # noqa: PLC0415  # as above
         from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
+        _check_timeout(timeout, may_be_endless=True)
         goal = _condition(condition, tuple(Condition))
 
         with self._call() as app:
 
             def find_names(wanted: Condition) -> Sequence[NodeName]:
-                name = locate_for_wait(app, node, goal=wanted)
+                name = locate_for_wait(app, _node_text(node), goal=wanted)
                 return [name] if name else []
 
-            tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=_limit(timeout))
+            tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=timeout)
             with app.in_flight("nothing was changed", resume=""):
                 results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(
         self,
-        node: str,
+        node: str | NodeName,
         command: str | Sequence[str],
         *,
         workers: str | int = "all",
@@ -311,6 +328,11 @@ class Client:
         from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
         from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
 
+        _check_timeout(timeout)
+        if not isinstance(command, str) and not _is_texts(command):
+            raise InvalidInputError(
+                f"the command {command!r} is neither a text nor a sequence of texts", hint='give one: `["echo", "1"]`'
+            )
         line = command if isinstance(command, str) else shell_line(command)
         if not line.strip():
             raise InvalidInputError("the command is empty", hint='name one: `client.run(node, "hostname")`')
@@ -323,10 +345,10 @@ class Client:
             takes_stdin=False,
             passes_signals=False,
             fail_fast=fail_fast,
-            timeout=_limit(timeout),
+            timeout=timeout,
         )
         with self._call() as app:
-            targets = find_targets(app, [find_node(app, node)], WorkerSet.parse(str(workers)))
+            targets = find_targets(app, [find_node(app, _node_text(node))], WorkerSet.parse(str(workers)))
             await_key(app, targets)
             minutes = format_duration(request.linger)
             with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
@@ -336,18 +358,26 @@ class Client:
             return result
 
     @contextmanager
-    def _call(self, *, creates: bool = False, zone: str | None = None) -> Iterator[App]:
+    def _call(
+        self,
+        *,
+        creates: bool = False,
+        zone: str | Sequence[str] | None = None,
+        replaced: Mapping[str, object] = MappingProxyType({}),
+    ) -> Iterator[App]:
         """Yield the app of one call, which may create a node in one of several zones.
 
-        An exception that is no error of ours gets a note about what is still in progress.
+        The settings that the arguments of the call have `replaced` need no trust. An exception that is no error of ours gets a
+        note about what is still in progress.
         """
         if self._is_closed:
             raise RuntimeError("the client is closed")
         app = self._app.for_call()
-        if zone is not None:
-            app.set_options({"zone": (zone,)})
+        if zone:
+            app.set_options({"zone": _zones(zone)})
         elif not creates and len(app.zone_flags) > 1:
             app.choose_zone(None)  # a node that exists is in one of several zones
+        app.note_overrides(replaced)
         try:
             app.require_trust()
             yield app
@@ -380,10 +410,16 @@ class _Listener:
         self._on_event = on_event
 
     def __call__(self, event: NodeEvent) -> None:
-        self.last = event
+        before, self.last = self.last, event
         log_event(event)
-        if self._on_event is not None:
-            self._on_event(event)
+        try:
+            if self._on_event is not None:
+                self._on_event(event)
+        except BaseException:
+            # An action is announced before it is requested.
+            if event.kind is EventKind.ACTION:
+                self.last = before
+            raise
 
 
 def _node_of(result: NodeResult | TpuctlError) -> Node | None:
@@ -393,36 +429,97 @@ def _node_of(result: NodeResult | TpuctlError) -> Node | None:
     return result.node
 
 
-def _complete(app: App, spec: NodeSpec | None, tiers: Sequence[Tier]) -> NodeSpec | None:
-    """Return the spec with the settings, None if neither names an accelerator type. Raises `InvalidInputError`."""
+def _is_texts(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
+
+
+def _is_pairs(value: object) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
+
+
+def _is_disks(value: object) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(disk, DataDisk) for disk in value)
+
+
+# A dataclass checks no types, and a text is a sequence, too: `tags="web"` would be three tags.
+_FIELD_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
+    **dict.fromkeys(
+        (
+            *("accelerator_type", "runtime_version", "topology", "network", "subnetwork", "cidr_block"),
+            *("service_account", "description", "setup", "reservation"),
+        ),
+        ("a text", lambda value: isinstance(value, str)),
+    ),
+    **dict.fromkeys(("scopes", "tags"), ("a sequence of texts", _is_texts)),
+    **dict.fromkeys(("labels", "metadata"), ("a mapping of texts to texts", _is_pairs)),
+    **dict.fromkeys(
+        ("internal_ips", "shielded_secure_boot", "queue", "is_calendar"),
+        ("True or False", lambda value: isinstance(value, bool)),
+    ),
+    **dict.fromkeys(
+        ("queue_count", "boot_disk_size"),
+        ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    ),
+    "run_for": ("a `timedelta`", lambda value: isinstance(value, timedelta)),
+    "data_disks": ("a sequence of `DataDisk`", _is_disks),
+}
+
+
+def _node_text(node: object) -> str:
+    """Return a node as commands name it. Raises `InvalidInputError`."""
+    if isinstance(node, str | NodeName):
+        return str(node)
+    raise InvalidInputError(f"`{node!r}` does not name a node", hint="give a text such as `NODE` or `ZONE/NODE`")
+
+
+def _zones(zones: object) -> tuple[str, ...]:
+    """Return zones as flags. Raises `InvalidInputError` unless they are a text, or texts."""
+    if not zones:
+        return ()
+    if isinstance(zones, str):
+        return (zones,)
+    if isinstance(zones, Sequence) and _is_texts(zones):
+        return tuple(zones)
+    raise InvalidInputError(
+        f"`{zones!r}` does not name zones", hint='give a text such as `"us-central2-b"`, or several'
+    )
+
+
+def _as_settings(spec: NodeSpec | None, tiers: Sequence[Tier]) -> dict[str, str | tuple[str, ...]]:
+    """Return what a spec sets of the settings, in their form. Raises `InvalidInputError` for fields that are not the user's."""
+    if spec is None:
+        return {}
+    for name, (kind, is_valid) in _FIELD_TYPES.items():
+        value = getattr(spec, name)
+        if value is not None and not is_valid(value):
+            raise InvalidInputError(f"`{name}={value!r}` of a `NodeSpec` is not {kind}", hint=f"give {kind}")
+    for name in ("expires", "ttl", "kept", "named"):
+        if getattr(spec, name):
+            raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
+    given = {
+        "type": spec.accelerator_type,
+        "version": spec.runtime_version,
+        "tier": str(tiers[0]) if tiers else None,
+        "network": spec.network,
+        "subnetwork": spec.subnetwork,
+        "service_account": spec.service_account,
+        "scopes": spec.scopes,
+        "description": spec.description,
+        "setup": spec.setup,
+        "queue": "true" if spec.queue else None,
+        "internal_ips": None if spec.internal_ips is None else str(spec.internal_ips).lower(),
+    }
+    return {key: value for key, value in given.items() if value}
+
+
+def _complete(app: App, spec: NodeSpec, described: Mapping[str, str | tuple[str, ...]]) -> NodeSpec:
+    """Return the spec with the settings. Raises `InvalidInputError` if neither names an accelerator type."""
     from tpuctl.app.spec_building import complete_spec  # noqa: PLC0415  # not needed to import the package
 
-    given = spec or NodeSpec()
-    for name in ("expires", "ttl", "kept", "named"):
-        if getattr(given, name):
-            raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
-    tier = tiers[0] if tiers else given.tier and _tier(given.tier)
-    in_settings = {
-        "type": given.accelerator_type,
-        "version": given.runtime_version,
-        "tier": tier and str(tier),
-        "network": given.network,
-        "subnetwork": given.subnetwork,
-        "service_account": given.service_account,
-        "scopes": given.scopes,
-        "description": given.description,
-        "setup": given.setup,
-        "queue": given.queue and "true",
-        "internal_ips": None if given.internal_ips is None else str(given.internal_ips).lower(),
-    }
-    in_settings = {key: value for key, value in in_settings.items() if value}
-    app.note_overrides(in_settings)
-    settings = app.settings_with(in_settings)
+    settings = app.settings_with({**described})
     if settings.text("type") is None:
-        if spec is not None:
-            raise InvalidInputError("no accelerator type given", hint='name one: `NodeSpec(accelerator_type="v4-8")`')
-        return None
-    return complete_spec(app, settings, given)
+        raise InvalidInputError("no accelerator type given", hint='name one: `NodeSpec(accelerator_type="v4-8")`')
+    return complete_spec(app, settings, spec)
 
 
 def _condition(text: Condition | str | None, allowed: Sequence[Condition]) -> str | None:
@@ -438,11 +535,45 @@ def _tier(text: Tier | str) -> Tier:
         raise InvalidInputError(f"`{text}` is not a capacity type", hint=f"choose from {', '.join(Tier)}") from None
 
 
-def _limit(timeout: _Timeout) -> _Timeout:
-    """Return a time limit. Raises `InvalidInputError` unless it is above 0."""
-    if isinstance(timeout, timedelta) and timeout <= timedelta():
-        raise InvalidInputError(f"`timeout={timeout!r}` is not a time", hint="give a `timedelta` above 0")
-    return timeout
+def _tiers(spec: NodeSpec | None, tiers: Sequence[Tier | str]) -> tuple[Tier, ...]:
+    """Return the capacity types in the order in which to try them; none for that of the settings.
+
+    Raises `InvalidInputError` if they are not valid, or not those of the spec.
+    """
+    if isinstance(tiers, str):
+        raise InvalidInputError(f"`tiers={tiers!r}` is not a sequence", hint=f"write `tiers=({tiers!r},)`")
+    if spec is None and tiers:
+        raise InvalidInputError("`tiers` needs a `NodeSpec`", hint="pass `NodeSpec()` for that of the settings")
+    own = _tier(spec.tier) if spec and spec.tier else None
+    tried = tuple(_tier(tier) for tier in tiers) or ((own,) if own else ())
+    if own and own not in tried:
+        named = ", ".join(tried)
+        raise InvalidInputError(
+            f"the tier {own} of the `NodeSpec` is not one of `tiers` ({named})", hint="leave one of them out"
+        )
+    return tried
+
+
+def _check_timeout(timeout: object, *, may_be_endless: bool = False) -> None:
+    """Raise `InvalidInputError` unless a time limit is None, a duration above 0, or, if it `may_be_endless`, `"forever"`."""
+    if timeout is None or (may_be_endless and timeout == "forever"):
+        return
+    if not (isinstance(timeout, timedelta) and timedelta() < timeout <= LONGEST_DURATION):
+        longest = f"give a `timedelta` above 0 and up to {LONGEST_DURATION.days} days"
+        raise InvalidInputError(
+            f"`timeout={timeout!r}` is not a time", hint=f'{longest}, or `"forever"`' if may_be_endless else longest
+        )
+
+
+def _time_limit(ttl: timedelta | None) -> TimeLimit:
+    """Return the limit of a node's time. Raises `InvalidInputError` unless it is a duration from minutes to a year."""
+    from tpuctl.nodes.time_limits import TimeLimit, check_time_left  # noqa: PLC0415  # not needed to import the package
+
+    if ttl is not None:
+        if not isinstance(ttl, timedelta):
+            raise InvalidInputError(f"`ttl={ttl!r}` is not a time", hint="give a `timedelta`")
+        check_time_left(f"ttl={ttl!r}", ttl)
+    return TimeLimit(until=ttl)
 
 
 def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
@@ -464,8 +595,10 @@ def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
                 found[key] = str(value)
             case Mapping():
                 found[key] = dict(value)
-            case _:
+            case _ if _is_texts(value):
                 found[key] = tuple(value)
+            case _:
+                raise SettingError(f"`{key}` cannot be {value!r}", hint=f"leave `{key}` out, or give a text")
         try:
             check_value_form(SETTINGS[key], found[key])
             parse_setting(SETTINGS[key], found[key])

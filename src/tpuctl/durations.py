@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-_LONGEST_DURATION = timedelta(days=3650)
+LONGEST_DURATION = timedelta(days=3650)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?:\d+(?:\.\d+)?[smhd])+")
 _DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -21,9 +21,9 @@ def parse_duration(text: str) -> timedelta:
     if not _DURATION.fullmatch(with_unit):
         raise ValueError(f"`{text}` is not a duration; write it like 90s, 30m, 2h or 1h30m")
     seconds = sum(float(number) * _UNITS[unit] for number, unit in _DURATION_PART.findall(with_unit))
-    if seconds > _LONGEST_DURATION.total_seconds():
+    if seconds > LONGEST_DURATION.total_seconds():
         # Longer durations overflow dates and the clocks of other programs.
-        raise ValueError(f"`{text}` is longer than {_LONGEST_DURATION.days} days")
+        raise ValueError(f"`{text}` is longer than {LONGEST_DURATION.days} days")
     return timedelta(seconds=seconds)
 
 

@@ -153,6 +153,11 @@ def check_node_id(text: str) -> str:
     return text
 
 
+def is_node_name(name: NodeName) -> bool:
+    """Return whether the API could have a node of this name."""
+    return bool(re.fullmatch(_NODE_ID, name.node_id) and re.fullmatch(_ZONE, name.zone))
+
+
 def check_zone(text: str) -> str:
     """Return the zone, or raise `InvalidInputError` if it is not a zone name."""
     if not re.fullmatch(_ZONE, text):

@@ -51,8 +51,8 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def github_steps(path: Path, job: str) -> list[dict[str, Any]]:
-    """Return the steps of a job of a workflow."""
-    return list(load(path)["jobs"][job]["steps"])
+    """Return the steps of a job of a workflow; none of a job that calls another workflow."""
+    return list(load(path)["jobs"][job].get("steps", []))
 
 
 def github_scripts(path: Path, job: str) -> list[CiScript]:

@@ -202,6 +202,8 @@ class _Machine:
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "HOME": str(self.folder / "home"),
             "CI": "true",
+            "GITHUB_RUN_ID": _VARIABLES["github.run_id"],
+            "GITHUB_RUN_ATTEMPT": _VARIABLES["github.run_attempt"],
             "TPUCTL_SANDBOX": "1",
             "TPUCTL_STATE_DIR": str(self.state.path.parents[1]),
             "TPUCTL_ZONE": _ZONE,
@@ -224,7 +226,7 @@ class _Machine:
 
 _VARIABLES = {
     "github.run_id": "17",
-    "github.run_attempt": "1",
+    "github.run_attempt": "2",
     "CI_PIPELINE_ID": "17",
     "BUILD_ID": "0b2c7d9e-6c7e-4d29-9e9c-0f4b6ea1a7a5",
     "PROJECT_ID": "sandbox",

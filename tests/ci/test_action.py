@@ -19,7 +19,7 @@ from tests.ci.ci_files import ACTION, ROOT, load
 from tpuctl import __version__
 
 _PROVIDER = "projects/1/locations/global/workloadIdentityPools/p/providers/q"
-_OWN_STEPS = ["Install tpuctl", "Set the defaults of tpuctl", "Print the version"]
+_OWN_STEPS = ["Check the inputs", "Install tpuctl", "Set the defaults of tpuctl", "Print the version"]
 
 
 @dataclass
@@ -165,11 +165,32 @@ def test_action_refuses_a_value_that_sets_a_second_variable(tmp_path: Path, valu
     assert runner.collected("GITHUB_ENV") == ""
 
 
+@pytest.mark.parametrize("name", ["cache", "sandbox"])
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        pytest.param("1", "1", id="1"),
+        pytest.param("yes", "yes", id="yes"),
+        pytest.param("True", "True", id="capital"),
+        pytest.param("", "''", id="empty"),
+        pytest.param("true\n::set-env", r"$'true\n::set-env'", id="a second line"),
+    ],
+)
+def test_action_refuses_what_is_neither_true_nor_false(tmp_path: Path, name: str, value: str, shown: str) -> None:
+    runner = Runner(tmp_path, {name: value, "project": "p", "workload_identity_provider": _PROVIDER})
+
+    done = runner.run(*(step["name"] for step in runner.steps() if "run" in step))
+
+    error = f"::error::the input {name} is {shown}, not true or false\n"
+    assert (next(runner.steps())["name"], done.stdout, done.returncode) == ("Check the inputs", error, 2)
+    assert runner.collected("GITHUB_ENV") == ""
+
+
 @pytest.mark.parametrize(
     ("inputs", "more"),
     [
         pytest.param({"cache": "false"}, [], id="least"),
-        pytest.param({}, ["Restore downloaded packages"], id="defaults"),
+        pytest.param({}, ["Take the version for the cache", "Restore downloaded packages"], id="defaults"),
         pytest.param(
             {"cache": "false", "workload_identity_provider": _PROVIDER},
             ["Authenticate to Google Cloud", "Keep credentials out of git trees"],
@@ -190,10 +211,26 @@ def test_action_runs_only_the_steps_that_its_inputs_need(
     assert [name for name in names if name not in {"Set up Python for tpuctl", *_OWN_STEPS}] == more
 
 
-@pytest.mark.parametrize("is_repository", [True, False], ids=["in a checkout", "without a checkout"])
-def test_action_keeps_credentials_out_of_git_trees(tmp_path: Path, is_repository: bool) -> None:
-    if is_repository:
+@pytest.mark.parametrize(
+    ("inputs", "key"), [({}, __version__), ({"version": "0.0.9"}, "0.0.9")], ids=["of the action", "of the input"]
+)
+def test_action_caches_packages_by_version(tmp_path: Path, inputs: dict[str, str], key: str) -> None:
+    runner = Runner(tmp_path, inputs)
+
+    assert runner.run("Take the version for the cache").returncode == 0
+
+    assert runner.collected("GITHUB_OUTPUT") == f"version={key}\n"
+    (restore,) = (step for step in runner.steps() if step["name"] == "Restore downloaded packages")
+    assert "steps.key.outputs.version" in restore["with"]["key"]
+
+
+@pytest.mark.parametrize("kind", ["checkout", "checkout of another user", "no checkout"])
+def test_action_keeps_credentials_out_of_git_trees(tmp_path: Path, kind: str) -> None:
+    if kind != "no checkout":
         subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    if kind == "checkout of another user" and os.geteuid() == 0:
+        os.chown(tmp_path / ".git", 65534, 65534)
+        os.chown(tmp_path, 65534, 65534)
     (tmp_path / "gha-creds-0123.json").write_text("{}")
     (tmp_path / "train.py").write_text("")
 
@@ -201,10 +238,11 @@ def test_action_keeps_credentials_out_of_git_trees(tmp_path: Path, is_repository
         "Keep credentials out of git trees", GIT_CEILING_DIRECTORIES=str(tmp_path.parent)
     )
 
-    assert (done.stdout, done.stderr, done.returncode) == ("", "", 0)
-    if is_repository:
+    warning = "::warning::no git checkout here: gha-creds-*.json has credentials, which must not be copied to workers\n"
+    assert (done.stdout, done.stderr, done.returncode) == (warning if kind == "no checkout" else "", "", 0)
+    if kind != "no checkout":
         listed = subprocess.run(
-            ["git", "ls-files", "--others", "--exclude-standard"],
+            ["git", "-c", "safe.directory=*", "ls-files", "--others", "--exclude-standard"],
             cwd=tmp_path,
             capture_output=True,
             text=True,

@@ -12,7 +12,7 @@ import check_jsonschema
 import pytest
 from click.testing import CliRunner
 
-from tests.ci.ci_files import ACTION, CLOUD_BUILD, GITLAB, ROOT, WORKFLOWS, CiScript, all_scripts, load
+from tests.ci.ci_files import ACTION, CLOUD_BUILD, GITLAB, ROOT, WORKFLOWS, CiScript, all_scripts, github_steps, load
 from tpuctl import __version__
 
 _OWN = [path for path in WORKFLOWS if ROOT / ".github" in path.parents]
@@ -56,7 +56,7 @@ def test_script_gets_values_only_as_variables(script: CiScript) -> None:
     assert "${{" not in script.text
 
 
-@pytest.mark.parametrize("path", [ACTION, *_OWN], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [ACTION, *WORKFLOWS], ids=lambda path: path.name)
 def test_actions_of_others_are_pinned_by_commit(path: Path) -> None:
     used = re.findall(r"^ *(?:- )?uses: (\S+)(.*)", path.read_text("utf-8"), re.MULTILINE)
 
@@ -64,13 +64,15 @@ def test_actions_of_others_are_pinned_by_commit(path: Path) -> None:
 
 
 def _is_pinned(name: str, comment: str) -> bool:
-    return name == "./" or bool(re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v[\d.]+", comment))
+    return name.startswith(("./", "tpuctl/tpuctl@")) or bool(
+        re.fullmatch(r"[\w./-]+@[0-9a-f]{40}", name) and re.fullmatch(r" # v[\d.]+", comment)
+    )
 
 
 def test_one_commit_of_each_action_is_used() -> None:
     used = {
         match
-        for path in (ACTION, *_OWN)
+        for path in (ACTION, *WORKFLOWS)
         for match in re.findall(r"^ .*uses: (\S+)@(\S+)", path.read_text("utf-8"), re.M)
     }
 
@@ -99,12 +101,39 @@ def test_workflow_has_least_permissions_and_limits(path: Path) -> None:
     workflow = load(path)
 
     assert (workflow["permissions"], "concurrency" in workflow) == ({}, True)
-    for job in workflow["jobs"].values():
+    for name, job in workflow["jobs"].items():
         assert "permissions" in job
-        assert job["timeout-minutes"] <= 90
-        for step in job["steps"]:
+        # GitHub refuses a limit for a call of a workflow, whose jobs have their own.
+        assert "uses" in job or job["timeout-minutes"] <= 90
+        for step in github_steps(path, name):
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
+
+
+def test_image_has_the_wheel_that_is_published_and_is_tried_first() -> None:
+    steps = github_steps(ROOT / ".github/workflows/release.yml", "image")
+    wheel = "dist/tpuctl-${{ steps.version.outputs.version }}-py3-none-any.whl"
+    (tried,) = (number for number, step in enumerate(steps) if step.get("name") == "Try the image")
+    (pushed,) = (number for number, step in enumerate(steps) if step.get("with", {}).get("push"))
+
+    assert tried < pushed
+    assert steps[tried]["env"] == {"WHEEL": wheel}
+    assert steps[pushed]["with"]["build-args"] == f"SOURCE={wheel}\n"
+
+
+def test_only_what_is_tested_is_published() -> None:
+    path = ROOT / ".github/workflows/release.yml"
+    jobs = load(path)["jobs"]
+
+    def needed(name: str) -> set[str]:
+        names = jobs[name].get("needs", [])
+        return {one for each in ([names] if isinstance(names, str) else names) for one in (each, *needed(each))}
+
+    called = {name: job["uses"] for name, job in jobs.items() if "uses" in job}
+    assert called == {"test": "./.github/workflows/test.yml"}
+    assert {name for name in jobs if "test" not in needed(name)} == {"test"}
+    # YAML 1.1 reads the key `on` as true.
+    assert "workflow_call" in load(path.with_name("test.yml"))[True]  # type: ignore[index]
 
 
 def test_only_jobs_that_publish_may_write() -> None:

@@ -35,6 +35,38 @@ def test_job_leaves_no_node(tmp_path: Path, job: CiJob, end: End) -> None:
     assert result == expected_result(job, end), result.log
 
 
+@pytest.mark.parametrize("name", ["one-command.yml", "train-on-tpu.yml"])
+def test_github_job_deletes_the_nodes_of_earlier_attempts(tmp_path: Path, name: str) -> None:
+    """ "Re-run failed jobs" runs `down` alone, with the number of a new attempt."""
+    program = tmp_path / "tpuctl"
+    program.write_text('#!/bin/sh\necho "$@"\n')
+    program.chmod(0o700)
+    (script,) = _BY_NAME[name].down
+
+    done = subprocess.run(
+        [*script.shell, "-c", script.text],
+        env={"PATH": f"{tmp_path}:{os.environ['PATH']}", "GITHUB_RUN_ID": "17", "GITHUB_RUN_ATTEMPT": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    node = script.environ["NODE"].replace("${{ github.run_id }}", "17")
+    expected = [node.replace("${{ github.run_attempt }}", number) for number in "123"]
+    assert done.stdout == f"down {' '.join(expected)} --yes\n"
+
+
+def test_gitlab_starts_a_pipeline_for_each_source() -> None:
+    """It starts none that has only jobs of the stages .pre and .post."""
+    data = load(GITLAB)
+    jobs = [job for job in data.values() if isinstance(job, dict) and "rules" in job]
+    stages = {(rule["if"], job["stage"]) for job in jobs for rule in job["rules"]}
+    sources = {source for source, _ in stages}
+
+    assert sources == {f'$CI_PIPELINE_SOURCE == "{name}"' for name in ("web", "schedule")}
+    assert {source for source, stage in stages if stage in data["stages"]} == sources
+
+
 def test_gitlab_credentials_load_and_lie_outside_of_the_checkout(tmp_path: Path) -> None:
     """Google's library accepts the file that a job writes, and finds the job's token."""
     checkout = tmp_path / "checkout"

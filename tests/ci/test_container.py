@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +44,28 @@ def test_image_is_built_from_named_files_only() -> None:
         "!LICENSE",
         "!src",
         "!docs/man",
+        "!dist/*.whl",
     }
+
+
+def test_function_of_the_docs_passes_settings_and_identity_on(tmp_path: Path) -> None:
+    """Without the user's settings a limit such as `max_price` would silently not hold."""
+    page = (ROOT / "docs/how-to/a-container.md").read_text("utf-8")
+    (function,) = re.findall(r"^    tpuctl\(\) \{\n.*?^    \}\n", page, re.MULTILINE | re.DOTALL)
+    program = tmp_path / "docker"
+    program.write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    program.chmod(0o700)
+    environ = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": "/h", "TPUCTL_MAX_PRICE": "5", "TPUCTL_ZONE": "a b"}
+
+    done = subprocess.run(
+        ["bash", "-c", f"{function}\ntpuctl list 'x y'"],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+
+    words = done.stdout.splitlines()
+    assert {"--env=TPUCTL_MAX_PRICE", "--env=TPUCTL_ZONE", f"{os.getuid()}:{os.getgid()}"} < {*words}
+    assert "/h/.config/tpuctl:/home/tpuctl/.config/tpuctl" in words
+    assert words[-3:] == [f"ghcr.io/tpuctl/tpuctl:{__version__}", "list", "x y"]
 
 
 def _engine(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:

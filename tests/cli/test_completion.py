@@ -116,6 +116,8 @@ def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox
     assert complete(tpuctl, "status", "") == ["trainer-0", "trainer-1"]
     assert complete(tpuctl, "down", "us-central2-b/trainer-1") == ["us-central2-b/trainer-1"]
     assert complete(tpuctl, "down", "trainer-0", "trainer-1") == ["trainer-1"]
+    assert complete(tpuctl, "down", "trainer-0", "") == ["trainer-1"]
+    assert complete(tpuctl, "down", "us-central2-b/trainer-0", "") == ["trainer-1"]
     assert len(sandbox.changes()) == requests
 
 
@@ -248,6 +250,7 @@ def test_completion_of_jobs_and_labels_knows_past_commands(offline: Console) -> 
     ]
     assert complete(offline, "logs", "us-central2-b/trainer", "n") == ["nightly-2", "nightly-1"]
     assert complete(offline, "logs", "other", "n") == []
+    assert complete(offline, "logs", "trainer", "nightly-1", "") == ["nightly-2"]
     assert complete(offline, "logs", "tr") == ["trainer"]
     assert complete(offline, "jobs", "trainer", "--remove", "nightly-1") == ["nightly-1"]
     assert answer(offline, "tpuctl scp tr") == [("plain", "trainer:", "node in us-central2-b"), ("file", "tr", "")]
@@ -289,11 +292,11 @@ def test_damaged_note_of_jobs_completes_nothing(offline: Console, content: str) 
     assert complete(offline, "logs", "trainer", "") == ["nightly"]
 
 
-def test_candidate_that_a_shell_would_run_is_not_offered(offline: Console) -> None:
-    """bash inserts a value as it is: a file with this name in the journal must not become part of a command line."""
+def test_name_that_no_node_can_have_is_not_offered(offline: Console) -> None:
+    """bash inserts a value as it is: a file with this name in the journal must not become an option or a command."""
     folder = journal_folder(offline.environ, sandbox=False) / "acme" / "us-central2-b"
     folder.mkdir(parents=True)
-    for name in ("$(reboot)", "a b", "x;y", "plain"):
+    for name in ("$(reboot)", "a b", "x;y", "-rf", "Ünï", "col:on", "plain"):
         (folder / f"{name}.jsonl").write_text("{}\n")
 
     assert complete(offline, "history", "") == ["plain"]

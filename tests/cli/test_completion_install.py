@@ -97,7 +97,7 @@ def test_lines_are_added_only_after_a_yes(offline: Console, home: Path) -> None:
         "  # >>> tpuctl completion >>>\n"
         f"  fpath=({folder} $fpath)\n"
         "  (( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }\n"
-        "  autoload -Uz _tpuctl && compdef _tpuctl tpuctl\n"
+        f"  [[ -r {folder}/_tpuctl ]] && autoload -Uz _tpuctl && compdef _tpuctl tpuctl\n"
         "  # <<< tpuctl completion <<<\n"
     )
     needed = f"zsh must load it in {home}/.zshrc:\n{lines}"
@@ -129,6 +129,43 @@ def test_lines_that_the_user_wrote_are_enough(offline: Console, home: Path, line
         "zsh completion is installed: open a new shell to use it\n"
     )
     assert (home / ".zshrc").read_text() == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("# fpath=({folder} $fpath)", id="comment"),
+        pytest.param("ls {folder}", id="another command"),
+        pytest.param("fpath=({folder}-old $fpath)", id="another folder"),
+    ],
+)
+def test_line_that_does_not_load_the_script_is_not_enough(offline: Console, home: Path, line: str) -> None:
+    (home / ".zshrc").write_text(f"{line.format(folder=home / '.local/share/zsh/site-functions')}\n")
+
+    assert f"added 5 lines to {home}/.zshrc" in offline("completion", "--install", "zsh", "--yes")[1]
+
+
+def test_install_in_another_folder_replaces_the_lines(offline: Console, home: Path) -> None:
+    (home / ".zshrc").write_text("first\n")
+    offline("completion", "--install", "zsh", "--yes")
+    (home / ".zshrc").write_text(f"{(home / '.zshrc').read_text()}last\n")
+
+    err = offline("completion", "--install", "zsh", "--yes", XDG_DATA_HOME=str(home / "data"))[1]
+
+    assert err == f"added 5 lines to {home}/.zshrc\nzsh completion is installed: open a new shell to use it\n"
+    first, last, mark, fpath, *_ = (home / ".zshrc").read_text().splitlines()
+    assert (first, last, mark) == ("first", "last", "# >>> tpuctl completion >>>")
+    assert fpath == f"fpath=({home}/data/zsh/site-functions $fpath)"
+    assert (home / ".zshrc").read_text().count("fpath=") == 1
+
+
+def test_uninstall_keeps_lines_after_a_mark_without_an_end(offline: Console, home: Path) -> None:
+    (home / ".zshrc").write_text("# >>> tpuctl completion >>>\nmine\n")
+    offline("completion", "--install", "zsh", "--yes")
+
+    offline("completion", "--uninstall", "zsh")
+
+    assert (home / ".zshrc").read_text() == "# >>> tpuctl completion >>>\nmine\n"
 
 
 def test_startup_file_that_is_a_symlink_stays_one(offline: Console, home: Path) -> None:
@@ -215,18 +252,18 @@ def test_home_of_another_user_is_refused(offline: Console, home: Path) -> None:
     )
 
 
-def test_uninstall_of_all_shells_goes_on_after_an_error(offline: Console, home: Path) -> None:
+def test_uninstall_of_all_shells_leaves_a_file_of_the_user_alone(offline: Console, home: Path) -> None:
     for shell in SHELLS:
         offline("completion", "--install", shell, "--yes")
     (home / SCRIPTS["bash"]).write_text("complete -W up tpuctl\n")
 
     out, err, code = offline("completion", "--uninstall")
 
-    # Where the package bash-completion is installed, no startup file of bash has lines.
+    # Where bash-completion is loaded, no startup file of bash has lines.
     startup_files = [".bashrc"] if completion_place("bash", {"HOME": str(home)}).lines else []
     removed = [*startup_files, ".zshrc", SCRIPTS["zsh"], SCRIPTS["fish"]]
     assert out == "".join(f"{home / name}\n" for name in removed)
-    assert (err.splitlines()[0], code) == (f"error: {home / SCRIPTS['bash']} was not written by tpuctl", 8)
+    assert (err, code) == (f"warning: {home / SCRIPTS['bash']} was not written by tpuctl: it stays\n", 0)
     assert files_below(home) == {SCRIPTS["bash"]}
 
 
@@ -292,11 +329,27 @@ def test_place_of_the_script(shell: str, environ: dict[str, str], path: str, sta
     assert (str(place.path), str(place.startup_file), len(place.lines)) == (path, startup_file, lines)
 
 
-def test_bash_with_its_package_needs_no_lines(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "content", "lines"),
+    [
+        pytest.param(".bashrc", "if true; then\n  . /usr/share/bash-completion/bash_completion\nfi\n", 0, id="bashrc"),
+        pytest.param(".bash_profile", ". /opt/homebrew/etc/profile.d/bash_completion.sh\n", 0, id="profile"),
+        pytest.param("system", ". /usr/share/bash-completion/bash_completion\n", 0, id="of the system"),
+        pytest.param("system", "#  . /usr/share/bash-completion/bash_completion\n", 1, id="comment"),
+        pytest.param(".bashrc", "alias ll='ls -l'\n", 1, id="not loaded"),
+    ],
+)
+def test_bash_needs_no_lines_where_it_loads_its_package(tmp_path: Path, name: str, content: str, lines: int) -> None:
+    """The package alone is not enough: Debian's root and its containers do not load it."""
     package = tmp_path / "bash_completion"
     package.touch()
+    (tmp_path / name).write_text(content)
 
-    assert completion_place("bash", {"HOME": "/h"}, bash_completion=(package,)).lines == ()
+    def place(*packages: Path) -> int:
+        environ, startup = {"HOME": str(tmp_path)}, (tmp_path / "system",)
+        return len(completion_place("bash", environ, bash_completion=packages, bash_startup=startup).lines)
+
+    assert (place(package), place()) == (lines, 1)
 
 
 @pytest.mark.parametrize("environ", [{}, {"HOME": ""}, {"HOME": "relative"}], ids=["unset", "empty", "relative"])

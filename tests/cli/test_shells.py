@@ -26,17 +26,27 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_installed_completion_works_at_a_terminal(offline: Console, tmp_path: Path, shell: str) -> None:
+# The startup file of Debian's users.
+DEBIAN = "[ -r /usr/share/bash-completion/bash_completion ] && . /usr/share/bash-completion/bash_completion\n"
+
+
+@pytest.mark.parametrize(
+    ("shell", "bashrc"),
+    [
+        pytest.param("bash", DEBIAN, id="bash"),
+        pytest.param("bash", "alias ll='ls -l'\n", id="bash that does not load bash-completion"),
+        pytest.param("zsh", "", id="zsh"),
+        pytest.param("fish", "", id="fish"),
+    ],
+)
+def test_installed_completion_works_at_a_terminal(offline: Console, tmp_path: Path, shell: str, bashrc: str) -> None:
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     node = NodeName("acme", "us-central2-b", "trainer")
     Journal(journal_folder(offline.environ, sandbox=False)).append(node, "create", ManualClock().now())
     note_seen_jobs(offline.environ, [node], ["nightly"])
     (tmp_path / "project" / "logs").mkdir()
-    # The startup file of Debian's users.
-    loaded = "[ -r /usr/share/bash-completion/bash_completion ] && . /usr/share/bash-completion/bash_completion\n"
-    (tmp_path / "home" / ".bashrc").write_text(loaded)
+    (tmp_path / "home" / ".bashrc").write_text(bashrc)
     assert offline("completion", "--install", shell, "--yes")[2] == 0
 
     environ = {**offline.environ, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -37,6 +39,7 @@ from tpuctl import (
     TimedOutError,
     TpuctlError,
 )
+from tpuctl.clock import ManualClock
 from tpuctl.names import NodeName
 from tpuctl.sandbox.http_server import open_server
 
@@ -115,6 +118,16 @@ def test_failure_of_up_is_the_error_of_the_command(
         pytest.param({"reservation": "a b", "tier": Tier.RESERVED}, "`a b` is not the name", id="reservation"),
         pytest.param({"run_for": MINUTE}, "`--run-for` needs the tier flex-start", id="run-for"),
         pytest.param({"ttl": MINUTE}, "`ttl` of a `NodeSpec`", id="ttl"),
+        pytest.param({"tags": "web"}, "`tags='web'` of a `NodeSpec` is not a sequence of texts", id="text-as-tags"),
+        pytest.param({"labels": {"a": 1}}, "is not a mapping of texts to texts", id="number-as-label"),
+        pytest.param({"metadata": {"a": None}}, "is not a mapping of texts to texts", id="none-as-metadata"),
+        pytest.param({"data_disks": ["disk"]}, "is not a sequence of `DataDisk`", id="text-as-disk"),
+        pytest.param({"boot_disk_size": "100"}, "is not a whole number", id="text-as-size"),
+        pytest.param({"queue": "yes"}, "is not True or False", id="text-as-truth"),
+        pytest.param({"run_for": 60, "tier": Tier.FLEX_START}, "is not a `timedelta`", id="number-as-duration"),
+        pytest.param({"accelerator_type": 4}, "is not a text", id="number-as-type"),
+        pytest.param({"cidr_block": "x"}, "`--cidr-block x` is not a range", id="addresses"),
+        pytest.param({"service_account": "x y"}, "`--service-account x y` is not a service account", id="account"),
         pytest.param({"named": frozenset({"tier"})}, "`named` of a `NodeSpec`", id="internal-field"),
     ],
 )
@@ -134,9 +147,19 @@ def test_invalid_spec_is_refused_before_a_request(
         pytest.param({"wait_for": "gone"}, "`gone` is not a condition", id="condition-of-wait"),
         pytest.param({"wait_for": "usable"}, "`usable` is not a condition", id="condition"),
         pytest.param({"timeout": timedelta()}, "`timeout=datetime.timedelta(0)` is not a time", id="timeout"),
+        pytest.param({"timeout": 600}, "`timeout=600` is not a time", id="number-of-seconds"),
+        pytest.param({"timeout": "5m"}, "`timeout='5m'` is not a time", id="text-as-timeout"),
+        pytest.param({"timeout": timedelta.max}, "is not a time", id="endless-timeout"),
         pytest.param({"ttl": MINUTE}, "too short", id="ttl"),
+        pytest.param({"ttl": 30}, "`ttl=30` is not a time", id="ttl-as-number"),
         pytest.param({"tiers": ("cheap",)}, "`cheap` is not a capacity type", id="tier"),
+        pytest.param({"tiers": "spot"}, "`tiers='spot'` is not a sequence", id="tier-without-a-sequence"),
+        pytest.param(
+            {"tiers": (Tier.ON_DEMAND,)}, "the tier spot of the `NodeSpec` is not one of", id="tiers-against-spec"
+        ),
         pytest.param({"zone": "us"}, "`us`", id="zone"),
+        pytest.param({"zone": 5}, "`5` does not name zones", id="zone-as-number"),
+        pytest.param({"zone": (ZONE, None)}, "does not name zones", id="zone-as-none"),
     ],
 )
 def test_invalid_argument_is_refused_before_a_request(
@@ -150,12 +173,64 @@ def test_invalid_argument_is_refused_before_a_request(
 
 
 @pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        pytest.param(lambda client: client.up(None, V4), "`None` does not name a node", id="up"),
+        pytest.param(lambda client: client.down(5), "`5` does not name a node", id="down"),
+        pytest.param(lambda client: client.list(zones=5), "`5` does not name zones", id="list"),
+        pytest.param(lambda client: client.run("trainer", b"ls"), "the command b'ls' is neither", id="bytes"),
+        pytest.param(
+            lambda client: client.run("trainer", ["echo", 1]), "is neither a text nor", id="number-in-command"
+        ),
+    ],
+)
+def test_argument_of_another_type_is_refused(
+    client: Client, sandbox: Sandbox, call: Callable[[Client], object], message: str
+) -> None:
+    put(sandbox, "trainer")
+
+    with pytest.raises(InvalidInputError) as raised:
+        call(client)
+
+    assert (message in raised.value.message, sandbox.changes()) == (True, [])
+
+
+def test_name_and_zones_are_taken_as_the_library_returns_them(client: Client, sandbox: Sandbox) -> None:
+    node = client.up("trainer", V4, zone=[ZONE])
+
+    assert (client.wait(node.name), client.list(zones=[ZONE]), client.down(node.name)) == (node, [node], True)
+
+
+@pytest.mark.parametrize(
+    ("call", "given"),
+    [
+        pytest.param(lambda client: client.down("trainer", timeout=60), "60", id="down"),
+        pytest.param(lambda client: client.wait("trainer", timeout="1m"), "'1m'", id="wait"),
+        pytest.param(lambda client: client.list(timeout=5), "5", id="list"),
+        pytest.param(lambda client: client.list(timeout="forever"), "'forever'", id="list-forever"),
+        pytest.param(lambda client: client.run("trainer", "true", timeout=60), "60", id="run"),
+        pytest.param(lambda client: client.run("trainer", "true", timeout="forever"), "'forever'", id="run-forever"),
+    ],
+)
+def test_timeout_that_is_no_timedelta_is_refused(
+    client: Client, sandbox: Sandbox, call: Callable[[Client], object], given: str
+) -> None:
+    put(sandbox, "trainer")
+
+    with pytest.raises(InvalidInputError, match=f"`timeout={given}` is not a time") as raised:
+        call(client)
+
+    assert ("timedelta" in str(raised.value.hint), sandbox.changes()) == (True, [])
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         pytest.param({"timout": "1h"}, "`timout` is not a setting", id="key"),
         pytest.param({"timeout": "soon"}, "`settings`: `timeout` is `soon`", id="value"),
         pytest.param({"timeout": ("1h", "2h")}, "this is a list", id="list"),
         pytest.param({"labels": "team=a"}, "`settings`: `labels`", id="text-for-pairs"),
+        pytest.param({"max_price": None}, "`max_price` cannot be None", id="none"),
     ],
 )
 def test_invalid_setting_is_refused_when_the_client_is_made(
@@ -197,7 +272,7 @@ def test_word_that_is_no_argument_is_a_type_error() -> None:
 
 
 def test_node_that_differs_is_replaced_only_with_consent(client: Client, sandbox: Sandbox) -> None:
-    put(sandbox, "trainer", type="v4-8")
+    put(sandbox, "trainer")
     wanted = NodeSpec(accelerator_type="v4-16")
 
     with pytest.raises(ConflictError, match="differs"):
@@ -223,6 +298,21 @@ def test_node_without_a_spec_must_exist_or_be_remembered(client: Client, sandbox
     assert (kept, again.tier) == (made, Tier.SPOT)
 
 
+def test_settings_describe_a_node_only_with_a_spec(make_client: ClientMaker, sandbox: Sandbox) -> None:
+    put(sandbox, "trainer", acceleratorType="v4-32")
+    client = make_client(settings={"type": "v4-16"})
+
+    kept = client.up("trainer", wait_for="ready")
+    with pytest.raises(InvalidInputError, match="no accelerator type given"):
+        client.up("trainr")
+    with pytest.raises(InvalidInputError, match="`tiers` needs a `NodeSpec`"):
+        client.up("trainer", tiers=("spot",))
+    unchanged = sandbox.changes()
+    made = client.up("other", NodeSpec(), wait_for="ready")
+
+    assert (kept.accelerator_type, unchanged, made.accelerator_type) == ("v4-32", [], "v4-16")
+
+
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
@@ -241,6 +331,51 @@ def test_node_of_others_is_deleted_only_with_consent(
         client.down("trainer")
 
     assert (sandbox.changes(), client.down("trainer", yes=True)) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        pytest.param({"tpuctl-owner": "ann_example-com"}, "`other` was created by ann_example-com", id="another-user"),
+        pytest.param({"tpuctl-keep": "yes"}, "`other` is kept by its label", id="kept"),
+    ],
+)
+@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "ACTIVE"])
+def test_request_of_others_is_deleted_only_with_consent(
+    client: Client, sandbox: Sandbox, labels: dict[str, str], message: str, state: str
+) -> None:
+    nodes = [
+        {"parent": f"projects/sandbox/locations/{ZONE}", "nodeId": name, "node": {"acceleratorType": "v4-8", **fields}}
+        for name, fields in (("trainer", {}), ("other", {"labels": labels}))
+    ]
+    fields = {"zone": ZONE, "node_ids": ("trainer", "other"), "tpu": {"nodeSpec": nodes}}
+    request = sandbox.add_queued_resource("queued", state=state, **fields)
+    if state == "ACTIVE":
+        put(sandbox, "other", labels=labels, queued_resource=request["name"])
+
+    with pytest.raises(ConflictError, match=message):
+        client.down("trainer", all_nodes=True)
+
+    assert (sandbox.changes(), client.down("trainer", all_nodes=True, yes=True)) == ([], True)
+
+
+def test_request_that_another_run_awaits_is_deleted_only_with_consent(
+    make_client: ClientMaker, sandbox: Sandbox, clock: ManualClock
+) -> None:
+    sandbox.fault("hang", node="trainer", state="WAITING_FOR_RESOURCES")
+    one, other = make_client(), make_client()
+    refused: list[TpuctlError] = []
+
+    def interfere(event: NodeEvent) -> None:
+        if event.data.get("request") == "WAITING_FOR_RESOURCES" and not refused:
+            with pytest.raises(ConflictError, match="is in use") as raised:
+                other.down("trainer")
+            refused.append(raised.value)
+
+    with pytest.raises(TimedOutError):
+        one.up("trainer", NodeSpec(accelerator_type="v4-8", queue=True), timeout=5 * MINUTE, on_event=interfere)
+
+    assert [error.kind for error in refused] == ["conflict"]
 
 
 def test_misspelled_name_is_logged_with_the_node_that_may_be_meant(
@@ -290,6 +425,15 @@ def test_node_is_made_in_the_first_zone_with_capacity(make_client: ClientMaker, 
     assert (node.name.zone, client.down("trainer")) == ("us-west4-a", True)
 
 
+def test_node_of_any_zone_is_used_whatever_zone_is_set(make_client: ClientMaker, sandbox: Sandbox) -> None:
+    client = make_client(zone="any", settings={"zone": "us-central1-a"})
+
+    node = client.up("trainer", V4)
+    found = client.wait("trainer"), len(client.run("trainer", "true").workers), client.up("trainer", V4)
+
+    assert (node.name.zone, found, client.down("trainer")) == (ZONE, (node, 1, node), True)
+
+
 def test_time_limit_is_that_of_the_call(client: Client, sandbox: Sandbox) -> None:
     node = client.up("trainer", V4, ttl=timedelta(hours=8))
 
@@ -306,12 +450,27 @@ def test_project_file_counts_only_if_it_is_named_and_trusted(
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(InvalidInputError, match="no accelerator type given"):
-        make_client().up("trainer")
+        make_client().up("trainer", NodeSpec())
+    with pytest.raises(SettingError, match=r"there is no file `teem\.yaml`"):
+        make_client(project_file="teem.yaml")
     with pytest.raises(SettingError, match="not trusted"):
-        make_client(project_file="other.yaml").up("trainer")
-    node = make_client(project_file="tpuctl.yaml").up("trainer")
+        make_client(project_file="other.yaml").up("trainer", NodeSpec())
+    node = make_client(project_file="tpuctl.yaml").up("trainer", NodeSpec())
 
     assert node.accelerator_type == "v4-16"
+
+
+def test_untrusted_key_counts_not_where_an_argument_replaces_it(
+    make_client: ClientMaker, sandbox: Sandbox, tmp_path: Path
+) -> None:
+    (tmp_path / "tpuctl.yaml").write_text("type: v4-16\nnetwork: theirs\n")
+    client = make_client(project_file=tmp_path / "tpuctl.yaml")
+
+    with pytest.raises(SettingError, match="it sets `network`"):
+        client.up("trainer", NodeSpec(subnetwork="default"))
+    node = client.up("trainer", NodeSpec(network="default"), wait_for="ready")
+
+    assert (node.accelerator_type, sandbox.changes()) == ("v4-16", ["create"])
 
 
 def test_interruption_says_what_is_in_progress(client: Client, sandbox: Sandbox) -> None:
@@ -326,12 +485,15 @@ def test_interruption_says_what_is_in_progress(client: Client, sandbox: Sandbox)
     assert client.up("trainer", V4).state is NodeState.READY
 
 
-def test_exception_of_a_listener_ends_the_call(client: Client, sandbox: Sandbox) -> None:
+def test_exception_of_a_listener_ends_the_call_before_the_request(client: Client, sandbox: Sandbox) -> None:
     def fail(event: NodeEvent) -> None:
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ZeroDivisionError) as raised:
         client.up("trainer", V4, on_event=fail)
+
+    assert raised.value.__notes__ == [f"no request was sent: `trainer` in {ZONE} is as it was"]
+    assert sandbox.changes() == []
 
 
 def test_clients_in_one_process_have_nothing_in_common(make_client: ClientMaker, tmp_path: Path) -> None:
@@ -404,6 +566,11 @@ def test_client_works_while_an_event_loop_runs(client: Client, sandbox: Sandbox)
         return client.up("trainer", V4)
 
     assert asyncio.run(cell()).state is NodeState.READY
+
+
+def test_client_is_not_sent_to_another_process(client: Client) -> None:
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(client)
 
 
 def test_closed_client_is_not_used(client: Client, sandbox: Sandbox) -> None:

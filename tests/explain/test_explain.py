@@ -135,7 +135,7 @@ def test_act_without_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox
 @one_face
 def test_act_never_recreates_living_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
-    text = "Instance was preempted."
+    text = 'This TPU has terminal state "PREEMPTED", so it cannot be used anymore.'
     _, err, code = tpuctl("explain", text, "--node", "demo", "--act", "--yes")
     assert (code, sandbox.changes()) == (8, [])
     assert "error: `demo` is READY, so it is not recreated: the data on its disk would be lost" in err

@@ -266,6 +266,14 @@ def test_zone_in_the_name_precedes_the_zones_of_the_project(tpuctl: Console, san
     assert tpuctl("up", "a", "--dry-run")[0].startswith("1. create a in us-east1-d: ")
 
 
+def test_any_zone_finds_a_node_outside_the_zone_of_the_settings(tpuctl: Console, sandbox: Sandbox) -> None:
+    (tpuctl.folder / "tpuctl.yaml").write_text("zone: us-east1-d\n")
+    sandbox.add_node("a", zone="us-east5-b", acceleratorType="v6e-8")
+
+    assert tpuctl("wait", "a", "--for", "ready", "--zone", "any")[2] == 0
+    assert tpuctl("down", "a", "--yes", "--zone", "any")[0] == "a\n"
+
+
 def test_create_refuses_any_zone(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, code = tpuctl("create", "a", "--type", "v6e-8", "--zone", "any")
 

@@ -341,11 +341,16 @@ class App:
 
     @cached_property
     def place(self) -> SearchPlace:
-        """The project and zone in which nodes are looked up by name. Raises `InvalidInputError` for several zones."""
+        """The project and zone in which nodes are looked up by name; no zone for `any`.
+
+        Raises `InvalidInputError` for several zones.
+        """
         from tpuctl.nodes.locate import SearchPlace  # noqa: PLC0415  # not needed by --help
 
         if self._has_chosen_zone:
             return SearchPlace(self.project, self._chosen_zone)
+        if self.zone_flags == (ANY_ZONE,):
+            return SearchPlace(self.project)
         if len(self.zone_flags) > 1:
             raise InvalidInputError("`--zone` names several zones", hint="this command works in one zone: name one")
         setting = self.settings["zone"]

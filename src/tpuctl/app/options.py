@@ -280,6 +280,12 @@ worker_option = grouped_option(
     help="Worker indices, such as 0 or 1,3-5; or all.",
 )
 yes_option = grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Do not ask for confirmation.")
+if_idle_option = grouped_option(
+    "--if-idle",
+    group=OptionGroup.SAFETY,
+    is_flag=True,
+    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
+)
 dry_run_option = grouped_option(
     "--dry-run",
     group=OptionGroup.SAFETY,
@@ -647,11 +653,3 @@ def _restyled(message: str) -> str:
     """Return click's message in our style: lower case, backticks, no full stop."""
     text = re.sub(r"'([^']*)'", r"`\1`", message).rstrip(".")
     return text[:1].lower() + text[1:]
-
-
-if_idle_option = grouped_option(
-    "--if-idle",
-    group=OptionGroup.SAFETY,
-    is_flag=True,
-    help="Fail if a job, a TPU process or an ssh session uses a node, or if its workers do not answer within 5 s.",
-)

@@ -35,8 +35,6 @@ SPEC_SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
 )  # fmt: skip
-
-
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -57,6 +55,7 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
             f"no runtime version is known for `{wanted}`",
             hint="name one: `--version VERSION`" + (f"\nknown types of that size are {similar}" if similar else ""),
         )
+    _check_texts(settings.text("service_account"), given.cidr_block)
     word = settings.text("tier")
     tier = _tier_of_reservation(given, Tier(word) if word else None)
     spec = replace(
@@ -104,6 +103,29 @@ _LARGEST_BOOT_DISK = 65536
 
 
 _RESERVATION = re.compile(r"[a-z0-9][-a-z0-9]{0,62}|projects/[^/\s]+/locations/[^/\s]+/reservations/[^/\s]+", re.ASCII)
+
+
+# An email address, or the word `default`.
+_SERVICE_ACCOUNT = re.compile(r"[^\s@]+(?:@[^\s@]+)?")
+
+
+def _check_texts(service_account: str | None, cidr_block: str | None) -> None:
+    """Raise `InvalidInputError` for what the service would refuse after the checks."""
+    if service_account and not _SERVICE_ACCOUNT.fullmatch(service_account):
+        raise InvalidInputError(
+            f"`--service-account {service_account}` is not a service account",
+            hint="write its email address: `NAME@PROJECT.iam.gserviceaccount.com`",
+        )
+    if cidr_block is None:
+        return
+    from ipaddress import ip_network  # noqa: PLC0415  # few nodes have one
+
+    try:
+        ip_network(cidr_block)
+    except ValueError:
+        raise InvalidInputError(
+            f"`--cidr-block {cidr_block}` is not a range of addresses", hint="write it like `10.240.0.0/29`"
+        ) from None
 
 
 def _tier_of_reservation(given: NodeSpec, tier: Tier | None) -> Tier | None:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.app.app import ANY_ZONE, App, journal_folders
-from tpuctl.app.seen_jobs import seen_jobs
+from tpuctl.names import is_node_name
 from tpuctl.output.tables import ALL_COLUMNS
 
 if TYPE_CHECKING:
@@ -31,15 +31,17 @@ _MOST_JOURNALS = 50
 
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
-    """Complete a node's name, or `ZONE/NAME`, from the journals; without the nodes that tpuctl saw gone where it needs one."""
+    """Complete a node's name, or `ZONE/NAME`, from the journals; without those that are given, or that tpuctl saw gone."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
     from tpuctl.nodes.journal_entries import may_have_node  # noqa: PLC0415  # as above
 
+    given = {*_given_words(ctx)}
     found = []
     for name, journal in _journals(ctx):
         word = f"{name.zone}/{name.node_id}" if "/" in incomplete else name.node_id
-        if word.startswith(incomplete):
+        is_given = not given.isdisjoint((name.node_id, f"{name.zone}/{name.node_id}"))
+        if word.startswith(incomplete) and not is_given and is_node_name(name):
             found.append((word, name, journal))
     if ctx.info_name not in _OF_PAST_NODES and len(found) <= _MOST_JOURNALS:
         found = [
@@ -49,6 +51,11 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     for word, name, _ in found:
         zones.setdefault(word, set()).add(name.zone)
     return [CompletionItem(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
+
+
+def _given_words(ctx: click.Context) -> tuple[str, ...]:
+    """Return the nodes and jobs before the cursor."""
+    return tuple(ctx.params.get("words") or ctx.params.get("nodes") or ())
 
 
 def complete_node_and_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -61,11 +68,13 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     """Complete a job that this machine has started or listed: of the nodes that were given, else of all."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
-    given = ctx.params.get("words") or ctx.params.get("nodes") or ()
+    from tpuctl.app.seen_jobs import seen_jobs  # noqa: PLC0415  # as above
+
+    given = _given_words(ctx)
     # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
     jobs = seen_jobs(_environ(ctx), given or None)
     text = f"job of {' '.join(given)}" if given else "job"
-    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete)]
+    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete) and job not in given]
 
 
 def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature

@@ -10,15 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import without_own_labels
-
-if TYPE_CHECKING:
-    pass
 
 FactsT = TypeVar("FactsT")
 

@@ -56,8 +56,11 @@ def command(app: App, *, shell: str | None, install: bool, uninstall: bool, yes:
 
 
 def _remove(app: App, shells: Sequence[str]) -> int:
-    """Remove the completion of shells, also after an error; return the exit code."""
-    from tpuctl.cli.completion_install import remove_completion  # noqa: PLC0415  # not needed to print
+    """Remove the completion of shells, also after an error; return the exit code.
+
+    A file of the user's own is an error only if its shell was named.
+    """
+    from tpuctl.cli.completion_install import ForeignScriptError, remove_completion  # noqa: PLC0415  # not needed to print
 
     codes: list[ExitCode] = []
     is_removed = False
@@ -65,6 +68,9 @@ def _remove(app: App, shells: Sequence[str]) -> int:
         try:
             is_removed |= remove_completion(app.terminal, completion_place(shell, app.invocation.environ))
         except TpuctlError as error:
+            if isinstance(error, ForeignScriptError) and len(shells) > 1:
+                app.terminal.warn(f"{error}: it stays")
+                continue
             app.show_error(error)
             codes.append(error.exit_code)
     if not codes and not is_removed:

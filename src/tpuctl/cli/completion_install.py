@@ -24,8 +24,15 @@ if TYPE_CHECKING:
 _MARK: Final = b"# tpuctl completion for "
 _BLOCK_START: Final = "# >>> tpuctl completion >>>"
 _BLOCK_END: Final = "# <<< tpuctl completion <<<"
-_BLOCK: Final = re.compile(rb"^%b\n(?:.*\n){0,9}?%b\n" % (_BLOCK_START.encode(), _BLOCK_END.encode()), re.MULTILINE)
+_BLOCK: Final = re.compile(
+    rb"^%b\n(?:(?!%b).*\n){0,9}?%b\n" % (_BLOCK_START.encode(), _BLOCK_START.encode(), _BLOCK_END.encode()),
+    re.MULTILINE,
+)
 _OLDEST_BASH: Final = (4, 4)
+
+
+class ForeignScriptError(ConflictError):
+    """A file that tpuctl did not write is where its script would be."""
 
 
 def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> None:
@@ -51,25 +58,26 @@ def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool)
 
 def _add_lines(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> bool:
     """Add the lines that load the script to the startup file, and return whether the user agreed."""
-    block = (_BLOCK_START, *place.lines, _BLOCK_END)
+    block = _block(place)
     if not yes:
         terminal.note(f"{place.shell} must load it in {place.startup_file}:")
-        for line in block:
+        for line in block.splitlines():
             terminal.note(f"  {line}")
         if not terminal.may_ask or not terminal.confirm("add these lines?", yes=False):
             terminal.warn(f"{place.shell} does not load it yet: add the lines, or pass `--yes`")
             return False
-    before = _read_startup_file(place.startup_file)
+    # Lines of an earlier installation, in another folder, would load the script that is there.
+    before = _BLOCK.sub(b"", _read_startup_file(place.startup_file))
     ending = b"" if not before or before.endswith(b"\n") else b"\n"
-    _write_startup_file(place.startup_file, before + ending + "\n".join((*block, "")).encode())
-    terminal.note(f"added {len(block)} lines to {place.startup_file}")
+    _write_startup_file(place.startup_file, before + ending + block.encode())
+    terminal.note(f"added {len(block.splitlines())} lines to {place.startup_file}")
     return True
 
 
 def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
     """Remove the lines that load the script, and the script; return whether any was there. Print the paths of changed files.
 
-    Raises `ConflictError` if the script is not tpuctl's.
+    Raises `ForeignScriptError` if the script is not tpuctl's.
     """
     startup = _read_startup_file(place.startup_file)
     without = _BLOCK.sub(b"", startup)
@@ -84,15 +92,15 @@ def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
 
 
 def _read_own_script(path: Path) -> bytes | None:
-    """Return the installed script, None if there is none. Raises `ConflictError` for a file that is not tpuctl's."""
+    """Return the installed script, None if there is none. Raises `ForeignScriptError` for a file that is not tpuctl's."""
     if path.is_symlink():
-        raise ConflictError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
     if not path.exists():
         return None
     with _failing_with(f"cannot read {path}"):
         content, _ = read_regular_file(path, longest=MIB)
     if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
-        raise ConflictError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
     return content
 
 
@@ -135,13 +143,21 @@ def _failing_with(text: str) -> Iterator[None]:
 
 
 def _loads(place: CompletionPlace, startup: bytes) -> bool:
-    """Return whether the startup file has the lines, in the block or written by the user."""
-    if _BLOCK_START.encode() in startup:
-        return True
+    """Return whether the startup file has the lines, in the block, or written by the user: `fpath` of zsh, `source` of bash."""
+    if blocks := _BLOCK.findall(startup):
+        return blocks == [_block(place).encode()]
+    path = str(place.path.parent if place.shell == "zsh" else place.path)
+    names = [path, *(path.replace(str(place.home), word, 1) for word in ("~", "$HOME", "${HOME}"))]
+    name = rf"(?:{'|'.join(map(re.escape, names))})(?![\w./-])"
+    loading = (
+        rf"\b(?:fpath|FPATH)\b[^#]*{name}" if place.shell == "zsh" else rf"(?:^|[\s;&])(?:\.|source)\s+[\"']?{name}"
+    )
     lines = [line.strip() for line in startup.decode(errors="replace").splitlines()]
-    folder = str(place.path.parent)
-    names = [folder, *(folder.replace(str(place.home), word, 1) for word in ("~", "$HOME"))]
-    return any(not line.startswith("#") and any(name in line for name in names) for line in lines)
+    return any(not line.startswith("#") and re.search(loading, line) for line in lines)
+
+
+def _block(place: CompletionPlace) -> str:
+    return "".join(f"{line}\n" for line in (_BLOCK_START, *place.lines, _BLOCK_END))
 
 
 def _check_bash() -> None:

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from tpuctl.accelerators import check_accelerator_type
 from tpuctl.app.hints import may_exist, near_zone
@@ -45,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from click.shell_completion import CompletionItem
+
     from tpuctl.app.app import App
     from tpuctl.config.settings import ConfigFile, Settings, SettingSpec
 
@@ -53,6 +54,8 @@ _WITHOUT = (*CLOUD_OPTIONS, "output")
 
 
 def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
     return [CompletionItem(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
 
 

@@ -9,7 +9,7 @@ import resource
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Final, TextIO
 
 import click
 
@@ -23,8 +23,8 @@ from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedEr
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
-# A shell completes a command line if this variable is set.
-_COMPLETION_VARIABLE = "_TPUCTL_COMPLETE"
+# A shell completes a command line if this variable is set: the scripts of `tpuctl completion` set it.
+COMPLETION_VARIABLE: Final = "_TPUCTL_COMPLETE"
 # Failures of the machine that users can fix themselves. No bug of ours raises one of these.
 _MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
@@ -107,7 +107,7 @@ def _run(app: App) -> int:
 
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
-    if instruction := invocation.environ.get(_COMPLETION_VARIABLE):
+    if instruction := invocation.environ.get(COMPLETION_VARIABLE):
         from tpuctl.cli.word_completion import answer_shell  # noqa: PLC0415  # only for completion
 
         return answer_shell(tree, app, instruction)

@@ -20,6 +20,7 @@ from click.shell_completion import (
     split_arg_string,
 )
 
+from tpuctl.cli.program import COMPLETION_VARIABLE
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.names import escape_undecodable
 
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
 
-# The scripts of `tpuctl completion` set it.
-COMPLETION_VARIABLE: Final = "_TPUCTL_COMPLETE"
 _LINE: Final = "line"
 # Other characters have a meaning for a shell: bash would run `$(…)` in a value that it inserted.
 _SAFE_MARKS: Final = frozenset("_.,:=/@%+-")

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
-from click.shell_completion import CompletionItem
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
@@ -71,6 +70,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from gzip import GzipFile
 
+    from click.shell_completion import CompletionItem
+
     from tpuctl.app.app import App
     from tpuctl.explain.conclusion import Conclusion, Explanation
     from tpuctl.explain.log_lines import ScanResult
@@ -88,6 +89,8 @@ def _complete_topic(ctx: click.Context, param: click.Parameter, incomplete: str)
 
 def _complete_word(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a topic, an id once it was begun, or a file."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
     found = _complete_topic(ctx, param, incomplete)
     if incomplete:
         found += [id_ for id_ in completion_ids(incomplete) if id_ not in found]

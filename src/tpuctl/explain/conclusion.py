@@ -181,7 +181,8 @@ class _FailureTimeline:
     def rank(self, conclusion: Conclusion) -> tuple[object, ...]:
         """Return the sort key of a conclusion: real before quoted, causes before symptoms, the oldest first."""
         message = conclusion.sighting.message
-        is_open = message.role is MessageRole.CAUSE and not _is_self_explanatory(message)
+        has_several_causes = message.check_first is CheckFirst.SEVERAL_CAUSES
+        is_open = message.role is MessageRole.CAUSE and not (has_several_causes or _is_self_explanatory(message))
         role = _MOST_SPECIFIC_FIRST.index(MessageRole.SYMPTOM if is_open else message.role)
         return (
             conclusion.confidence is Confidence.LOW,

@@ -66,7 +66,11 @@ _ASKED_TO_END = re.compile(
     r"(?i)\bSIG(?:TERM|INT|KILL)\b|\bsignal (?:2|9|15)\b|pre-?empt|\bterminat|\bmaintenance|\bshutdown|\binterrupt"
 )
 # What starts again and again does not work.
-_CRASH_LOOP = re.compile(r"\bBack-off restarting\b|\b(?:CrashLoop|ImagePull)BackOff\b")
+_CRASH_LOOP = re.compile(
+    r"\bBack-off restarting\b|\b(?:CrashLoop|ImagePull)BackOff\b|"
+    # The program's own last word, whatever the level.
+    r"\bexit(?:ed|ing)?(?: with)?(?: code| status)?:? [1-9]\d{0,2}$"
+)
 # A bar that is not full is drawn once more by a program that ends with an error.
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}(?:(?:it|ba|ex|batch(?:es)?|steps?)/s|s/(?:it|ba|ex|batch|step))\b")
 _FULL_BAR, _MIN_BARS = re.compile(r"\b100%\|"), 2
@@ -74,8 +78,8 @@ _NOT_WELL = re.compile(
     r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting|would|will|if|error|"
     r"prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan|killed|cancell?ed|emergency)\b|"
     r"\b(?:code|status|rc|signal)\W{1,3}-?[1-9]\d{0,2}\b"
-    # A summary that it also prints after a failure.
-    r"|^wandb: "
+    # A summary that it also prints after a failure; an operation that is over, with or without success.
+    r"|^wandb: |^\W{0,4}status\W{1,4}DONE\b"
 )
 # Counts of failures that are none.
 _NO_FAILURES = re.compile(

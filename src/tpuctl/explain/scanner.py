@@ -481,7 +481,8 @@ _SCORES = (
         ),
         9,
     ),
-    (re.compile(r"^(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
+    # (pytest marks its line with an E)
+    (re.compile(r"^(?:E {1,8})?(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
     (
         re.compile(
             r"Check fail(?:ed|ure)|Segmentation fault|core dumped|\bpanic:|\bFATAL\b|Fatal Python error|terminate called"
@@ -499,11 +500,20 @@ _SCORES = (
     ),
     (
         re.compile(
-            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |\bError code \d|\bSIGKILL\b|\bKilled$"
+            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |"
+            r"^[\w./-]{1,80}: error: (?!\d)|\bError code \d|\bSIGKILL\b|\bKilled$"
         ),
         6,
     ),
-    (re.compile(r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b"), 5),
+    (
+        re.compile(
+            r"(?i)\b(?:permission denied|connection refused|no such file|command not found|killed|aborted)\b|"
+            r"\b(?:spot|preemptible)\b.{0,60}\b(?:terminated|reclaimed|revoked)\b|"
+            r"\bTERMINATE_ON_HOST_MAINTENANCE\b|"
+            r"^Warning {1,40}(?:Failed|Evicted|BackOff|FailedScheduling|FailedMount|FailedCreate)\b"
+        ),
+        5,
+    ),
     (re.compile(r"(?i)\bexit(?:ed)?(?: with)?(?: code| status)?:? ?(?:[1-9]\d{0,3})\b"), 5),
     (
         re.compile(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SEARCH_TERM = "search"
 # A line that merely has a word such as `failed` needs the words of a kind; one with at least this score is an error as such.
 _SURE_SCORE, _LEAST_SCORE = 6, 4
+# An exception that ends a program has this score.
+_FINAL_SCORE = 9
 # Lines after an exception that end a program, or that other workers still write.
 _LAST_WORDS = 200
 _MAX_WHAT_LENGTH = 120
@@ -51,6 +53,9 @@ _NEARBY_LINES = 8
 # Errors that Python raises for a mistake in a program, whatever words follow.
 _PROGRAMMING_ERROR = re.compile(
     r"(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)Error\b(?::|$)"
+)
+_TRY_AGAIN = re.compile(
+    r"(?i)\b(?:(?:to )?keep retrying|please (?:retry|try again)|retry (?:later|with)|try(?:ing)? again)\b.{0,200}$"
 )
 _TRIED_AGAIN = re.compile(r"(?i)\bretry|\battempt \d|\btry(?:ing)? again|\breconnect")
 # Lines that are no failure of this program.
@@ -107,7 +112,9 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     found: Sighting | None = None
     for suspect in suspects:
         text = _WRAPPER.sub("", suspect.place.text[:_MAX_SEARCHED])
-        if suspect.score < _LEAST_SCORE or _is_untelling(text):
+        # The last word of a program may advise to try again.
+        words = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
+        if suspect.score < _LEAST_SCORE or _is_untelling(words):
             continue
         kind = _kind_of(text)
         if kind is None:

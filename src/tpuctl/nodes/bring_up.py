@@ -345,7 +345,9 @@ def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:
             f"the queued resource `{name.node_id}` in {name.zone} stays ({state}): it counts against the quota, and its node "
             "bills as soon as it runs"
         )
-    status = f"last status: {last.text.removeprefix('it is ')}" if last else "no request was sent yet"
-    is_ready = last is not None and last.data.get("state") == str(NodeState.READY)
+    if last is None:
+        return f"no request was sent: `{name.node_id}` in {name.zone} is as it was"
+    status = f"last status: {last.text.removeprefix('it is ')}"
+    is_ready = last.data.get("state") == str(NodeState.READY)
     bills = "bills" if is_ready else "bills as soon as it runs"
     return f"`{name.node_id}` in {name.zone} {bills} ({status})"

@@ -221,8 +221,6 @@ def repair_policy(
 
 # Workers are examined once a minute: a shorter time would be known from too few looks.
 SHORTEST_IDLE: Final = timedelta(minutes=5)
-
-
 LONGEST_IDLE: Final = timedelta(days=365)
 
 

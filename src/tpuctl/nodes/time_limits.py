@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 
 # A smaller difference of two clocks does not matter to a time limit.
 _CLOCK_TOLERANCE = timedelta(minutes=1)
-
-
 # A question about several nodes names this many.
 _MOST_NAMED = 4
 
 
 def next_moment(value: timedelta | time | datetime, now: datetime) -> datetime:
-    """Return the time that a value of `MomentType` means. A time of day is the next one, by the local time zone."""
+    """Return the time that is a duration from now, or the next time of day by the local time zone."""
     if isinstance(value, timedelta):
         return now + value
     if isinstance(value, datetime):

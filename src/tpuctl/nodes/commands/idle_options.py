@@ -1,12 +1,9 @@
 """The options for nodes that are not used: `--idle` and `--on-idle`."""
 
-# a call that declares an option returns a field
-
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
 import click
 
@@ -15,9 +12,6 @@ from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import parse_long_duration
 from tpuctl.nodes.idleness import IdleAction
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

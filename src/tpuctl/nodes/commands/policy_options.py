@@ -1,4 +1,4 @@
-"""The options of waiting, repair and hooks, and the `Policy` and `Hooks` made of them."""
+"""The options of levels, repair and hooks, and the `Hooks` made of them."""
 
 # ruff: noqa: RUF009  # a call that declares an option returns a field
 
@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.nodes.hooks import Hooks
-
-T = TypeVar("T")
 
 
 def _setting(key: str, kind: click.ParamType[Any] | None = None) -> Any:  # a field, see `option`

@@ -29,7 +29,6 @@ from tpuctl.nodes.controller import reconcile_nodes
 from tpuctl.nodes.deletion import (
     delete_targets,
     existing_nodes,
-    find_created_meanwhile,
     find_named,
     note_missing,
     search_place,
@@ -53,7 +52,7 @@ from tpuctl.nodes.tear_down import (
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -211,40 +210,31 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         show_plan(app, tuple(steps), spec=None)
         note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
-    if selection.is_by_name:
-        _confirm(app, targets, options)
-    else:
-        confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
-    late: list[DeletionTarget] = []
-    # A node that does not exist meets no condition.
-    if missing and not selection.has_conditions:
-        with app.progress(events=options.events) as progress:
-            late, missing = find_created_meanwhile(app, app.context(progress), missing, by=by)
-    for target in late:
-        check_whole_request(target, all_nodes=options.all_nodes)
-    _confirm(app, late, options)
-    targets += late
-    names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
-    with (
-        app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
-        app.progress(events=options.events) as progress,
-    ):
-        outcomes = delete_targets(
-            app,
-            app.context(progress),
-            targets,
-            missing,
-            by=by,
-            timeout=timeout,
-            wait=wait,
-            recheck=lambda target: found.recheck(app, target),
-        )
-    errors = [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)]
-    deleted = [
-        target for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
-    ]
-    note_missing(app, missing, by)
-    absent = missing if by == "down" else []
+
+    def approve(asked: Sequence[DeletionTarget]) -> None:
+        if found.groups and asked == targets:
+            confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
+        else:
+            _confirm(app, asked, options)
+
+    deletion = delete_targets(
+        app,
+        targets,
+        missing,
+        approve=approve,
+        listen=lambda: app.progress(events=options.events),
+        by=by,
+        timeout=timeout,
+        wait=wait,
+        all_nodes=options.all_nodes,
+        # A node that does not exist meets no condition.
+        ends_creations=not selection.has_conditions,
+        recheck=lambda target: found.recheck(app, target),
+    )
+    errors = [result for _, result in deletion.results if isinstance(result, TpuctlError)]
+    deleted = [target for target, result in deletion.results if not isinstance(result, TpuctlError)]
+    note_missing(app, deletion.missing, by)
+    absent = deletion.missing if by == "down" else ()
     app.show(deleted_view([*(target.asked for target in deleted), *(reference.node_id for reference in absent)]))
     if len(errors) == 1 and not deleted and not found.unreachable:
         raise errors[0]
@@ -258,7 +248,7 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
     return DeletionChoice(selection, targets=tuple(targets), missing=tuple(missing))
 
 
-def _confirm(app: App, targets: list[DeletionTarget], options: ChangeOptions) -> None:
+def _confirm(app: App, targets: Sequence[DeletionTarget], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
     nodes = list(chain.from_iterable(existing_nodes(app, target) for target in targets))
     in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import (
@@ -51,25 +50,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
 
-T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UpOptions:
-    """The options of `up` besides those of the spec, of repair and of the checks."""
-
-    goal: str | None
-    probe: str | None
-    replace: bool
-    on_recover: str | None
-    timeout: timedelta | str | None
-    no_wait: bool
-    skip_validation: bool
-    force_lease: bool
-    events: str | None
-    dry_run: bool
-    yes: bool
-
 
 @cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
 @nodes_argument
@@ -114,7 +94,17 @@ def command(
     idling: IdleOptions,
     repairs: RepairOptions,
     checks: CheckOptions,
-    **given: Any,  # those of UpOptions
+    goal: str | None,
+    probe: str | None,
+    replace: bool,
+    on_recover: str | None,
+    timeout: timedelta | str | None,
+    no_wait: bool,
+    skip_validation: bool,
+    force_lease: bool,
+    events: str | None,
+    dry_run: bool,
+    yes: bool,
 ) -> int:
     """Create, start or repair nodes, and wait until they are usable.
 
@@ -130,29 +120,29 @@ def command(
     """
     from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
 
-    options, limit = UpOptions(**given), time_limit(app, limits)
+    limit = time_limit(app, limits)
     idle = idle_limit(app, idling.idle, idling.on_idle)
     preflight = preflight_check(app, checks.given)
-    spec = build_spec(app, described, skip_validation=options.skip_validation)
+    spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is not None:
         spec = limit.applied(spec, app.clock.now())
     policy = repair_policy(
         app,
         repairs.as_settings,
-        goal=options.goal,
-        probe=options.probe,
-        yes=options.yes,
-        replace=options.replace,
-        replace_request=options.replace,
-        **queue_policy(app, spec, timeout=options.timeout, is_awaited=not options.no_wait, **queueing.given),
+        goal=goal,
+        probe=probe,
+        yes=yes,
+        replace=replace,
+        replace_request=replace,
+        **queue_policy(app, spec, timeout=timeout, is_awaited=not no_wait, **queueing.given),
     )
-    hooks = build_hooks(app, {EventKind.RECOVERED: options.on_recover})
+    hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
     request = UpRequest(
         spec=spec,
         policy=policy,
         preflight=preflight,
-        goal=options.goal,
-        probe=options.probe,
+        goal=goal,
+        probe=probe,
         tiers=described.tiers,
         limit=limit,
         idle=idle,
@@ -160,20 +150,20 @@ def command(
         names_idle=idling.idle is not None,
         zone_order=zoning.zone_order,
         race=zoning.race,
-        once=options.no_wait,
-        dry_run=options.dry_run,
-        skip_validation=options.skip_validation,
-        force_lease=options.force_lease,
-        yes=options.yes,
+        once=no_wait,
+        dry_run=dry_run,
+        skip_validation=skip_validation,
+        force_lease=force_lease,
+        yes=yes,
     )
     work = plan_bring_up(app, nodes, request)
-    if options.dry_run:
+    if dry_run:
         if work.note:
             app.terminal.note(work.note)
         _show_plans(app, work.located, work.policy, preflight)
         return 0
     with (
-        app.progress(events=options.events) as progress,
+        app.progress(events=events) as progress,
         app.in_flight(lambda: work.in_flight(progress.last), resume=app.command_line(), undo=work.undo),
     ):
         results = work.run(app.context(broadcast(progress, hooks), preflight=preflight))

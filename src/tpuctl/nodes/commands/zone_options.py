@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

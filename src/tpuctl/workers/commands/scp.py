@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, fanout_option, worker_option
@@ -22,12 +21,16 @@ from tpuctl.ssh.answers import UnexpectedAnswerError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from click.shell_completion import CompletionItem
+
     from tpuctl.app.app import App
     from tpuctl.workers.copying import CopyProgress, CopyResult
 
 
 def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a local file, or the node of a path on workers."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
     if ":" in incomplete:
         return []
     nodes = [CompletionItem(f"{node.value}:", help=node.help) for node in complete_node(ctx, param, incomplete)]
