@@ -115,7 +115,7 @@ def _create_node(session: StateSession, call: Call) -> Json:
 
 def client_fields(body: Json) -> Json:
     """Return the fields that a client may set; all others are output only and ignored, as proto3 APIs do."""
-    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
+    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig", "cidrBlock")
     return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
 
 
