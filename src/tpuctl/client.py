@@ -135,14 +135,12 @@ class Client:
     ) -> Node:
         """Create, start or repair a node, wait until it is usable, and return it. Call it again at any time.
 
-        Without a `spec` the node must exist, or it gets the spec that it had before, which needs `yes`; `NodeSpec()` is that
-        of the settings. `wait_for` is a
-        condition from `ready` to `devices`; by default `ssh`, or `healthy` where workers cannot be reached. `timeout` is by
-        default the setting `timeout` (30 minutes). After `ttl` the node may be deleted. `zone` is that of this call:
-        of several, or of `"any"`, the first with capacity. `tiers` are tried in their order; that of the spec is one of them.
-        `replace` deletes and recreates a
-        node that differs from the spec, if `yes`. With `yes` a node in use is repaired, too. `on_event` gets each event, in
-        this thread; what it raises ends the call.
+        Without a `spec` the node must exist, or it gets the spec that it had before, which needs `yes`; `NodeSpec()` is that of
+        the settings. `wait_for` is a condition from `ready` to `devices`; by default `ssh`, or `healthy` where workers cannot
+        be reached. `timeout` is by default the setting `timeout` (30 minutes). After `ttl` the node may be deleted. `zone` is
+        that of this call: of several, or of `"any"`, the first with capacity. `tiers` are tried in their order; that of the
+        spec is one of them. `replace` deletes and recreates a node that differs from the spec, if `yes`. With `yes` a node in
+        use is repaired, too. `on_event` gets each event, in this thread; what it raises ends the call.
 
         Raises `ConflictError` if the node differs from the spec, `NoCapacityError`, `QuotaError`, `CheckFailedError` before a
         creation, `TimedOutError` (the node stays, and may bill), `BrokenNodeError`, `NotConfirmedError` and other
@@ -207,8 +205,9 @@ class Client:
         deletion is requested. A queued resource with other nodes is deleted only with `all_nodes`.
 
         Raises `ConflictError` if a job, a TPU process, an ssh session or another run of tpuctl uses the node, if another
-        user created it, or if it has the label `tpuctl-keep`, unless `yes`, and so for a requested node; also if the name is ambiguous, or exists only in
-        another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other `TpuctlError`.
+        user created or requested it, or if it has the label `tpuctl-keep`, unless `yes`; also if the name is ambiguous, or
+        exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other
+        `TpuctlError`.
         """
         from tpuctl.nodes.deletion import (  # noqa: PLC0415  # not needed to import the package
             delete_targets,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.explain.synthetic import scan
+from tpuctl.explain.conclusion import Confidence, conclude
 from tpuctl.explain.log_endings import shows_saved, shows_success
 from tpuctl.explain.log_lines import LogLevel, line_level
+from tpuctl.explain.scanner import LogReader
 
 _ERROR = "RuntimeError: frob"
 
@@ -152,3 +154,80 @@ def test_log_with_its_newest_line_first_has_no_end() -> None:
 )
 def test_level_of_a_line(header: str, text: str, level: LogLevel | None) -> None:
     assert line_level(header, text) is level
+
+
+_TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+_CAUSES = {
+    "hbm-oom-running": _TRACEBACK
+    + "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 4.50G. "
+    "That was not possible. There are 3.20G free.; (0x0x0_HBM0)\n",
+    "tpu-in-use-pid": _TRACEBACK + "RuntimeError: The TPU is already in use by process with pid 4242. "
+    "Not attempting to load libtpu.so in this process.\n",
+    "gcs-denied": _TRACEBACK + "google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/x: "
+    "a@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.\n",
+    "capacity-zone": "ERROR: (gcloud.compute.tpus.tpu-vm.create) {\n"
+    '  "message": "There is no more capacity in the zone \\"europe-west4-b\\"; you can try in another zone"\n}\n',
+}
+_CAUSE_ROWS = [pytest.param(id_, text, id=id_) for id_, text in _CAUSES.items()]
+
+
+def _verdicts(log: str) -> list[tuple[str, Confidence]]:
+    reader = LogReader()
+    reader.feed(log.encode())
+    return [(one.id, one.confidence) for one in conclude(reader.so_far()).conclusions]
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param("Done.", id="done"),
+        pytest.param("Uploading logs: done", id="uploading"),
+        pytest.param("Upload of logs completed", id="upload"),
+        pytest.param("logs uploaded, job finished", id="finished"),
+        pytest.param("exited with code 0", id="code-0"),
+        pytest.param("TensorBoard 2.15 listening on http://localhost:6006/", id="server"),
+        pytest.param('127.0.0.1 - - "GET /healthz HTTP/1.1" 200 OK', id="probe"),
+        pytest.param("Saved checkpoint at step 1200 in 3.2s", id="saved"),
+        pytest.param("Uploading: 100%|####| 3/3 [00:02<00:00, 1.2it/s]", id="bar-of-an-upload"),
+        pytest.param("final loss: 2.31", id="summary"),
+        pytest.param("Normal Started 3s kubelet Started container", id="container"),
+        pytest.param("frob\n" * 80 + "Done.", id="long-after"),
+    ],
+)
+@pytest.mark.parametrize(("id_", "cause"), _CAUSE_ROWS)
+def test_fatal_cause_is_not_over_after_other_success(id_: str, cause: str, tail: str) -> None:
+    verdicts = _verdicts(f"step 1 loss 3.2\n{cause}{tail}\n")
+
+    assert verdicts[0][0] == id_
+    assert verdicts[0][1] in {Confidence.HIGH, Confidence.MEDIUM}
+
+
+@pytest.mark.parametrize(
+    "tail",
+    [
+        pytest.param("step 3 loss 2.1", id="step"),
+        pytest.param("step 3 loss 2.1\nDone.", id="step-and-end"),
+        pytest.param("attempt 2\nrestored checkpoint 12\nstep 13 loss 2.0", id="restarted"),
+        pytest.param("1%| | 1/9 [00:01, 1.1it/s]\n2%| | 2/9 [00:01, 1.1it/s]", id="bars"),
+    ],
+)
+@pytest.mark.parametrize(("id_", "cause"), _CAUSE_ROWS)
+def test_fatal_cause_is_over_if_steps_go_on(id_: str, cause: str, tail: str) -> None:
+    assert _verdicts(f"step 1 loss 3.2\n{cause}{tail}\n") == []
+
+
+@pytest.mark.parametrize(
+    ("id_", "expected"),
+    [
+        pytest.param("capacity-zone", [], id="node"),
+        pytest.param("hbm-oom-running", [("hbm-oom-running", Confidence.MEDIUM)], id="program"),
+    ],
+)
+def test_created_node_ends_only_failures_to_create_one(id_: str, expected: list[tuple[str, Confidence]]) -> None:
+    assert _verdicts(f"{_CAUSES[id_]}Created tpu [frob].\n") == expected
+
+
+def test_traceback_without_a_known_message_is_not_over_after_other_success() -> None:
+    ((id_, confidence),) = _verdicts(f"{_TRACEBACK}KeyError: 'labels'\nUploading logs: done\n")
+
+    assert (id_, confidence) == ("unrecognised-exception", Confidence.LOW)

@@ -364,7 +364,11 @@ def test_down_with_a_hanging_deletion_times_out(tpuctl: Console, sandbox: Sandbo
     out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "10m")
 
     assert (out, code) == ("", 5)
-    assert told(err)[2:4] == [*still("DELETING", 5), "error: `demo` is not gone after 10m: it is DELETING"]
+    assert told(err)[2:] == [
+        *still("DELETING", 5),
+        "error: `demo` is not gone after 10m: it is DELETING",
+        "  hint: no change was undone; continue with `tpuctl wait demo --for gone`",
+    ]
 
 
 def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:

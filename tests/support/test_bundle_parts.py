@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tpuctl.redaction import hide_metadata, hide_suspicious_values
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.channel import bootstrap
+from tpuctl.support.bundle import explain_logs
 from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, UniquePaths, safe_path
 from tpuctl.support.bundle_sources import hide_guest_attributes
 
@@ -81,6 +82,26 @@ def test_redacted_documents_stay_json(tmp_path: Path) -> None:
     assert json.loads(entry.file.read_text()) == {
         "password": "[hidden]", "n": 1, "text": "PASSWORD=[redacted password]", "token": {"x": None},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("end", "expected"),
+    [
+        pytest.param(b"exit 1 2.0", ["hbm-oom-running"], id="failed"),
+        pytest.param(b"signal 9 2.0", ["hbm-oom-running"], id="killed"),
+        pytest.param(b"exit 0 2.0", [], id="succeeded"),
+        pytest.param(b"", [], id="no-end"),
+    ],
+)
+def test_failure_in_the_log_of_a_failed_job_is_not_over(tmp_path: Path, end: bytes, expected: list[str]) -> None:
+    contents = BundleContents(tmp_path, max_bytes=10**7)
+    error = b"XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 4.50G. That was not possible.; (0x0x0_HBM0)\n"
+    contents.add("workers/0/jobs/train/exit", end)
+    contents.add("workers/0/jobs/train/out", error + b"step 3 loss 2.1\n")
+
+    explanation = explain_logs(contents.entries, {}).explanation
+
+    assert [one.id for one in explanation.conclusions] == expected
 
 
 def test_data_beyond_the_limit_is_omitted_and_recorded(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
-from tpuctl.explain.log_endings import LogEnding
+from tpuctl.explain.log_endings import LogEnding, is_error
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
+from tpuctl.explain.scanner import error_score
 from tpuctl.explain.unrecognised import describe, guess, kind_by_id
 
 if TYPE_CHECKING:
@@ -285,6 +286,8 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
     if message.action in _DESTRUCTIVE and failure.last.level in _MINOR_LEVELS and not message.of_the_node:
         return _with_doubt(conclusion, "the program only warns of it")
     for ending in scan.endings:
+        if mark := _first_behind(failure.last, ending, ending.goes_on):
+            return _with_doubt(conclusion, f"the log goes on: line {mark.line} says `{mark.text[:80]}`")
         last = ending.failure
         if last is None or not is_before(failure.last, last) or _is_recognised(last, scan):
             continue
@@ -328,14 +331,27 @@ def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None
     is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
     is_minor = is_passing and {failure.first.level, failure.last.level} <= _MINOR_LEVELS
     places = (*failure.workers.values(), failure.last)
-    marks = [_over_after(place, endings, is_minor=is_minor) for place in places]
+    marks = [_over_after(place, message, endings, is_minor=is_minor) for place in places]
     return marks[-1] if all(marks) else None
 
 
-def _over_after(place: LogPlace, endings: Sequence[LogEnding], *, is_minor: bool = False) -> LogPlace | None:
+# An error of the API as gcloud prints it.
+_PRINTED_ERROR = re.compile(r"\s{0,40}\"?message\"?: ")
+
+
+def _over_after(
+    place: LogPlace, message: Message, endings: Sequence[LogEnding], *, is_minor: bool = False
+) -> LogPlace | None:
     """Return where the worker that wrote a line shows later that it works, None if it does not."""
+    ends = is_error(place, error_score(place.text)) or _PRINTED_ERROR.match(place.text) is not None
+    is_fatal = message.role is MessageRole.CAUSE and ends
+    is_retried = message.where is not MessageOrigin.TRAINING_LOG
     for ending in endings:
-        if mark := _first_behind(place, ending, ending.works, ending.calm if is_minor else None):
+        if is_fatal:
+            marks = (ending.steps, ending.made if is_retried else None)
+        else:
+            marks = (ending.works, ending.calm if is_minor else None)
+        if mark := _first_behind(place, ending, *marks):
             return mark
     return None
 
@@ -467,11 +483,10 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    works, calm, failure, resumed = (
-        place and replace(place, source=name) for place in (ending.works, ending.calm, ending.failure, ending.resumed)
-    )
+    marks = ("works", "calm", "failure", "resumed", "steps", "made", "goes_on")
+    named = {mark: place and replace(place, source=name) for mark in marks for place in (getattr(ending, mark),)}
     worker = ending.worker or (number[1] if number else name)
-    return LogEnding(worker, works, ending.is_well, ending.is_done, calm, failure, resumed, source=name)
+    return replace(ending, worker=worker, source=name, **named)
 
 
 def _with_source(sighting: Sighting, name: str) -> Sighting:

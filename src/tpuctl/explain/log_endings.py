@@ -1,7 +1,8 @@
 """How a log ends, for each worker: whether its last lines show a program that works or has ended well. Pure.
 
 A failure that such a line follows is over: the program survived it, or tried again. What a program logs as information or as a
-warning is over as soon as it goes on to log other things calmly.
+warning is over as soon as it goes on to log other things calmly. After a line that ends a program, only its steps count: a
+`finally` block, an uploader or another process may say that it is done, or serves.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ ENDING_LINES = 60
 _FAILED_SCORE, _ALARMING_SCORE = 6, 4
 # A line with this score names an exception, or another reason for which a program ends.
 _FATAL_SCORE = 7
+# A line with this score begins with the name of an exception, as a traceback ends, or says that the process crashed.
+_CRASHED_SCORE = 8
+_GCLOUD_ERROR = "ERROR: (gcloud"
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\s{0,8}File \"")
 # Lines without an alarm that show that a program has gone on after a warning.
 _CALM_LINES = 3
 _MAX_JUDGED_LENGTH = 1000
@@ -38,14 +43,16 @@ _ENDED_WELL = re.compile(
     r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
-_WORKS = re.compile(
-    # A step, with what it measured.
+# A step, with what it measured.
+_STEP = re.compile(
     r"(?i)\b(?:train|val|eval|test)?[_ ]?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|reward|f1|mfu)\b['\"]?[^\w\n]{0,4}"
     r"(?:is |of )?[^\w\n]{0,3}\d|"
     r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
-    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
-    r"\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
+    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)"
+)
+_WORKS = re.compile(
+    r"(?i)\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
     r"\b(?:checkpoint|ckpt|model|weights)\b.{0,60}\brestored\b|"
     # A server that serves.
     r"\bstartup complete\b|\bserver (?:is )?(?:now )?(?:started|running|ready|listening)\b|"
@@ -56,6 +63,15 @@ _WORKS = re.compile(
     r"\bstarted container\b|\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
     r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
     r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
+)
+# What a program also says after it has failed: what was reached last, what is saved or sent.
+_LAST_WORDS = re.compile(
+    r"(?i)^\W{0,9}(?:final|last|best|summary)\b|\b(?:sav(?:ed|ing)|wrote|writ|upload|sync|flush|export)"
+)
+# What was asked for is there at last.
+_MADE = re.compile(
+    r"(?i)\bsuccessfully (?:assigned|provisioned|created)|\bcreated (?:tpu|node|instance|queued resource)\b|"
+    r"\bup and running\b|-> ?(?:READY|ACTIVE|RUNNING)\b"
 )
 # A state that was saved: a program that is asked to end, or fails, may do so last.
 _SAVED = re.compile(
@@ -109,19 +125,25 @@ class LogEnding:
     calm: LogPlace | None = None  # from here on there is no alarm
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
+    steps: LogPlace | None = None  # the last line that shows a training step
+    made: LogPlace | None = None  # the last line that says that what was asked for is there
+    goes_on: LogPlace | None = None  # the last line that tells of success, perhaps not that of the program
     source: str | None = None  # the file, if several are read
 
 
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
-    works = calm = failure = resumed = None
+    works = goes_on = calm = failure = resumed = None
+    end = _last_crash(lines) + 1
+    tail = lines[end:]
+    steps, made = _last_step(tail), _last_made(tail)
+    may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None
     is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
     bars = calm_lines = 0
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
-        is_error = place.level is LogLevel.ERROR or (line.score >= _FAILED_SCORE and place.level is None)
-        is_failure = is_error or _CRASH_LOOP.search(text) is not None
+        is_failure = is_error(place, line.score) or _CRASH_LOOP.search(text) is not None
         if is_only_saved and (line.score >= _FATAL_SCORE if is_failure else _ASKED_TO_END.search(text)):
             works, is_only_saved, is_well = None, False, False
         if is_failure:
@@ -133,6 +155,10 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
             if has_failed:
                 resumed = place
                 break
+            goes_on = goes_on or place
+            if not may_work:
+                is_well = False
+                continue
             is_done = is_done or (works is None and _ENDED_WELL.search(text) is not None)
             works, is_only_saved = place if is_only_saved else works or place, False
         elif works is None and not has_failed and shows_saved(text):
@@ -143,7 +169,50 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         if is_calm and (place.level or place.time):
             calm_lines += 1
             calm = place if calm_lines >= _CALM_LINES else None
-    return LogEnding(worker, works, is_well and works is not None, is_done, calm, failure, resumed)
+    return LogEnding(
+        worker, works, is_well and works is not None, is_done, calm, failure, resumed, steps, made, goes_on
+    )
+
+
+def is_error(place: LogPlace, score: int) -> bool:
+    """Tell whether a line with this score of an error is one, by its level if it has one."""
+    return place.level is LogLevel.ERROR or (score >= _FAILED_SCORE and place.level is None)
+
+
+def _last_crash(lines: Sequence[JudgedLine]) -> int:
+    """Return the index of the last line that may end a program, -1 if there is none."""
+    for at in reversed(range(len(lines))):
+        place = lines[at].place
+        if (lines[at].score >= _CRASHED_SCORE and place.level is None) or place.text.startswith(_GCLOUD_ERROR):
+            return at
+    return -1
+
+
+def _is_traceback(line: JudgedLine) -> bool:
+    """Tell whether a line is of a traceback of Python, or an error of gcloud, so that the program has ended."""
+    return line.place.text.startswith(_GCLOUD_ERROR) or _TRACEBACK.match(line.place.text) is not None
+
+
+def _last_step(lines: Sequence[JudgedLine]) -> LogPlace | None:
+    """Return the last line that shows a training step, or the last but one of the bars."""
+    bars = 0
+    for line in reversed(lines):
+        text = line.place.text[:_MAX_JUDGED_LENGTH]
+        is_bar = _BAR.search(text) is not None
+        if not (is_bar or _STEP.search(text)) or _LAST_WORDS.search(text):
+            continue
+        bars += is_bar
+        if bars >= _MIN_BARS or shows_success(text):
+            return line.place
+    return None
+
+
+def _last_made(lines: Sequence[JudgedLine]) -> LogPlace | None:
+    for line in reversed(lines):
+        text = line.place.text[:_MAX_JUDGED_LENGTH]
+        if _MADE.search(text) and shows_success(text):
+            return line.place
+    return None
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
@@ -162,6 +231,6 @@ def shows_success(text: str) -> bool:
     """Tell whether a line shows that a program works, or that it has ended well."""
     if _BAR.search(text) and not _FULL_BAR.search(text):
         return False
-    if not (_WORKS.search(text) or _ENDED_WELL.search(text) or _FULL_BAR.search(text)):
+    if not any(pattern.search(text) for pattern in (_STEP, _WORKS, _MADE, _ENDED_WELL, _FULL_BAR)):
         return False
     return not _NOT_WELL.search(_NO_FAILURES.sub("", text))

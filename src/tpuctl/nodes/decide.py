@@ -367,7 +367,9 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
     queued = f" (it belongs to the queued resource `{last_segment(owner)}`)" if owner else ""
     again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Requeue) else f"`tpuctl up {name}`"
     again = "the same command" if policy.has_probe else again
-    hint = f"no change was undone; continue with {again}, or delete it with `tpuctl down {name}`"
+    hint = f"no change was undone; continue with {again}"
+    if seen.node.state is not NodeState.DELETING:
+        hint += f", or delete it with `tpuctl down {name}`"
     if policy.goal.is_usable and (more := ssh_advice(seen)):
         hint = f"{more}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)

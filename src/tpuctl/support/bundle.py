@@ -455,6 +455,9 @@ _GUIDE = (
 _LOG = re.compile(
     r"workers/(?P<worker>\d+)/(?:jobs/[^/]+/(?:out|err)|tpu_logs/.+|tpu_log_dir/.+|dmesg\.txt|startup-script\.log)"
 )
+# How a job ended: `exit 1 2.0` has the code and the seconds, `signal 9 2.0` the signal.
+_JOB_END = re.compile(r"workers/\d+/jobs/[^/]+/exit")
+_FAILED_END, _MAX_END = re.compile(rb"(?:exit|signal) (?!0\b)\d{1,3}\b"), 100
 _BLOCK = 256 * 1024
 
 
@@ -495,10 +498,13 @@ class LogsExplanation:
 def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> LogsExplanation:
     """Read the logs among the files as one log, each line marked with its worker.
 
-    `known` are facts for the remedies, such as the node's name.
+    `known` are facts for the remedies, such as the node's name. If a job failed, no failure is taken to be over.
     """
-    reader, parts, line = LogReader(), [], 1
+    reader, parts, line, has_failed = LogReader(), [], 1, False
     for entry in entries:
+        has_failed = has_failed or (
+            _JOB_END.fullmatch(entry.path) is not None and bool(entry.size) and _tells_failure(entry)
+        )
         match = _LOG.fullmatch(entry.path)
         if match is None or not entry.size:
             continue
@@ -508,7 +514,14 @@ def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> Log
             reader.feed(piece)
         parts.append(LogPart(entry.path, line, lines))
         line += lines
-    return LogsExplanation(conclude(reader.so_far(), known=known), tuple(parts))
+    return LogsExplanation(conclude(reader.so_far(), known=known, has_failed=has_failed), tuple(parts))
+
+
+def _tells_failure(entry: BundleFile) -> bool:
+    """Tell whether the end of a job is a signal or a code other than 0; what cannot be read is no failure."""
+    with entry.file.open("rb") as file:
+        match = _FAILED_END.match(file.read(_MAX_END))
+    return match is not None
 
 
 def _mark_lines(entry: BundleFile, mark: bytes) -> Iterator[bytes]:
