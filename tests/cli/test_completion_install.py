@@ -216,14 +216,19 @@ def test_file_that_tpuctl_did_not_write_is_left_alone(offline: Console, home: Pa
 def test_unreadable_file_is_an_error(offline: Console, home: Path, blocked: str, reason: str, action: str) -> None:
     (home / blocked).mkdir(parents=True)
 
-    assert offline("completion", action, "zsh", "--yes") == ("", f"error: cannot read {home / blocked}: {reason}\n", 1)
+    assert offline("completion", action, "zsh", "--yes") == (
+        "",
+        f"error: cannot read {home / blocked}: {reason}\n  hint: see what is there: `ls -ld {home / blocked}`\n",
+        1,
+    )
     assert files_below(home) == set()
 
 
 def test_startup_file_that_is_a_pipe_is_not_waited_for(offline: Console, home: Path) -> None:
     os.mkfifo(home / ".zshrc")
 
-    error = f"error: cannot read {home / '.zshrc'}: it is not a regular file\n"
+    path = home / ".zshrc"
+    error = f"error: cannot read {path}: it is not a regular file\n  hint: see what is there: `ls -ld {path}`\n"
     assert offline("completion", "--install", "zsh", "--yes") == ("", error, 1)
 
 

@@ -16,18 +16,23 @@ from jsonschema import Draft202012Validator
 from tests.conftest import Console, Sandbox
 from tests.json_contract import check_documents
 from tests.lifecycle import one_face
+from tpuctl.app.app import journal_folder
 from tpuctl.check.colocation import Relation
 from tpuctl.check.findings import Level
 from tpuctl.cli.output_schemas import Schema, load_definitions, load_outputs, output_schema
 from tpuctl.cli.tree import command_tree
+from tpuctl.clock import ManualClock
 from tpuctl.errors import ExitCode
 from tpuctl.explain.messages import MessageOrigin
 from tpuctl.models.billing import Billing, Precision
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Tier
+from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.garbage import GarbageReason
 from tpuctl.nodes.garbage_removal import RemovalOutcome
+from tpuctl.nodes.journal import Journal
+from tpuctl.nodes.journal_entries import ENTRY_SHAPE
 from tpuctl.workers.runner import StopReason
 from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -64,7 +69,38 @@ def test_every_command_with_a_format_has_a_schema() -> None:
         name for name, command in leaves(command_tree()) if "output" in {parameter.name for parameter in command.params}
     }
 
-    assert set(load_outputs()) == with_format | {"env", "events", "error"}
+    # With `watch` it is the form of an error: all that it reports are events.
+    assert set(load_outputs()) == (with_format - {"watch"}) | {"env", "events", "error"}
+
+
+def test_watch_has_a_schema_of_its_events_only(offline: Console) -> None:
+    assert offline("schema", "watch") == (
+        "",
+        "error: `tpuctl watch` has no JSON output\n  hint: its events have a schema: `tpuctl schema watch --events`\n",
+        2,
+    )
+    assert offline("schema", "watch", "--events") == offline("schema", "events")
+
+
+def test_journal_entry_has_all_fields_of_the_journal(offline: Console) -> None:
+    assert ENTRY_SHAPE.fields.keys() <= load_definitions()["journalEntry"]["properties"].keys()
+
+    # Each output of a test is held against its schema.
+    node, time = NodeName("acme", "us-central2-b", "trainer"), "2026-11-23T05:00:00Z"
+    lines: list[dict[str, Any]] = [
+        {"event": "race", "race": "r", "zones": ["us-central2-b", "us-east1-d"]},
+        {"event": "race", "race": "r", "winner": "us-central2-b", "created": time},
+        {"event": "race", "race": "r", "over": True},
+        {"event": "guard", "ok": True, "text": "the guard deletes it", "until": time},
+        {"event": "note", "refused": "stop", "text": "cannot stop it"},
+    ]
+    for line in lines:
+        Journal(journal_folder(offline.environ, sandbox=False)).append(node, at=ManualClock().now(), **line)
+
+    out, _, code = offline("history", "us-central2-b/trainer", "--project", "acme", "-o", "json")
+
+    shown = [{key: value for key, value in entry.items() if key not in {"at", "by"}} for entry in json.loads(out)]
+    assert (shown, code) == (lines, 0)
 
 
 @pytest.mark.parametrize("name", load_outputs())

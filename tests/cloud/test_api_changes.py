@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -21,9 +22,17 @@ from tests.cloud.scripted_api import (
     operation,
     refuse,
 )
+from tpuctl.clock import ManualClock
 from tpuctl.cloud.requests import ApiRequest
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.errors import ConflictError, NodeNotFoundError, NotFoundError, OutcomeUnknownError, ServiceUnavailableError
+from tpuctl.errors import (
+    ConflictError,
+    NodeNotFoundError,
+    NotFoundError,
+    OutcomeUnknownError,
+    QuotaError,
+    ServiceUnavailableError,
+)
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 
@@ -176,3 +185,32 @@ def test_preview_equals_the_request_and_sends_nothing() -> None:
             ApiRequest("PATCH", f"{base}{NODE}?{mask}", changes),
         ]
         assert server.lines == []
+
+
+_EXHAUSTED = refuse(429, "RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota).")
+
+
+@pytest.mark.parametrize("line", [f"DELETE {NODE}", f"POST {NODE}:stop"])
+def test_change_that_needs_no_quota_is_sent_again_after_each_429(line: str) -> None:
+    change, there = next((change, there) for known, change, there in CHANGES if known == line)
+    service = Service(node=dict(there), faults=[_EXHAUSTED] * 2, lost_before=True)
+    clock = ManualClock()
+    with client_of(service, clock=clock) as (client, _server):
+        assert change(client) == OP
+    assert service.changes == [line] * 3
+    assert clock.monotonic() >= timedelta(seconds=30)
+
+
+def test_start_that_may_lack_quota_is_sent_once() -> None:
+    service = Service(node=node("STOPPED"), faults=[_EXHAUSTED], lost_before=True)
+    with client_of(service) as (client, _server), pytest.raises(QuotaError):
+        client.start_node(NAME)
+    assert service.changes == [f"POST {NODE}:start"]
+
+
+def test_refused_deletion_is_not_repeated_on_a_newer_node() -> None:
+    """The answer has taken a while: another client may have created a node of the same name."""
+    service = Service(node=node(id="2"), faults=[_EXHAUSTED], lost_before=True)
+    with client_of(service, clock=ManualClock()) as (client, _server):
+        assert client.delete_node(NAME, expected_id="1") == Operation.unnamed()
+    assert service.changes == [f"DELETE {NODE}"]

@@ -117,14 +117,32 @@ def test_error_in_another_format_is_not_from_the_api(content: bytes, code: int) 
     assert isinstance(translate(ApiRefusedError(refusal)), ServiceUnavailableError)
 
 
-def test_rate_limit_is_distinguished_from_a_quota() -> None:
-    def limited(message: str) -> bool:
-        content = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "message": message}}).encode()
-        return parse_refusal(429, {}, content, now=NOW).is_rate_limit
+_PER_MINUTE = "Maximum number of CreateNode requests per minute exceeded"
+_NAMED_QUOTA = "Quota limit 'TPUV4PerProject' has been exceeded. Limit: 0 in zone z."
+_ANY = "Resource has been exhausted (e.g. check quota)."
 
-    assert limited("Maximum number of CreateNode requests per minute exceeded")
-    assert not limited("Quota limit 'TPUV4PerProject' has been exceeded. Limit: 0 in zone z.")
-    assert not limited("sentence of the service")
+
+@pytest.mark.parametrize(
+    ("message", "headers", "frees_resources", "is_rate_limit"),
+    [
+        pytest.param(_PER_MINUTE, {}, False, True, id="per minute"),
+        pytest.param(_NAMED_QUOTA, {}, False, False, id="a quota by name"),
+        pytest.param(_NAMED_QUOTA, {"retry-after": "2"}, False, False, id="a quota by name, with Retry-After"),
+        pytest.param(_ANY, {}, False, False, id="any quota"),
+        pytest.param(_ANY, {"retry-after": "2"}, False, True, id="any quota, with Retry-After"),
+        pytest.param(_ANY, {}, True, True, id="any quota, for a deletion"),
+        pytest.param("sentence of the service", {}, False, False, id="unknown text"),
+        pytest.param("sentence of the service", {"retry-after": "2"}, False, True, id="unknown text, with Retry-After"),
+    ],
+)
+def test_rate_limit_is_distinguished_from_a_quota(
+    message: str, headers: dict[str, str], frees_resources: bool, is_rate_limit: bool
+) -> None:
+    content = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "message": message}}).encode()
+
+    refusal = parse_refusal(429, headers, content, now=NOW, frees_resources=frees_resources)
+
+    assert refusal.is_rate_limit is is_rate_limit
 
 
 @pytest.mark.parametrize(

@@ -384,3 +384,63 @@ def test_down_without_a_journal_deletes_nothing(tpuctl: Console, sandbox: Sandbo
         "warning: cannot read the journal",
         "error: cannot write the journal",
     ]
+
+
+_PER_MINUTE = (
+    "the project sends requests faster than its quota for API calls allows: "
+    "Resource has been exhausted (e.g. check quota)."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "count", "options"),
+    [
+        pytest.param(429, 1, {}, id="429 once"),
+        pytest.param(429, 2, {"retry_after": 2}, id="429 with Retry-After"),
+        pytest.param(429, 20, {}, id="429 for longer than the retries of one call"),
+        pytest.param(503, 20, {}, id="503 for longer than the retries of one call"),
+    ],
+)
+@one_face
+def test_deletion_that_is_refused_for_now_is_sent_again(
+    tpuctl: Console, sandbox: Sandbox, status: int, count: int, options: dict[str, int]
+) -> None:
+    """A deletion needs no quota: a 429 limits requests, and the node is billed until the service accepts one."""
+    put(sandbox)
+    sandbox.fault("http-error", method="*.nodes.delete", status=status, count=count, **options)
+
+    out, err, code = tpuctl("down", "demo", "--yes")
+
+    assert (out, code) == ("demo\n", 0), err
+    assert tpuctl("list", "-o", "names")[0] == ""
+    assert tpuctl("history", "demo", "-o", "json")[0].count('"asked for"') == 1
+
+
+@one_face
+def test_deletion_refused_until_the_deadline_says_what_bills(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    sandbox.fault("http-error", method="*.nodes.delete", status=429, count=0)
+
+    out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "5m")
+
+    assert (out, code) == ("", 7)
+    assert err.count(f"its deletion was not accepted, and is sent again: {_PER_MINUTE}") > 1
+    assert err.endswith(
+        said(
+            f"error: {_PER_MINUTE}",
+            "  hint: wait a minute, and let fewer processes call the API at the same time",
+            f"  hint: `demo` was left READY and bills while it runs; delete it with `tpuctl down {ZONE}/demo`",
+        )
+    )
+
+
+@one_face
+def test_refused_deletion_does_not_delay_that_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
+    for name in ("demo", "other"):
+        put(sandbox, name)
+    sandbox.fault("http-error", method="*.nodes.delete", node="demo", status=503, count=0)
+
+    out, err, code = tpuctl("down", "demo", "other", "--yes", "--timeout", "5m")
+
+    assert (out, code) == ("other\n", 1), err
+    assert f"`demo` was left READY and bills while it runs; delete it with `tpuctl down {ZONE}/demo`" in err

@@ -284,11 +284,27 @@ def test_node_that_may_have_been_deleted_is_not_created_again(
     (item,) = found_items(app)
     sandbox.fault("http-error", method="*.nodes.delete", status=status, count=99)
 
-    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove([item], timeout=None)
+    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(
+        [item], timeout=timedelta(minutes=5)
+    )
 
     assert result.outcome is RemovalOutcome.FAILED
     holder = app.leases.holder(item.group.names[0])
     assert (holder is not None and holder.record.ended is not None) is is_ended
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_deletion_that_is_refused_for_now_is_judged_and_sent_again(app: App, sandbox: Sandbox, status: int) -> None:
+    put(sandbox, labels=EXPIRED)
+    (item,) = found_items(app)
+    sandbox.fault("http-error", method="*.nodes.delete", status=status, count=20)
+
+    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(
+        [item], timeout=timedelta(minutes=30)
+    )
+
+    assert (result.outcome, result.error) == (RemovalOutcome.DELETED, None)
+    assert sum(entry.get("event") == "delete" for entry in app.journal.entries(item.group.names[0])) == 1
 
 
 def test_extended_node_is_left_alone(app: App, sandbox: Sandbox) -> None:

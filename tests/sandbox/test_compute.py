@@ -130,6 +130,29 @@ def test_create_node_in_an_existing_network_succeeds(wire: Wire) -> None:
     assert wire("POST", nodes, body)["done"] is False
 
 
+@pytest.mark.parametrize(
+    ("block", "is_accepted"),
+    [
+        pytest.param("10.240.1.0/29", True, id="of eight addresses"),
+        pytest.param("10.240.1.0/28", False, id="larger"),
+        pytest.param("10.240.1.1/29", False, id="begins within the block"),
+        pytest.param("10.240.1.0", False, id="an address"),
+        pytest.param("x", False, id="another text"),
+    ],
+)
+def test_node_accepts_only_the_block_that_the_api_documents(wire: Wire, block: str, is_accepted: bool) -> None:
+    nodes = "/v2/projects/sandbox/locations/us-central2-b/nodes"
+    body = {"acceleratorType": "v4-8", "runtimeVersion": "tpu-ubuntu2204-base", "cidrBlock": block}
+
+    answer = wire("POST", f"{nodes}?nodeId=n", body)
+
+    if is_accepted:
+        assert wire("GET", f"{nodes}/n")["cidrBlock"] == block
+    else:
+        assert isinstance(answer, tuple)
+        assert answer[:2] == (400, "INVALID_ARGUMENT")
+
+
 def test_firewall_rules_are_added_and_removed_default_ones_too(wire: Wire) -> None:
     rules = f"{P}/global/firewalls"
     rule = {"name": "allow-x", "allowed": [{"IPProtocol": "tcp", "ports": ["80"]}]}

@@ -137,7 +137,7 @@ class SpecOptions(GivenOptions):
         "--range",
         group=OptionGroup.NETWORK,
         metavar="CIDR",
-        help="IP address range of the workers, such as 10.2.0.0/28.",
+        help="IP address range of the workers, a /29 block such as 10.2.0.0/29.",
     )
     queue_count: int | None = option(
         "--queue-count",

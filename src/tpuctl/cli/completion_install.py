@@ -47,7 +47,7 @@ def install_completion(terminal: Terminal, place: CompletionPlace, *, yes: bool)
     is_current = _read_own_script(place.path) == script
     is_loaded = not place.lines or _loads(place, _read_startup_file(place.startup_file))
     if not is_current:
-        with _failing_with(f"cannot write {place.path}"):
+        with _failing_with("write", place.path):
             replace_private_file(place.path, script, mode=0o644)
     terminal.write(str(place.path))
     if is_loaded and is_current:
@@ -97,7 +97,7 @@ def _read_own_script(path: Path) -> bytes | None:
         raise ForeignScriptError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
     if not path.exists():
         return None
-    with _failing_with(f"cannot read {path}"):
+    with _failing_with("read", path):
         content, _ = read_regular_file(path, longest=MIB)
     if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
         raise ForeignScriptError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
@@ -115,7 +115,7 @@ def _read_startup_file(path: Path) -> bytes:
     """Return the content of a startup file, empty if there is none."""
     if not path.exists():
         return b""
-    with _failing_with(f"cannot read {path}"):
+    with _failing_with("read", path):
         return read_regular_file(path, longest=4 * MIB)[0]
 
 
@@ -125,7 +125,7 @@ def _write_startup_file(path: Path, content: bytes) -> None:
         raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=f"remove it: `rm {path}`")
     file = path.resolve()
     _check_owner(file)
-    with _failing_with(f"cannot write {path}"):
+    with _failing_with("write", path):
         if content or path.is_symlink():
             mode = stat.S_IMODE(file.stat().st_mode) if file.exists() else 0o644
             replace_private_file(file, content, mode=mode)
@@ -134,12 +134,14 @@ def _write_startup_file(path: Path, content: bytes) -> None:
 
 
 @contextmanager
-def _failing_with(text: str) -> Iterator[None]:
-    """Turn an error of the system into one with this text."""
+def _failing_with(verb: str, path: Path) -> Iterator[None]:
+    """Turn an error of the system into one that names the path, and what can be done."""
     try:
         yield
     except OSError as error:
-        raise TpuctlError(f"{text}: {(error.strerror or str(error)).lower()}") from error
+        reason = (error.strerror or str(error)).lower()
+        there = next(each for each in (path, *path.parents) if os.path.lexists(each))
+        raise TpuctlError(f"cannot {verb} {path}: {reason}", hint=f"see what is there: `ls -ld {there}`") from error
 
 
 def _loads(place: CompletionPlace, startup: bytes) -> bool:

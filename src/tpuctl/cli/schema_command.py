@@ -98,8 +98,10 @@ def _output_name(words: Sequence[str], *, events: bool) -> str:
         raise UnknownWordError(
             f"`tpuctl {name}` has no `--events`", hint="see what events are: `tpuctl schema events`", ctx=context
         )
-    if name not in load_outputs():
+    if name not in load_outputs() and not events:
         below_it = next((known for known in load_outputs() if known.startswith(f"{name} ")), None)
         hint = f"did you mean `tpuctl schema {below_it}`?" if below_it else "list the commands: `tpuctl schema`"
+        if "events" in {parameter.name for parameter in found.params}:
+            hint = f"its events have a schema: `tpuctl schema {name} --events`"
         raise UnknownWordError(f"`tpuctl {name}` has no JSON output", hint=hint, ctx=context)
     return name

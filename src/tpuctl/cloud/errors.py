@@ -93,8 +93,8 @@ _BY_STATUS: Final[Mapping[str, type[TpuctlError]]] = {
 # Only some APIs refuse a call without a quota project.
 _NO_QUOTA_PROJECT: Final = "auth-no-quota-project"
 _RATE_LIMITS: Final = frozenset({"quota-create-rate", "quota-rate"})
-# The id that `explain` gives to a text about quota that it does not know.
-_ANY_QUOTA: Final = "quota-word"
+# The ids that `explain` gives to a 429 whose text does not say what is exhausted.
+_UNNAMED: Final = frozenset({"quota-word", "exhausted-api"})
 # The reason of google.rpc.ErrorInfo for a limit on requests.
 _RATE_LIMIT_REASON: Final = "RATE_LIMIT_EXCEEDED"
 _LONGEST: Final = 700
@@ -151,7 +151,7 @@ def parse_refusal(
     if code != 429:
         return refusal
     verdict = _classify(str(refusal), refusal.reason)
-    names_no_quota = verdict is None or verdict.id == _ANY_QUOTA
+    names_no_quota = verdict is None or verdict.id in _UNNAMED
     is_named = verdict is not None and verdict.id in _RATE_LIMITS
     is_rate_limit = is_named or frees_resources or (names_no_quota and wait is not None)
     return replace(refusal, is_rate_limit=is_rate_limit)

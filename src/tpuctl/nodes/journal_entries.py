@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import RepairAttempts
 
 JournalEntry = dict[str, Any]  # JSON
-_LINE = Shape(
+ENTRY_SHAPE = Shape(
     "",
     {
         **dict.fromkeys(("by", "event", "id", "state", "health", "reason", "text", "level", "error", "refused"), str),
@@ -59,7 +59,7 @@ def decode_entries(content: bytes) -> tuple[list[JournalEntry], tuple[int, ...],
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip():
             try:
-                entry: JournalEntry | None = dict(_LINE.read(parse_json(line)))
+                entry: JournalEntry | None = dict(ENTRY_SHAPE.read(parse_json(line)))
             except ShapeError:
                 entry = None
             is_torn = entry is None and not line.rstrip().endswith(b"}")

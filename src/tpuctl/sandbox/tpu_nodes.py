@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from ipaddress import ip_network
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import api_calls, capacity, catalog, faults
@@ -114,7 +115,7 @@ def _create_node(session: StateSession, call: Call) -> Json:
 
 def client_fields(body: Json) -> Json:
     """Return the fields that a client may set; all others are output only and ignored, as proto3 APIs do."""
-    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig")
+    fields = (*_CHOSEN, "acceleratorType", "acceleratorConfig", "cidrBlock")
     return {field: copy.deepcopy(body[field]) for field in fields if body.get(field) is not None}
 
 
@@ -124,6 +125,8 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
     if not _NODE_ID.fullmatch(node_id):
         raise invalid_field("NodeId", node_id)
     resolve_accelerator(body, zone)
+    if (block := body.get("cidrBlock")) and not _is_block_of_node(str(block)):
+        raise invalid_field("CidrBlock", str(block))
     if "apiVersion" not in body:
         catalog.check_runtime_version(str(body.get("runtimeVersion", "")))
     if body.get("networkConfig") and body.get("networkConfigs"):
@@ -150,6 +153,14 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
     check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
     if session.node(project, zone, node_id) is not None:
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
+
+
+def _is_block_of_node(text: str) -> bool:
+    """Return whether a text is a /29 block, which a node requires [API v2 field text; gcloud 528 help]."""
+    try:
+        return ip_network(text).prefixlen == 29
+    except ValueError:
+        return False
 
 
 def prepare_node(

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH114, PTH115, PTH118, PTH120  # names of files are bytes here, which pathlib does not know
+# ruff: noqa: PTH114, PTH115, PTH118, PTH119, PTH120  # names of files are bytes here, which pathlib does not know
 
 """List the files of a folder: in a git tree those that git tracks or would track, else all. Never follows symlinks."""
 
@@ -7,15 +7,19 @@ from __future__ import annotations
 import os
 import stat
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tpuctl.config.sources import adc_path
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.ssh.agent.file_stream import FileEntry, to_bytes, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 # A repository may hold a folder that looks like a bare one, with a configuration of its own: git would run what
 # `core.fsmonitor` names there. The same for a tree that came as an archive [git documentation, safe.bareRepository].
@@ -30,6 +34,11 @@ _GIT_VARIABLES = (
     "GIT_COMMON_DIR",
     "GIT_OBJECT_DIRECTORY",
 )
+
+
+# The file that google-github-actions/auth writes into the checkout [source: google-github-actions/auth, README].
+_CREDENTIALS_OF_CI = b"gha-creds-*.json"
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +58,8 @@ class FileTree:
         return sum(self.entries[number].size for number in numbers)
 
 
-def read_tree(folder: Path, *, home: Path | None = None) -> FileTree:
-    """List the files of a folder to send.
+def read_tree(folder: Path, environ: Mapping[str, str] = _NO_VARIABLES) -> FileTree:
+    """List the files of a folder to send, without the credentials file that `environ` names, and those of CI jobs.
 
     In a git tree these are tracked files and untracked files that are not ignored, also those of submodules and of git trees
     inside it. Elsewhere all files are listed, with a note, but a home folder is refused because it contains keys. Files that
@@ -63,12 +72,13 @@ def read_tree(folder: Path, *, home: Path | None = None) -> FileTree:
         raise InvalidInputError(f"no such folder: `{folder}`") from error
     if not folder.is_dir():
         raise InvalidInputError(f"`{folder}` is not a folder", hint="use the folder that contains it")
-    reader = _TreeReader(folder)
+    home = environ.get("HOME")
+    reader = _TreeReader(folder, adc_path(environ))
     if any(os.path.lexists(one / ".git") for one in (folder, *folder.parents)):
         found = reader.from_git(b"")
         why = "git tracks no file in it, and ignores the others"
     else:
-        if folder == Path("/") or (home is not None and folder == home.resolve()):
+        if folder == Path("/") or (home and folder == Path(home).resolve()):
             raise InvalidInputError(
                 f"`{folder}` is not a git tree, so it is not synced as a whole", hint="sync a folder in it"
             )
@@ -92,8 +102,11 @@ def default_worker_folder(source: Path) -> str:
 class _TreeReader:
     """Reads one folder. Names are relative to it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, credentials: Path) -> None:
         self._root = os.fsencode(folder)
+        self._credentials: os.stat_result | None = None
+        with suppress(OSError, ValueError):
+            self._credentials = credentials.stat()
         self._real: dict[bytes, bool] = {b"": True}
         self.notes: list[str] = []
 
@@ -132,7 +145,10 @@ class _TreeReader:
 
     def _entry(self, path: bytes, status: os.stat_result) -> Iterator[FileEntry]:
         name = to_text(path)
-        if stat.S_ISREG(status.st_mode):
+        is_login = self._credentials is not None and os.path.samestat(status, self._credentials)
+        if is_login or fnmatchcase(os.path.basename(path), _CREDENTIALS_OF_CI):
+            self.notes.append(f"`{name}` contains the credentials of this machine: skipped")
+        elif stat.S_ISREG(status.st_mode):
             yield FileEntry(name, status.st_mode, status.st_size, status.st_mtime_ns)
         elif stat.S_ISLNK(status.st_mode):
             yield FileEntry(name, status.st_mode, 0, 0, to_text(os.readlink(os.path.join(self._root, path))))

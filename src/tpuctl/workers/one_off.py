@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
-    from tpuctl.workers.file_tree import FileTree
     from tpuctl.workers.runner import RunRequest
 
 _FILES = (".yaml", ".yml")
@@ -409,7 +408,7 @@ _LIBTPU_LOGS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 def check_sync_source(app: App, source: Path) -> None:
     """Raise what is wrong with a folder to sync, before a node is created for it."""
-    _read_tree(app, source)
+    read_tree(source, app.invocation.environ)
 
 
 def make_log_folder(log_folder: Path) -> None:
@@ -440,7 +439,7 @@ def default_log_folder(app: App, node: str) -> Path:
 
 def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
     """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
-    tree, clock = _read_tree(app, folder), SystemClock()
+    tree, clock = read_tree(folder, app.invocation.environ), SystemClock()
     request = SyncRequest(folder=default_worker_folder(folder), delete=True)
     with StatusLine(app.terminal, clock) as line:
         progress = TransferProgress(line, clock)
@@ -491,11 +490,6 @@ def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:
     if any(one.files for one in copied):
         return None
     return "no worker has it" if any(one.error for one in copied) else "it has no files"
-
-
-def _read_tree(app: App, folder: Path) -> FileTree:
-    home = app.invocation.environ.get("HOME")
-    return read_tree(folder, home=Path(home) if home else None)
 
 
 def _log_folder_error(folder: Path, why: str) -> InvalidInputError:

@@ -156,3 +156,22 @@ def test_git_runs_no_program_named_by_a_tree(tmp_path: Path, place: str) -> None
 
     assert "train.py" in [entry.path for entry in read_tree(tree).entries]
     assert not trace.exists()
+
+
+@pytest.mark.parametrize("is_git_tree", [True, False], ids=["a git tree", "no git tree"])
+def test_credentials_of_this_machine_are_never_sent(tmp_path: Path, is_git_tree: bool) -> None:
+    """google-github-actions/auth writes its file into the checkout; workers run what anyone put on them."""
+    (tmp_path / "keys").mkdir()
+    for name in ("train.py", "gha-creds-0123abc.json", "keys/gha-creds-f.json", "keys/ci.json", "keys/data.json"):
+        (tmp_path / name).write_text("{}")
+    if is_git_tree:
+        git(tmp_path, "init")
+        git(tmp_path, "add", "keys")
+
+    tree = read_tree(tmp_path, {"GOOGLE_APPLICATION_CREDENTIALS": str(tmp_path / "keys/ci.json")})
+
+    assert sorted(entry.path for entry in tree.entries) == ["keys/data.json", "train.py"]
+    assert sorted(note for note in tree.notes if "contains the credentials" in note) == [
+        f"`{name}` contains the credentials of this machine: skipped"
+        for name in ("gha-creds-0123abc.json", "keys/ci.json", "keys/gha-creds-f.json")
+    ]

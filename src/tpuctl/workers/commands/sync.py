@@ -105,7 +105,7 @@ def command(
         dry_run=flags.dry_run,
         via=SyncTransport(flags.via),
     )
-    read = partial(read_tree, source, home=Path(home) if home else None)
+    read = partial(read_tree, source, app.invocation.environ)
 
     def find() -> Sequence[Target]:
         found = find_targets(app, find_nodes(app, nodes, selector), workers, read_only=request.dry_run)
