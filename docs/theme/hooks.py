@@ -21,7 +21,6 @@ _DESCRIPTION_LENGTH = 160
 # A word in a heading counts a thousand times. Catalogues have one for almost every word: guides and commands come before them.
 _SEARCH_BOOSTS = {
     "reference/json.md": 0.001,
-    "reference/messages.md": 0.003,
     "reference/topics.md": 0.003,
     "reference/checks.md": 0.1,
     "reference/doctor.md": 0.1,
