@@ -632,6 +632,22 @@ _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 _CONTEXT_BYTES = 2 * 1024
 
 
+# How a program names its own processes: `launcher pid=7`, `(Worker pid=7)`, `Started server process [7]`, `started by 7`.
+_PID = re.compile(rb"(?:[Pp]id|PID|pgid|[Pp]rocess(?: group)?|[Ss]tarted by)(?: id)?[ =:\[(#]{1,3}(\d{2,10})\b")
+# A line that names a process with other words than these is about another one.
+_FOREIGN = re.compile(rb"(?i)in use by|h[eo]ld|stale|earlier|old |other |left|kill")
+_MAX_PIDS, _PID_LINE_LENGTH = 1024, 1000
+
+
+def _add_pids(texts: Sequence[bytes], pids: set[str]) -> None:
+    for text in texts:
+        if b"pid" not in text and b"rocess" not in text and b"tarted by" not in text and b"PID" not in text:
+            continue
+        found = _PID.findall(text, 0, _PID_LINE_LENGTH)
+        if found and len(pids) < _MAX_PIDS and not _FOREIGN.search(text, 0, _PID_LINE_LENGTH):
+            pids.update(pid.decode() for pid in found)
+
+
 @dataclass(slots=True)
 class LogScanner:
     """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log.
@@ -652,10 +668,13 @@ class LogScanner:
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
     _last_lines: LogLines = field(default_factory=LogLines)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
+    # The processes that the log names as its own.
+    pids: set[str] = field(default_factory=set)
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._quotes.read(lines, self._first + len(self._pending))
+        _add_pids(lines.texts, self.pids)
         if len(lines):
             self._last_lines = (self._last_lines + lines.since(-ENDING_LINES)).since(-ENDING_LINES)
         block = self._pending + lines if len(self._pending) else lines
@@ -788,6 +807,7 @@ class LogReader:
             splitter.size,
             splitter.is_binary,
             scanner.endings(),
+            frozenset(scanner.pids),
         )
 
 
