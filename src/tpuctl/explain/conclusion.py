@@ -49,8 +49,7 @@ _QUOTED_REASON = "the log only quotes the message, as documentation, a search or
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
 _GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
 _HELD_BY_ITSELF = (
-    "let one process of the program use the TPU; a parent that starts others must not initialise JAX before, or only "
-    "with `JAX_PLATFORMS=cpu`",
+    "let only one process of the program use the TPU: run the others, also a parent, with `JAX_PLATFORMS=cpu`",
 )
 _DESTRUCTIVE = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS})
 _MINOR_LEVELS = frozenset({LogLevel.INFO, LogLevel.WARNING})
@@ -285,7 +284,9 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
         return conclusion
     failure, message = conclusion.sighting, conclusion.sighting.message
     if message.action is Action.KILL_STALE_PROCESS and (pid := failure.facts.get("pid")) in scan.own_pids:
-        doubted = _with_doubt(conclusion, f"the log names process {pid} as one of this run, so there is nothing to kill")
+        doubted = _with_doubt(
+            conclusion, f"the log names process {pid} as one of this run, so there is nothing to kill"
+        )
         own = replace(failure, message=replace(message, action=Action.FIX_TRAINING_CODE))
         return replace(doubted, sighting=own, remedy=_HELD_BY_ITSELF)
     for other in all_of_them:
