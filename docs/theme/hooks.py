@@ -18,6 +18,17 @@ COMMANDS = "reference/commands.md"
 # The page that is a chapter of the README.
 INSTALL = "install.md"
 _DESCRIPTION_LENGTH = 160
+# A word in a heading counts a thousand times. Catalogues have one for almost every word: guides and commands come before them.
+_SEARCH_BOOSTS = {
+    "reference/json.md": 0.001,
+    "reference/topics.md": 0.003,
+    "reference/checks.md": 0.1,
+    "reference/doctor.md": 0.1,
+    "reference/settings.md": 2,
+    "python.md": 0.1,
+    "how-to/test-your-own-tool.md": 0.01,
+    "how-to/from-ai-platform.md": 0.1,
+}
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"(?P<mark>`{3,}|~{3,})")
@@ -63,6 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: objec
     """Return the page as the site needs it, and set its description."""
     text = _COMMENT.sub("\n", markdown)
     page.meta.setdefault("description", description_of(text))
+    page.meta.setdefault("search", {"boost": _SEARCH_BOOSTS.get(page.file.src_uri, 1)})
     return "\n".join(fence_blocks(link_repository(text, page.file.src_uri, str(config.repo_url)).splitlines())) + "\n"
 
 

@@ -141,6 +141,11 @@ def escape_undecodable(text: str) -> str:
 
 def check_node_id(text: str) -> str:
     """Return the node id, or raise `InvalidInputError` with the rule and a valid name."""
+    if text.startswith("#"):
+        raise InvalidInputError(
+            f"`{text}` is not a node name",
+            hint="zsh passes a comment to the command: leave it out, or run `setopt interactive_comments` first",
+        )
     if not re.fullmatch(_NODE_ID, text):
         proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
         proposal = proposal if re.fullmatch(_NODE_ID, proposal) else f"tpu-{proposal}"[:63].rstrip("-")

@@ -137,7 +137,7 @@ def test_every_page_has_a_description_and_a_title_of_its_own(walk: Walk) -> None
         pytest.param("UNHEALTHY_TENSORFLOW", r"/up/", r"UNHEALTHY_TENSORFLOW", id="state"),
         pytest.param("tensorflow", r".*", r"TensorFlow", id="part-of-a-state"),
         pytest.param("--on-recover", r"keep-a-node-alive|watch", r"--on-recover", id="flag"),
-        pytest.param("TPUCTL_ZONE", r"topics|settings", r"TPUCTL_ZONE", id="variable"),
+        pytest.param("TPUCTL_ZONE", r"reference/settings", r"TPUCTL_ZONE", id="variable"),
         pytest.param("TPU101", r"reference/checks", r"TPU101", id="check"),
         pytest.param("capacity-zone", r"reference/messages", r"capacity-zone", id="message"),
         pytest.param("us-central2-b", r".*", r"us-central2-b", id="zone"),

@@ -59,7 +59,7 @@ def _help_lines(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[
 HELP = list(_help_lines(command_tree()))
 PAGES = [ROOT / "README.md", *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "commands")]
 _BLOCK = re.compile(r"^(?: {4}.*\n)+", re.MULTILINE)
-_STORY = re.compile(r"<!-- story: \S+ -->\n(?: {4}.*\n|\n)+")
+_STORY = re.compile(r"<!-- story: [^>]+ -->\n(?: {4}.*\n|\n)+")
 # What a reader puts in place of it.
 _VARIABLE = re.compile(r"\$|\b(?:NODE|ZONE|NAME|JOB|FILE|BUCKET|PREFIX|PROJECT|COMMAND|ID)\b")
 

@@ -151,6 +151,10 @@ def test_entry_has_all_fields() -> None:
         id="exit-8",
         origin=IdKind.EXIT_CODE,
         meaning="the node differs, or its state forbids the change",
+        remedy=(
+            "`conflict`: check it with `tpuctl status NODE`",
+            "`name-taken`: choose another name with an option of `tpuctl ssh-config`, or rename your own host",
+        ),
         exit_code=8,
         related=("conflict", "name-taken"),
     )

@@ -80,7 +80,10 @@ def test_invalid_node_name_suggests_a_valid_one(text: str, proposal: str) -> Non
     assert (refused.value.hint or "").endswith(f"did you mean `{proposal}`?")
 
 
-@given(st.text(min_size=1, max_size=80) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True))
+@given(
+    # What begins with `#` is taken for a comment, and gets no proposal.
+    st.from_regex(r"[^#].{0,79}", fullmatch=True) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True)
+)
 def test_suggested_node_name_is_valid(text: str) -> None:
     try:
         assert check_node_id(text) == text
@@ -124,4 +127,15 @@ def test_region_of_a_zone_and_last_segment_of_a_name() -> None:
         "europe-west4",
         "default",
         "default",
+    )
+
+
+def test_comment_of_zsh_as_a_node_name_is_explained() -> None:
+    """`tpuctl down trainer  # delete it`: an interactive zsh has no comments by default."""
+    with pytest.raises(InvalidInputError) as refused:
+        check_node_id("#")
+
+    assert (
+        refused.value.hint
+        == "zsh passes a comment to the command: leave it out, or run `setopt interactive_comments` first"
     )

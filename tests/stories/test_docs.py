@@ -18,23 +18,29 @@ import pytest
 from tests.conftest import Console
 
 ROOT = Path(__file__).resolve().parents[2]
-# `<!-- story: NAME -->`, then an indented block: what a reader would paste into a shell.
-_STORY = re.compile(r"<!-- story: (?P<name>\S+) -->\n(?P<block>(?:    .*\n|\n)+)")
-# A command that is meant to fail, and says how.
-_FAILS = re.compile(r"(?P<command>.*\S) +# exit code (?P<code>\d+)", re.DOTALL)
+# `<!-- story: NAME; command 3 exits with 9 -->`, then an indented block: what a reader would paste into a shell. A command
+# without a code ends with 0. The code is not in the block: an interactive zsh passes a comment to the command.
+_STORY = re.compile(
+    r"<!-- story: (?P<name>[\w-]+)(?P<exits>(?:; command \d+ exits with \d+)*) -->\n(?P<block>(?:    .*\n|\n)+)"
+)
+_EXIT = re.compile(r"command (\d+) exits with (\d+)")
 _HERE_DOCUMENT = re.compile(r"<<'(\w+)'")
+_PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # The story that runs as a script, in processes of its own.
 _SMOKE = "README-sandbox"
 
 
 def _stories(*, is_smoke: bool) -> list[Any]:
-    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     found = [
-        (f"{page.stem}-{match['name']}", match["block"])
-        for page in pages
+        (
+            f"{page.stem}-{match['name']}",
+            match["block"],
+            {int(at): int(code) for at, code in _EXIT.findall(match["exits"])},
+        )
+        for page in _PAGES
         for match in _STORY.finditer(page.read_text("utf-8"))
     ]
-    return [pytest.param(block, id=name) for name, block in found if _is_smoke(name, block) is is_smoke]
+    return [pytest.param(block, exits, id=name) for name, block, exits in found if _is_smoke(name, block) is is_smoke]
 
 
 def _is_smoke(name: str, block: str) -> bool:
@@ -42,21 +48,25 @@ def _is_smoke(name: str, block: str) -> bool:
 
 
 @pytest.mark.sshd
-@pytest.mark.parametrize("block", _stories(is_smoke=False))
-def test_story_runs_as_it_is_written(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every command ends with 0 or with the code that stands behind it, in order, in a fresh home."""
+@pytest.mark.parametrize(("block", "exits"), _stories(is_smoke=False))
+def test_story_runs_as_it_is_written(
+    block: str, exits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every command ends with 0 or with the code that the story's mark has for it, in order, in a fresh home."""
     shell = _Shell(_environment(block, tmp_path, monkeypatch), tmp_path)
-    for command, expected in _commands(block):
+    for command, expected in _commands(block, exits):
         code, stderr = shell.run(command)
         assert (code, "Traceback" in stderr) == (expected, False), f"{command}\n{stderr}"
 
 
 @pytest.mark.sshd
-@pytest.mark.parametrize("block", _stories(is_smoke=True))
-def test_story_runs_as_a_script(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("block", "exits"), _stories(is_smoke=True))
+def test_story_runs_as_a_script(
+    block: str, exits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The same with the installed program, in one shell: the first story of the README, and stories with background jobs."""
     script = ["set -e"]
-    for command, code in _commands(block):
+    for command, code in _commands(block, exits):
         # `! command` would accept any code.
         script.append(f"code=0; {command} || code=$?; test $code -eq {code}" if code else command)
 
@@ -88,8 +98,16 @@ def _environment(block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     return dict(os.environ)
 
 
-def _commands(block: str) -> Iterator[tuple[str, int]]:
+def _commands(block: str, exits: dict[int, int]) -> Iterator[tuple[str, int]]:
     """Yield each command of a story, with its here-document and its continued lines, and the exit code it must have."""
+    commands = list(_split_commands(block))
+    assert set(exits) <= set(range(1, len(commands) + 1)), f"no such command: {exits}"
+    for number, command in enumerate(commands, 1):
+        yield command, exits.get(number, 0)
+
+
+def _split_commands(block: str) -> Iterator[str]:
+    """Yield the commands of a block, with their here-documents and continued lines."""
     lines = iter(re.sub(r"^    ", "", block, flags=re.MULTILINE).splitlines())
     for first in lines:
         command = first
@@ -98,9 +116,8 @@ def _commands(block: str) -> Iterator[tuple[str, int]]:
         if marker := _HERE_DOCUMENT.search(command):
             while command.rpartition("\n")[2] != marker[1]:
                 command += "\n" + next(lines)
-        if command.strip() and not command.startswith("#"):
-            fails = _FAILS.fullmatch(command)
-            yield (fails["command"], int(fails["code"])) if fails else (command, 0)
+        if command.strip():
+            yield command
 
 
 @dataclass
@@ -148,7 +165,9 @@ def _plain_words(command: str) -> list[str] | None:
 
 
 def test_there_are_stories() -> None:
-    """The pattern that finds them is not broken."""
+    """The pattern that finds them is not broken, and matches each mark."""
+    marks = sum(page.read_text("utf-8").count("<!-- story: ") for page in _PAGES)
+    assert len(_stories(is_smoke=False)) + len(_stories(is_smoke=True)) == marks
     assert len(_stories(is_smoke=False)) >= 30
     assert len(_stories(is_smoke=True)) >= 2
 

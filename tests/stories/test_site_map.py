@@ -17,6 +17,7 @@ DOCS = ROOT / "docs"
 CONFIG = yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))
 REPOSITORY = "https://github.com/tpuctl/tpuctl"
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)")
+_PASTED = {"shell", "console", "text", "sh", "bash"}
 
 
 hooks = load_module(DOCS / "theme" / "hooks.py")
@@ -33,6 +34,42 @@ def test_navigation_has_every_page_once() -> None:
     pages = {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md") if page.parent.name != "commands"}
 
     assert sorted(_pages_of(CONFIG["nav"])) == sorted([*pages, hooks.INSTALL])
+
+
+def _shell_comments(markdown: str) -> list[str]:
+    """Return the lines of blocks and inline commands that have a comment: an interactive zsh passes it to the command."""
+    found = re.findall(r"`tpuctl [^`\n]* # [^`\n]*`", markdown)
+    language = ""
+    for line in hooks.fence_blocks(markdown.splitlines()):
+        if mark := re.match(r" *```(\w*)", line):
+            language = "" if language else mark[1] or "text"
+        elif language in _PASTED and re.search(r"(?:^|\s)#\s", line):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *ROOT.glob("examples/**/*.md")],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_no_command_of_a_page_has_a_comment(page: Path) -> None:
+    assert _shell_comments(page.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    ("markdown", "expected"),
+    [
+        pytest.param("    tpuctl down a  # delete it", ["tpuctl down a  # delete it"], id="behind-a-command"),
+        pytest.param("    # delete it\n    tpuctl down a", ["# delete it"], id="own-line"),
+        pytest.param("```sh\nmake docs # build\n```", ["make docs # build"], id="fence"),
+        pytest.param("run `tpuctl down a # b`", ["`tpuctl down a # b`"], id="inline"),
+        pytest.param("    # tpuctl.yaml\n    type: v4-8", [], id="yaml"),
+        pytest.param("# Title\n\n    tpuctl run a -- 'echo $#'", [], id="no-comment"),
+    ],
+)
+def test_comments_of_commands_are_found(markdown: str, expected: list[str]) -> None:
+    assert _shell_comments(markdown) == expected
 
 
 def test_addresses_are_those_of_the_package() -> None:

@@ -47,7 +47,12 @@ window.Worker = class SearchWorker extends Worker {
   }
 
   #sort(pages) {
-    const matches = ({ location }) => this.#compounds.filter((word) => this.#texts.get(location)?.includes(word)).length;
+    // The page of settings describes the variables; other pages mention them.
+    const weight = (word, location) => (word.startsWith("tpuctl_") && location.startsWith("reference/settings/") ? 2 : 1);
+    const matches = ({ location }) =>
+      this.#compounds
+        .filter((word) => this.#texts.get(location)?.includes(word))
+        .reduce((sum, word) => sum + weight(word, location), 0);
     for (const page of pages) page.sort((a, b) => matches(b) - matches(a));
     pages.sort((a, b) => Math.max(...b.map(matches)) - Math.max(...a.map(matches)));
   }

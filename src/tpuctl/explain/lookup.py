@@ -111,14 +111,22 @@ def _normalize_id(id_: str) -> str:
 
 
 def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
-    """Return tpuctl's own errors and exit codes by id; an exit code is related to the errors that end with it."""
+    """Return tpuctl's own errors and exit codes by id; an exit code is related to the errors that end with it.
+
+    The remedy of an exit code is that of its error; of several errors, the best remedy of each behind its id.
+    """
     entries: dict[str, IdEntry] = {}
     errors = [text for text in _own_texts().values() if not text["id"].startswith(_EXIT_PREFIX)]
     for id_, text in _own_texts().items():
-        remedy = text.get("remedy", ())
+        code, is_code = text["exit_code"], id_.startswith(_EXIT_PREFIX)
+        ends = [error for error in errors if error["exit_code"] == code] if is_code else []
+        remedy = (
+            [f"`{error['id']}`: {error['remedy'][0]}" for error in ends]
+            if len(ends) > 1
+            else (*ends, text)[0].get("remedy", ())
+        )
         for name in ("node", "job"):
             remedy = [line.replace(f"{{{name}}}", known.get(name, name.upper())) for line in remedy]
-        code, is_code = text["exit_code"], id_.startswith(_EXIT_PREFIX)
         entries[id_] = IdEntry(
             id=id_,
             origin=IdKind.EXIT_CODE if is_code else IdKind.ERROR,
@@ -126,7 +134,7 @@ def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
             causes=tuple(text.get("causes", ())),
             remedy=tuple(remedy),
             exit_code=code,
-            related=tuple(error["id"] for error in errors if error["exit_code"] == code) if is_code else (),
+            related=tuple(error["id"] for error in ends),
         )
     return entries
 
