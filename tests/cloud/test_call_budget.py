@@ -115,7 +115,6 @@ def test_simultaneous_responses_share_one_size_limit() -> None:
         closing(Http(options)) as http,
         closing(Http(options)) as other,
     ):
-
         refusals: list[str] = []
 
         def stand() -> None:

@@ -284,11 +284,10 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
         return conclusion
     failure, message = conclusion.sighting, conclusion.sighting.message
     if message.action is Action.KILL_STALE_PROCESS and (pid := failure.facts.get("pid")) in scan.own_pids:
-        doubted = _with_doubt(
-            conclusion, f"the log names process {pid} as one of this run, so there is nothing to kill"
-        )
+        doubted = _with_doubt(conclusion, f"the log names process {pid} as one of this run")
         own = replace(failure, message=replace(message, action=Action.FIX_TRAINING_CODE))
-        return replace(doubted, sighting=own, remedy=_HELD_BY_ITSELF)
+        meaning = "another process of the same run holds the TPU; only one process can hold it"
+        return replace(doubted, sighting=own, meaning=meaning, remedy=_HELD_BY_ITSELF)
     for other in all_of_them:
         if _is_open_cause(other) and other.sighting.message.action is not message.action:
             return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")

@@ -637,7 +637,7 @@ _PIDS = tuple(
     (word, re.compile(word + rest + rb"(\d{2,10})\b"))
     for word, rest in ((b"pid", rb"[ =:\[(]{1,3}"), (b"rocess", rb"(?: group)? \[?"), (b"tarted by", rb" "))
 )
-# A line with these words is about the process of somebody else.
+# A line with these words is about a process of another run.
 _FOREIGN = re.compile(rb"(?i)in use by|h[eo]ld|stale|earlier|old |other |left|kill")
 _MAX_PIDS, _PID_LINE_LENGTH = 1024, 1000
 
