@@ -11,6 +11,7 @@ from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
 from tpuctl.explain.log_endings import LogEnding
 from tpuctl.explain.log_lines import LogLevel, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MessageRole
+from tpuctl.explain.scanner import LogReader
 
 MEMORY = message("memory")
 DISK = message("disk")
@@ -321,6 +322,29 @@ def test_high_confidence_is_for_what_ended_the_program(
     sightings: tuple[Sighting, ...], ending: LogEnding, expected: str
 ) -> None:
     assert str(conclude(scan_of(*sightings, endings=(ending,))).conclusions[0].confidence) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        pytest.param("launcher pid=4711, 4 chips", ("medium", "fix-training-code"), id="launcher"),
+        pytest.param("(Worker pid=4711) loading weights", ("medium", "fix-training-code"), id="prefix"),
+        pytest.param("INFO:     Started server process [4711]", ("medium", "fix-training-code"), id="server"),
+        pytest.param("scheduler pid=4800 started by 4711", ("medium", "fix-training-code"), id="parent"),
+        pytest.param("launcher pid=47110", ("high", "kill-stale-process"), id="another-number"),
+        pytest.param("stale python3 of the last run: pid=4711", ("high", "kill-stale-process"), id="stale"),
+        pytest.param("step 4711", ("high", "kill-stale-process"), id="no-process"),
+    ],
+)
+def test_no_process_of_the_run_itself_is_to_be_killed(line: str, expected: tuple[str, str]) -> None:
+    reader = LogReader()
+    reader.feed(f"{line}\nRuntimeError: ABORTED: The TPU is already in use by process with pid 4711.\n".encode())
+
+    scans = [reader.so_far(), merge_scans({"worker-0.log": reader.so_far()})]
+
+    assert [(str(one.confidence), str(one.action)) for one in (conclude(scan).conclusions[0] for scan in scans)] == [
+        expected
+    ] * 2
 
 
 def test_merge_keeps_the_end_of_each_log() -> None:

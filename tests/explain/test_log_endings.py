@@ -31,6 +31,7 @@ _ERROR = "RuntimeError: frob"
         pytest.param("Training finished.", id="finished"),
         pytest.param("Job 'raysubmit_f8' succeeded", id="named-job"),
         pytest.param("exited with code 0", id="code-0"),
+        pytest.param("8 passed, 2 warnings in 14.31s", id="quiet-tests"),
         pytest.param("=========== 8 passed, 2 warnings in 14.31s ==========", id="tests"),
         pytest.param("training complete, failed: 0", id="no-failures"),
     ],
@@ -51,6 +52,7 @@ def test_line_of_a_program_that_works_is_success(text: str) -> None:
         pytest.param("step 5002: loss is nan 3.1", id="nan"),
         pytest.param("wandb: loss 3.42", id="summary"),
         pytest.param("waiting for step 12 of 3.2s", id="waiting"),
+        pytest.param("8 passed, 1 error in 3.1s", id="quiet-failed-tests"),
         pytest.param("=========== 1 failed, 8 passed in 3.1s ===========", id="failed-tests"),
     ],
 )

@@ -48,6 +48,9 @@ _UNEXPLAINED_REASONS = {
 _QUOTED_REASON = "the log only quotes the message, as documentation, a search or a test does; it may not have occurred"
 _BINARY_REASON = "this is not text but a program or data, which may only contain the message"
 _GUESSED_REASON = "no message that tpuctl knows: this is judged by the words of the line alone"
+_HELD_BY_ITSELF = (
+    "let only one process of the program use the TPU: run the others, also a parent, with `JAX_PLATFORMS=cpu`",
+)
 _DESTRUCTIVE = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE, Action.KILL_STALE_PROCESS})
 _MINOR_LEVELS = frozenset({LogLevel.INFO, LogLevel.WARNING})
 _NODE_CHECKS = frozenset({CheckFirst.NODE_STATE, CheckFirst.NODE_HEALTH})
@@ -280,6 +283,11 @@ def _doubted(conclusion: Conclusion, all_of_them: Sequence[Conclusion], scan: Sc
     if not _is_open_cause(conclusion):
         return conclusion
     failure, message = conclusion.sighting, conclusion.sighting.message
+    if message.action is Action.KILL_STALE_PROCESS and (pid := failure.facts.get("pid")) in scan.own_pids:
+        doubted = _with_doubt(conclusion, f"the log names process {pid} as one of this run")
+        own = replace(failure, message=replace(message, action=Action.FIX_TRAINING_CODE))
+        meaning = "another process of the same run holds the TPU; only one process can hold it"
+        return replace(doubted, sighting=own, meaning=meaning, remedy=_HELD_BY_ITSELF)
     for other in all_of_them:
         if _is_open_cause(other) and other.sighting.message.action is not message.action:
             return _with_doubt(conclusion, f"the log also has `{other.id}`, which needs another remedy")
@@ -478,6 +486,7 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
         sum(scan.size for scan in logs.values()),
         endings=tuple(_ending_of(name, ending) for name, scan in logs.items() for ending in scan.endings),
         is_binary=bool(logs) and all(scan.is_binary for scan in logs.values()),
+        own_pids=frozenset().union(*(scan.own_pids for scan in logs.values())),
     )
 
 

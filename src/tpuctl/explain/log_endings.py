@@ -41,6 +41,7 @@ _ENDED_WELL = re.compile(
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
     r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
+    r"^\d{1,6} passed(?:, \d{1,6} (?:warnings?|skipped|deselected)){0,3} in \d|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
 # A step, with what it measured.

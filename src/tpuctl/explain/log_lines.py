@@ -629,6 +629,7 @@ class ScanResult:
     size: int  # bytes of the log
     is_binary: bool = False  # not text
     endings: tuple[LogEnding, ...] = ()  # of each worker that wrote one of the last lines
+    own_pids: frozenset[str] = frozenset()  # of processes that the log names as those of this run
 
 
 # Characters. A longer text is searched in parts of this size that overlap.

@@ -632,6 +632,30 @@ _MAX_PENDING, _MAX_ALL_PENDING = 16 * 1024, 128 * 1024
 _CONTEXT_BYTES = 2 * 1024
 
 
+# How a program names its own processes: `launcher pid=7`, `(Worker pid=7)`, `Started server process [7]`, `started by 7`.
+_PIDS = tuple(
+    (word, re.compile(word + rest + rb"(\d{2,10})\b"))
+    for word, rest in ((b"pid", rb"[ =:\[(]{1,3}"), (b"rocess", rb"(?: group)? \[?"), (b"tarted by", rb" "))
+)
+# A line with these words is about a process of another run.
+_FOREIGN = re.compile(rb"(?i)in use by|h[eo]ld|stale|earlier|old |other |left|kill")
+_MAX_PIDS, _PID_LINE_LENGTH = 1024, 1000
+
+
+def _add_pids(texts: Sequence[bytes], pids: set[bytes]) -> None:
+    """Add the processes that lines name as those of this run."""
+    block = b"\n".join(texts)
+    for word, pattern in _PIDS:
+        if word not in block or len(pids) >= _MAX_PIDS or pids.issuperset(pattern.findall(block)):
+            continue
+        for text in texts:
+            if word not in text or len(pids) >= _MAX_PIDS:
+                continue
+            new = set(pattern.findall(text, 0, _PID_LINE_LENGTH)) - pids
+            if new and not _FOREIGN.search(text, 0, _PID_LINE_LENGTH):
+                pids |= new
+
+
 @dataclass(slots=True)
 class LogScanner:
     """Searches a log for messages. Of two that overlap the first wins. Lines are counted from the start of the log.
@@ -652,10 +676,13 @@ class LogScanner:
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
     _last_lines: LogLines = field(default_factory=LogLines)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
+    # The processes that the log names as its own.
+    _pids: set[bytes] = field(default_factory=set)
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._quotes.read(lines, self._first + len(self._pending))
+        _add_pids(lines.texts, self._pids)
         if len(lines):
             self._last_lines = (self._last_lines + lines.since(-ENDING_LINES)).since(-ENDING_LINES)
         block = self._pending + lines if len(self._pending) else lines
@@ -692,6 +719,10 @@ class LogScanner:
             judge_ending(worker, [JudgedLine(place, error_score(place.text)) for place in some])
             for worker, some in places.items()
         )
+
+    def own_pids(self) -> frozenset[str]:
+        """Return the processes that the log names as those of this run."""
+        return frozenset(pid.decode() for pid in self._pids)
 
     def _literals_in(self, streams: Sequence[LogStream], block: LogLines) -> frozenset[bytes]:
         """Return the literals of messages in a block. Keep lines that look like an error."""
@@ -788,6 +819,7 @@ class LogReader:
             splitter.size,
             splitter.is_binary,
             scanner.endings(),
+            scanner.own_pids(),
         )
 
 
