@@ -12,7 +12,7 @@ import pytest
 
 from tests.cloud.discovered import Found, Known, Sent, load, methods, parse_mask, resource, understand
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.discovery import find_method
+from tpuctl.cloud.discovery_documents import find_method
 from tpuctl.cloud.price_catalog import PriceCatalogClient
 from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient

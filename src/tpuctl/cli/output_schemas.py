@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.cli.tree import command_names
-from tpuctl.cloud.discovery import response_schemas
+from tpuctl.cloud.discovery_documents import response_schemas
 from tpuctl.yaml_reader import load_data
 
 Schema = dict[str, Any]  # JSON

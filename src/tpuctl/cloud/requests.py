@@ -26,7 +26,7 @@ from tpuctl.clock import (
     time_for_cloud_call,
     time_until_deadline,
 )
-from tpuctl.cloud.discovery import find_method
+from tpuctl.cloud.discovery_documents import find_method
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.cloud.errors import (
     AnswerLostError,

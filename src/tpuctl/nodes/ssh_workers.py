@@ -22,9 +22,9 @@ from tpuctl.nodes.inspection import (
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.connection import (
     SSH_FAILED,
-    CommandResult,
     Connection,
     ProbeOutcome,
+    SshCommandResult,
     Target,
     classify_exit,
     host_alias,
@@ -380,5 +380,5 @@ def setup_command(worker: int, node: str) -> str:
     return "exec " + shlex.join(["env", *environment, "sh", "-c", _CHOICE, "sh", _LOADER])
 
 
-def _has_begun(ended: CommandResult) -> bool:
+def _has_begun(ended: SshCommandResult) -> bool:
     return f"{_BEGUN}\n" in ended.output

@@ -187,7 +187,7 @@ _MAX_OUTPUT = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class CommandResult:
+class SshCommandResult:
     """The result of a command. `code` is the exit code of ssh, None after a timeout; 255 is a failure of ssh itself."""
 
     code: int | None
@@ -197,7 +197,7 @@ class CommandResult:
 
 def run_ssh_command(
     connection: Connection, command: str, *, text: str = "", timeout: timedelta, is_long: bool = False
-) -> CommandResult:
+) -> SshCommandResult:
     """Run a shell line with `text` as stdin, and return its output, also after a timeout.
 
     Of a command that `is_long` and may print much, only the first and the last 64 KiB of stdout are kept. Raises
@@ -215,7 +215,7 @@ def run_ssh_command(
             terminate_process(process)
     code = 128 - process.returncode if process.returncode < 0 else process.returncode  # a signal
     texts = (bytes(kept).decode(errors="replace") for kept in (output, errors))
-    return CommandResult(code if has_ended else None, *texts)
+    return SshCommandResult(code if has_ended else None, *texts)
 
 
 def start_ssh(
