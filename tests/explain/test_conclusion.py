@@ -253,6 +253,8 @@ def test_confidence_values_are_a_contract() -> None:
 _AT_5 = place(5)
 _NOTED = replace(_AT_5, level=LogLevel.INFO)
 _WARNED = replace(_AT_5, level=LogLevel.WARNING)
+_RETRIES = replace(_WARNED, text="UNAVAILABLE: connect, retrying in 1s")
+_GIVES_UP = replace(_AT_5, level=LogLevel.ERROR, text="UNAVAILABLE: connect, retrying in 1s")
 
 
 @pytest.mark.parametrize(
@@ -265,6 +267,10 @@ _WARNED = replace(_AT_5, level=LogLevel.WARNING)
         pytest.param(sighting(MEMORY, _AT_5), LogEnding(calm=place(9)), ["memory"], id="calm-after-an-error"),
         pytest.param(sighting(MEMORY, _WARNED), LogEnding(calm=place(9)), [], id="calm-after-a-warning"),
         pytest.param(sighting(NODE, _WARNED), LogEnding(calm=place(9)), ["node"], id="calm-without-the-node"),
+        pytest.param(sighting(MEMORY, _WARNED), LogEnding(at_peace=place(9)), ["memory"], id="peace-after-a-warning"),
+        pytest.param(sighting(MEMORY, _RETRIES), LogEnding(at_peace=place(9)), [], id="peace-after-a-retry"),
+        pytest.param(sighting(MEMORY, _RETRIES), LogEnding(), ["memory"], id="retry-at-the-end"),
+        pytest.param(sighting(MEMORY, _GIVES_UP), LogEnding(at_peace=place(9)), ["memory"], id="peace-after-an-error"),
         pytest.param(sighting(RETRYING, _NOTED), LogEnding(calm=place(9)), ["retrying"], id="calm-while-retrying"),
         pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9)), ["slow"], id="lasts"),
         pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9), is_done=True), [], id="lasted-until-the-end"),

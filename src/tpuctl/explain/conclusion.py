@@ -343,6 +343,10 @@ def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None
     return marks[-1] if all(marks) else None
 
 
+# A line that says itself that the next try comes.
+_RETRIED = re.compile(
+    r"(?i)\b(?:re)?try(?:ing)?(?: again)? (?:in|after) \d|\bwill (?:be )?(?:automatically )?retr(?:y|ied)\b"
+)
 # An error of the API as gcloud prints it.
 _PRINTED_ERROR = re.compile(r"\s{0,40}\"?message\"?: ")
 
@@ -353,12 +357,14 @@ def _over_after(
     """Return where the worker that wrote a line shows later that it works, None if it does not."""
     ends = is_error(place, error_score(place.text)) or _PRINTED_ERROR.match(place.text) is not None
     is_fatal = message.role is MessageRole.CAUSE and ends
-    is_retried = message.where is not MessageOrigin.TRAINING_LOG
+    may_be_made = message.where is not MessageOrigin.TRAINING_LOG
     for ending in endings:
+        marks: tuple[LogPlace | None, ...]
         if is_fatal:
-            marks = (ending.steps, ending.made if is_retried else None)
+            marks = (ending.steps, ending.made if may_be_made else None)
         else:
-            marks = (ending.works, ending.calm if is_minor else None)
+            is_retried = is_minor and _RETRIED.search(place.text) is not None
+            marks = (ending.works, ending.calm if is_minor else None, ending.at_peace if is_retried else None)
         if mark := _first_behind(place, ending, *marks):
             return mark
     return None
@@ -492,7 +498,7 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    marks = ("works", "calm", "failure", "resumed", "steps", "made", "goes_on")
+    marks = ("works", "calm", "at_peace", "failure", "resumed", "steps", "made", "goes_on")
     named = {mark: place and replace(place, source=name) for mark in marks for place in (getattr(ending, mark),)}
     worker = ending.worker or (number[1] if number else name)
     return replace(ending, worker=worker, source=name, **named)

@@ -124,6 +124,7 @@ class LogEnding:
     is_well: bool = False  # and no line after it looks like an error
     is_done: bool = False  # and it says that the program has ended
     calm: LogPlace | None = None  # from here on there is no alarm
+    at_peace: LogPlace | None = None  # the last line, if it is no alarm
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
     steps: LogPlace | None = None  # the last line that shows a training step
@@ -134,7 +135,7 @@ class LogEnding:
 
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
-    works = goes_on = calm = failure = resumed = None
+    works = goes_on = calm = at_peace = failure = resumed = None
     end = _last_crash(lines) + 1
     tail = lines[end:]
     steps, made = _last_step(tail), _last_made(tail)
@@ -169,9 +170,10 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
         if is_calm and (place.level or place.time):
             calm_lines += 1
+            at_peace = at_peace or place
             calm = place if calm_lines >= _CALM_LINES else None
     return LogEnding(
-        worker, works, is_well and works is not None, is_done, calm, failure, resumed, steps, made, goes_on
+        worker, works, is_well and works is not None, is_done, calm, at_peace, failure, resumed, steps, made, goes_on
     )
 
 
