@@ -3,10 +3,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Twice the cores: many tests wait for gcloud, ssh or the sandbox's clock.
-WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+# Three times the cores: many tests wait for gcloud, ssh or the sandbox's clock.
+WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test compiled-tests test-pythons wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
+.PHONY: test tests compiled-tests test-pythons wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -27,12 +27,14 @@ style: $(VENV)/.ready
 compiled: $(VENV)/.ready
 	@$(BIN)/python -m compileall -q src
 
-# mypy uses one core, so all else is done beside it; the tests are compiled by one process, not by each of the next command.
+# The tests leave time, so the types are checked beside them.
 test: compiled
-	@$(MAKE) --no-print-directory -j2 types compiled-tests style
+	@$(MAKE) --no-print-directory -j2 types tests
+
+tests: style compiled-tests
 	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
-# Errors are left to the run of the tests, which prints them.
+# By one process, not by each of the next command. Errors are left to the run of the tests, which prints them.
 compiled-tests: $(VENV)/.ready
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
 
