@@ -1,8 +1,8 @@
 """Sets of logs that nobody had tuned on when they were judged, and how well the verdicts on them are: right, precise, calm.
 
 A set is a folder of `tests/corpus/unseen/` with the date on which its labels were written, by somebody who had not seen the
-patterns. A set that was tuned on afterwards is no measure any more: then a new one is needed. The four sets of 2026-11-23
-were judged once, and tuned on since.
+patterns. A set that was tuned on afterwards is no measure any more: then a new one is needed. The first four sets of
+2026-11-23 were judged once, and tuned on since. The fifth was judged once; since then only announced retries have changed.
 
 A label names the kinds of remedy (`actions`) that an expert accepts, and the kinds of failure (`kinds`) that a tool may name
 that does not know the message; or `harmless`.
