@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.explain.messages import known_messages
-from tpuctl.explain.scanner import index_anchors, without_whitespace
+from tpuctl.explain.scanner import AnchorSearch, index_anchors, without_whitespace
 
 _ANCHORS = index_anchors(known_messages())
 # Those that need their digits are searched in another way.
@@ -28,7 +28,7 @@ def test_anchor_is_found_at_any_line_cut(width: int, between: str) -> None:
         for before in ("", "worker said: ", "the program of the trainer failed with "):
             line = f"{before}{anchor.upper()} of something"
             text = between.join(line[at : at + width] for at in range(0, len(line), width))
-            found, _ = _ANCHORS.found(text.encode())
+            found, _ = AnchorSearch(_ANCHORS).found(text.encode())
             if not any(order in _ANCHORS.owners[literal] for literal in found):
                 overlooked.append((id_, text))
 

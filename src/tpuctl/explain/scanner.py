@@ -101,6 +101,26 @@ class AnchorIndex:
     loose: Mapping[bytes, NeededWords]  # by the letters of the literals
     exact: Sequence[bytes]  # literals that need their digits or signs: searched for in text without white space
     owners: Mapping[bytes, frozenset[int]]
+    edges: frozenset[bytes]  # all those of `loose`
+
+    def found_exactly(self, text: bytes) -> list[bytes]:
+        """Return the literals in a text without white space."""
+        return [anchor for anchor in self.exact if anchor in text]
+
+
+# Letters of the words of a log that are remembered: with their containers about 5 MiB.
+_MAX_WORD_LETTERS = 500_000
+
+
+@dataclass(slots=True)
+class AnchorSearch:
+    """Searches the blocks of a log for literals: only for those whose words the log has. Logs repeat their words."""
+
+    anchors: AnchorIndex
+    _words: set[bytes] = field(default_factory=set)
+    _letters: int = 0  # of these words
+    _edges: set[bytes] = field(default_factory=set)  # those found in these words
+    _possible: list[bytes] = field(default_factory=list)  # the literals that consist of such words
 
     def found(self, text: bytes) -> tuple[list[bytes], bytes]:
         """Return the literals in a text, in which `TEXT_BREAK` separates unrelated parts; and the letters of the text."""
@@ -108,18 +128,26 @@ class AnchorIndex:
         in_words = text.translate(_WORD_TABLE)
         # A word that a line end cuts in two counts as a whole word too.
         lines = [line.strip(b" ") for line in in_words.split(b"\n")]
-        joined = {before.rpartition(b" ")[2] + after.partition(b" ")[0] for before, after in pairwise(lines)}
-        words = joined.union(in_words.split())
-        all_words = b" ".join([b"", *words, b""])
-        return [
-            letters
-            for letters, (inner, edges) in self.loose.items()
-            if inner <= words and all(edge in all_words for edge in edges) and letters in flat
-        ], flat
+        words = {before.rpartition(b" ")[2] + after.partition(b" ")[0] for before, after in pairwise(lines)}
+        words.update(in_words.split())
+        if self._letters > _MAX_WORD_LETTERS:
+            self._words, self._letters, self._edges = set(), 0, set()
+        if new := words - self._words:
+            self._learn(new)
+        loose = self.anchors.loose
+        return [letters for letters in self._possible if loose[letters].inner <= words and letters in flat], flat
 
-    def found_exactly(self, text: bytes) -> list[bytes]:
-        """Return the literals in a text without white space."""
-        return [anchor for anchor in self.exact if anchor in text]
+    def _learn(self, new: set[bytes]) -> None:
+        self._words |= new
+        self._letters += sum(map(len, new))
+        # An edge may be a part of a longer word.
+        all_new = b" ".join([b"", *new, b""])
+        self._edges.update(edge for edge in self.anchors.edges - self._edges if edge in all_new)
+        self._possible = [
+            letters
+            for letters, (inner, edges) in self.anchors.loose.items()
+            if self._edges.issuperset(edges) and inner <= self._words
+        ]
 
 
 def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
@@ -149,7 +177,8 @@ def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
         else:
             owners[inside] |= owners[letters]
     exact = sorted(owners.keys() - needed.keys())
-    return AnchorIndex(loose, exact, {anchor: frozenset(indices) for anchor, indices in owners.items()})
+    all_edges = frozenset(edge for words_of_one in loose.values() for edge in words_of_one.edges)
+    return AnchorIndex(loose, exact, {anchor: frozenset(indices) for anchor, indices in owners.items()}, all_edges)
 
 
 # Lines of a block that are examined for workers, or numbers, before each line.
@@ -223,7 +252,7 @@ _SKIPPED_BLOCKS = 3
 class UnseenPart(NamedTuple):
     """Lines to search, and the pairs of lines to remember if they hold no literal."""
 
-    text: bytes
+    lines: Sequence[bytes]
     pairs: Sequence[int]
 
 
@@ -260,11 +289,11 @@ class LineDeduplicator:
                 else:
                     runs.append((index, index))
         for first, last in runs:
-            yield UnseenPart(without_headers(texts[max(0, first - 3) : last + 3]), pairs[first : last + 1])
+            yield UnseenPart(texts[max(0, first - 3) : last + 3], pairs[first : last + 1])
 
     def remember(self, part: UnseenPart, hits: Sequence[bytes]) -> None:
         """Remember the pairs of a part if it has none of the literals that were found."""
-        letters = letters_only(part.text) if part.pairs and hits else b""
+        letters = letters_only(without_headers(part.lines)) if part.pairs and hits else b""
         if part.pairs and not any(literal in letters for literal in hits):
             if len(self._empty) > _MAX_PAIRS:
                 self._empty.clear()
@@ -471,7 +500,8 @@ _ERROR_WORDS = (
         b"terminated",
     ),
 )
-_SCORES = (
+# What a line with an error is like, its score, and the words of which such a line has one, in lower case; none for any line.
+_SCORES: tuple[tuple[re.Pattern[str], int, tuple[str, ...]], ...] = (
     # Exceptions of google.api_core, and others by the names of their packages.
     (
         re.compile(
@@ -480,16 +510,22 @@ _SCORES = (
             r"Unauthenticated|InternalServerError|GatewayTimeout|Unauthorized): \d{3} "
         ),
         9,
+        (),
     ),
     # (pytest marks its line with an E)
-    (re.compile(r"^(?:E {1,8})?(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"), 9),
+    (
+        re.compile(r"^(?:E {1,8})?(?:\w{1,80}\.){0,12}[A-Z]\w{0,80}(?:Error|Exception|Interrupt|Exit)\b(?::|$)"),
+        9,
+        ("error", "exception", "interrupt", "exit"),
+    ),
     (
         re.compile(
             r"Check fail(?:ed|ure)|Segmentation fault|core dumped|\bpanic:|\bFATAL\b|Fatal Python error|terminate called"
         ),
         8,
+        ("check fail", "segmentation fault", "core dumped", "panic:", "fatal", "terminate called"),
     ),
-    (re.compile(r"\b[A-Z]\w{0,80}(?:Error|Exception): "), 7),
+    (re.compile(r"\b[A-Z]\w{0,80}(?:Error|Exception): "), 7, ("error: ", "exception: ")),
     (
         re.compile(
             r"\b(?:RESOURCE_EXHAUSTED|PERMISSION_DENIED|UNAUTHENTICATED|INVALID_ARGUMENT|FAILED_PRECONDITION|NOT_FOUND|UNAVAILABLE|"
@@ -497,6 +533,7 @@ _SCORES = (
             r"\bHttpError [45]\d\d\b|\b[45]\d\d (?:Client|Server) Error\b|\bstatus(?: code)?[ =:]{1,2}[45]\d\d\b"
         ),
         7,
+        ("_", "unauthenticated", "unavailable", "unimplemented", "http", "client error", "server error", "status"),
     ),
     (
         re.compile(
@@ -504,6 +541,7 @@ _SCORES = (
             r"^[\w./-]{1,80}: error: (?!\d)|\bError code \d|\bSIGKILL\b|\bKilled$"
         ),
         6,
+        ("critical", "e0", "e1", "error", "fatal: ", "sigkill", "killed"),
     ),
     (
         re.compile(
@@ -513,16 +551,40 @@ _SCORES = (
             r"^Warning {1,40}(?:Failed|Evicted|BackOff|FailedScheduling|FailedMount|FailedCreate)\b"
         ),
         5,
+        (
+            *("denied", "refused", "no such file", "command not found", "killed", "aborted", "spot", "preemptible"),
+            "terminate_on",
+            "warning ",
+        ),
     ),
-    (re.compile(r"(?i)\bexit(?:ed)?(?: with)?(?: code| status)?:? ?(?:[1-9]\d{0,3})\b"), 5),
+    (re.compile(r"(?i)\bexit(?:ed)?(?: with)?(?: code| status)?:? ?(?:[1-9]\d{0,3})\b"), 5, ("exit",)),
     (
         re.compile(
             r"(?i)\b(?:failed|failure|cannot|unable to|could not|couldn't|timed out|preempted|quota|exhausted|not found|"
             r"no such|does not exist|forbidden|invalid (?:value|argument|request|field)|not divisible)\b"
         ),
         4,
+        (
+            *(
+                "fail",
+                "cannot",
+                "unable to",
+                "could",
+                "timed out",
+                "preempted",
+                "quota",
+                "exhausted",
+                "not found",
+                "no such",
+            ),
+            *("does not exist", "forbidden", "invalid ", "not divisible"),
+        ),
     ),
-    (re.compile(r"(?i)\b(?:error|invalid|exception|unavailable|in use|busy)\b"), 2),
+    (
+        re.compile(r"(?i)\b(?:error|invalid|exception|unavailable|in use|busy)\b"),
+        2,
+        ("error", "invalid", "exception", "unavailable", "in use", "busy"),
+    ),
 )
 _BEST_SCORE = _SCORES[0][1]
 # Of a line that was logged as an error, and has a word of one.
@@ -621,9 +683,12 @@ def _raised_in(stream: LogStream, index: int) -> str | None:
 
 def error_score(line: str) -> int:
     """Return how much a line looks like an error: 0 not at all, 9 like the last line of a traceback."""
-    if _HARMLESS_WORDING.search(line[:_MAX_SCORED_LENGTH]):
-        return 0
-    return next((points for pattern, points in _SCORES if pattern.search(line[:_MAX_SCORED_LENGTH])), 0)
+    line = line[:_MAX_SCORED_LENGTH]
+    lower = line.lower()
+    for pattern, points, words in _SCORES:
+        if (not words or any(word in lower for word in words)) and pattern.search(line):
+            return 0 if _HARMLESS_WORDING.search(line) else points
+    return 0
 
 
 # Bytes of a log that wait for the next block: of one worker, and of all together.
@@ -642,18 +707,28 @@ _FOREIGN = re.compile(rb"(?i)in use by|h[eo]ld|stale|earlier|old |other |left|ki
 _MAX_PIDS, _PID_LINE_LENGTH = 1024, 1000
 
 
-def _add_pids(texts: Sequence[bytes], pids: set[bytes]) -> None:
-    """Add the processes that lines name as those of this run."""
-    block = b"\n".join(texts)
-    for word, pattern in _PIDS:
-        if word not in block or len(pids) >= _MAX_PIDS or pids.issuperset(pattern.findall(block)):
-            continue
-        for text in texts:
-            if word not in text or len(pids) >= _MAX_PIDS:
+@dataclass(slots=True)
+class OwnProcesses:
+    """The processes that a log names as those of its own run."""
+
+    pids: set[bytes] = field(default_factory=set)
+    # The words with which the log names processes: the others are not searched for.
+    _words: set[bytes] = field(default_factory=set)
+
+    def add_from(self, texts: Sequence[bytes], new_kinds: Sequence[bytes]) -> None:
+        """Add the processes that lines name. `new_kinds`: the lines that differ from earlier ones in more than numbers."""
+        named = b"\n".join(new_kinds)
+        self._words.update(word for word, pattern in _PIDS if word not in self._words and pattern.search(named))
+        block = b"\n".join(texts) if self._words else b""
+        for word, pattern in _PIDS:
+            if word not in self._words or self.pids.issuperset(pattern.findall(block)):
                 continue
-            new = set(pattern.findall(text, 0, _PID_LINE_LENGTH)) - pids
-            if new and not _FOREIGN.search(text, 0, _PID_LINE_LENGTH):
-                pids |= new
+            for text in texts:
+                if word not in text or len(self.pids) >= _MAX_PIDS:
+                    continue
+                new = set(pattern.findall(text, 0, _PID_LINE_LENGTH)) - self.pids
+                if new and not _FOREIGN.search(text, 0, _PID_LINE_LENGTH):
+                    self.pids |= new
 
 
 @dataclass(slots=True)
@@ -664,7 +739,7 @@ class LogScanner:
     """
 
     messages: Sequence[Message]
-    anchors: AnchorIndex
+    literals: AnchorSearch
     suspects: SuspectLines = field(default_factory=SuspectLines)
     counters: dict[int, MessageCounter] = field(default_factory=dict)
     # The lines that wait, the number of the first, and how many of them are finished and only context of the others.
@@ -676,13 +751,11 @@ class LogScanner:
     _quotes: QuoteDetector = field(default_factory=QuoteDetector)
     _last_lines: LogLines = field(default_factory=LogLines)
     _deduplicator: LineDeduplicator = field(default_factory=LineDeduplicator)
-    # The processes that the log names as its own.
-    _pids: set[bytes] = field(default_factory=set)
+    _processes: OwnProcesses = field(default_factory=OwnProcesses)
 
     def scan(self, lines: LogLines, *, is_last: bool = False) -> None:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._quotes.read(lines, self._first + len(self._pending))
-        _add_pids(lines.texts, self._pids)
         if len(lines):
             self._last_lines = (self._last_lines + lines.since(-ENDING_LINES)).since(-ENDING_LINES)
         block = self._pending + lines if len(self._pending) else lines
@@ -697,7 +770,7 @@ class LogScanner:
         boundary = max(self._start, len(block) - keep)
         if literals:
             for stream in streams:
-                for candidate in find_candidates(stream, self.anchors, literals):
+                for candidate in find_candidates(stream, self.literals.anchors, literals):
                     self._search(candidate, boundary)
             for counter in self.counters.values():
                 counter.settle()
@@ -722,18 +795,19 @@ class LogScanner:
 
     def own_pids(self) -> frozenset[str]:
         """Return the processes that the log names as those of this run."""
-        return frozenset(pid.decode() for pid in self._pids)
+        return frozenset(pid.decode() for pid in self._processes.pids)
 
     def _literals_in(self, streams: Sequence[LogStream], block: LogLines) -> frozenset[bytes]:
         """Return the literals of messages in a block. Keep lines that look like an error."""
         parts = [part for stream in streams for part in self._deduplicator.unseen(stream)]
-        found, letters = self.anchors.found(TEXT_BREAK.join(part.text for part in parts))
+        found, letters = self.literals.found(TEXT_BREAK.join(without_headers(part.lines) for part in parts))
         for part in parts:
             self._deduplicator.remember(part, found)
         if self.suspects.may_be_in(letters):
             self.suspects.add_from(streams)
-        if self.anchors.exact:
-            found += self.anchors.found_exactly(without_whitespace(b"\n".join(block.texts)))
+        self._processes.add_from(block.texts, [line for part in parts for line in part.lines])
+        if self.literals.anchors.exact:
+            found += self.literals.anchors.found_exactly(without_whitespace(b"\n".join(block.texts)))
         return frozenset(found)
 
     def _search(self, candidate: Candidate, boundary: int) -> None:
@@ -795,7 +869,8 @@ class LogReader:
 
     def __init__(self, known: Sequence[Message] | None = None) -> None:
         self._splitter, self._records = LineSplitter(), JsonRecordReader()
-        self._scanner = LogScanner(*(_known_searchable() if known is None else _searchable(known)))
+        messages, anchors = _known_searchable() if known is None else _searchable(known)
+        self._scanner = LogScanner(messages, AnchorSearch(anchors))
 
     def feed(self, data: bytes) -> None:
         """Take the next piece; it may end in the middle of a line or of a character."""
