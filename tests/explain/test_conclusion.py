@@ -255,6 +255,7 @@ _NOTED = replace(_AT_5, level=LogLevel.INFO)
 _WARNED = replace(_AT_5, level=LogLevel.WARNING)
 _RETRIES = replace(_WARNED, text="UNAVAILABLE: connect, retrying in 1s")
 _GIVES_UP = replace(_AT_5, level=LogLevel.ERROR, text="UNAVAILABLE: connect, retrying in 1s")
+_GOES_ON = replace(_AT_5, level=LogLevel.ERROR, text="Continuing without metrics: UNAVAILABLE: connect")
 
 
 @pytest.mark.parametrize(
@@ -271,6 +272,8 @@ _GIVES_UP = replace(_AT_5, level=LogLevel.ERROR, text="UNAVAILABLE: connect, ret
         pytest.param(sighting(MEMORY, _RETRIES), LogEnding(at_peace=place(9)), [], id="peace-after-a-retry"),
         pytest.param(sighting(MEMORY, _RETRIES), LogEnding(), ["memory"], id="retry-at-the-end"),
         pytest.param(sighting(MEMORY, _GIVES_UP), LogEnding(at_peace=place(9)), ["memory"], id="peace-after-an-error"),
+        pytest.param(sighting(MEMORY, _GOES_ON), LogEnding(at_peace=place(9)), [], id="peace-after-going-on"),
+        pytest.param(sighting(MEMORY, _GOES_ON), LogEnding(), ["memory"], id="going-on-at-the-end"),
         pytest.param(sighting(RETRYING, _NOTED), LogEnding(calm=place(9)), ["retrying"], id="calm-while-retrying"),
         pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9)), ["slow"], id="lasts"),
         pytest.param(sighting(SLOW, _AT_5), LogEnding(works=place(9), is_done=True), [], id="lasted-until-the-end"),

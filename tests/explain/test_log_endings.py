@@ -28,6 +28,9 @@ _ERROR = "RuntimeError: frob"
         pytest.param("[TpuDevice(id=0, process_index=0)]", id="devices"),
         pytest.param("Normal Started 39s kubelet Started container jax-tpu", id="pod"),
         pytest.param("state changed CREATING -> READY", id="state"),
+        pytest.param("jetstream-7b-zl2kq   2/2     Running   0   14m", id="pods"),
+        pytest.param("google_tpu_v2_vm.dev: Creation complete after 1m21s [id=dev]", id="terraform"),
+        pytest.param("Generation 2 complete: ok=14 min=0.18", id="generation"),
         pytest.param("Training finished.", id="finished"),
         pytest.param("Job 'raysubmit_f8' succeeded", id="named-job"),
         pytest.param("exited with code 0", id="code-0"),
@@ -54,6 +57,7 @@ def test_line_of_a_program_that_works_is_success(text: str) -> None:
         pytest.param("waiting for step 12 of 3.2s", id="waiting"),
         pytest.param("8 passed, 1 error in 3.1s", id="quiet-failed-tests"),
         pytest.param("=========== 1 failed, 8 passed in 3.1s ===========", id="failed-tests"),
+        pytest.param("jetstream-7b-zl2kq   1/2     Running   0   14m", id="pod-not-ready"),
     ],
 )
 def test_other_line_is_no_success(text: str) -> None:
@@ -118,12 +122,34 @@ def test_last_failure_and_what_worked_before_it() -> None:
         pytest.param(["start", "load", "compile"], 1, id="calm"),
         pytest.param(["start", "load"], None, id="too-few"),
         pytest.param(["start", "will retry", "load", "compile"], None, id="still-tried"),
+        pytest.param(["start", "System is rebooting", "load", "compile"], None, id="reboot"),
     ],
 )
 def test_calm_end_is_three_lines_without_an_alarm(end: list[str], calm: int | None) -> None:
     (ending,) = scan("".join(f"I0101 10:00:00.0 7 a.py:3] {text}\n" for text in end)).endings
 
     assert (ending.calm and ending.calm.line) == calm
+
+
+@pytest.mark.parametrize(
+    ("log", "peace"),
+    [
+        pytest.param("Jan 14 21:31:50 host-3 frobd[7]: frob\n", 1, id="logged-without-a-level"),
+        pytest.param("[    0.016000] frob\n", 1, id="dmesg"),
+        pytest.param("frob\n", None, id="printed"),
+        pytest.param("[worker 3] frob\n", None, id="printed-by-a-worker"),
+        pytest.param("(pid=812) frob\n", None, id="printed-through-ray"),
+        pytest.param("Jan 14 21:31:50 box frobd[7]: frob\nprinted\n", 1, id="printed-afterwards"),
+        pytest.param('{"level":"info","ts":1718874001.4,"msg":"frob"}\n', 1, id="json"),
+        pytest.param('{"level":"error","ts":1718874001.4,"msg":"frob"}\n', None, id="json-error"),
+        pytest.param('{"severity":"ERROR","timestamp":"2026-01-01T10:00:00Z","message":"frob"}\n', 1, id="stderr"),
+    ],
+)
+def test_last_logged_line_without_an_alarm_is_peace(log: str, peace: int | None) -> None:
+    """Cloud Logging calls all that a program writes to stderr an error."""
+    (ending,) = scan(log).endings
+
+    assert (ending.at_peace and ending.at_peace.line) == peace
 
 
 def test_each_worker_has_its_own_end() -> None:
@@ -149,6 +175,14 @@ def test_log_with_its_newest_line_first_has_no_end() -> None:
         pytest.param("", "(EngineCore pid=8) INFO 04-15 x", LogLevel.INFO, id="vllm"),
         pytest.param("", "[I 2026-02-02 10:00:00,000] x", LogLevel.INFO, id="optuna"),
         pytest.param("", "  Normal   Started   39s  kubelet", LogLevel.INFO, id="event"),
+        pytest.param("", "7m24s Warning Unhealthy pod/frob Startup probe failed", LogLevel.WARNING, id="listed-event"),
+        pytest.param("", 'ts=2024-02-09T15:40:10Z caller=a.go:9 level=warn msg="x"', LogLevel.WARNING, id="logfmt"),
+        pytest.param("", 'time="2025-03-27T05:51:08Z" level=error msg="x"', LogLevel.ERROR, id="containerd"),
+        pytest.param("", "dhcp.py[WARNING]: x", LogLevel.WARNING, id="cloud-init"),
+        pytest.param("", "2023-01-14T21:31:50.6Z GCEGuestAgent Error a.go:75: x", LogLevel.ERROR, id="guest-agent"),
+        pytest.param("", "GCEGuestAgent Info: x", LogLevel.INFO, id="guest-agent-info"),
+        pytest.param("", "the level=high of frob", None, id="another-level"),
+        pytest.param("", "Value Error: x", LogLevel.ERROR, id="words-before-a-colon"),
         pytest.param("", "I am a line", None, id="pronoun"),
         pytest.param("", "Errors are rare", None, id="prose"),
         pytest.param("2026-01-01T10:00:00Z ", "x", None, id="no-level"),
@@ -216,6 +250,13 @@ def test_fatal_cause_is_not_over_after_other_success(id_: str, cause: str, tail:
 @pytest.mark.parametrize(("id_", "cause"), _CAUSE_ROWS)
 def test_fatal_cause_is_over_if_steps_go_on(id_: str, cause: str, tail: str) -> None:
     assert _verdicts(f"step 1 loss 3.2\n{cause}{tail}\n") == []
+
+
+def test_failure_in_tests_that_passed_was_wanted() -> None:
+    log = f"{_CAUSES['gcs-denied']}PASSED [100%]\n============ 3 passed in 8.41s ============\n"
+
+    assert _verdicts(log) == []
+    assert _verdicts(log.replace("3 passed", "1 failed, 2 passed")) != []
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from tpuctl.explain.log_lines import has_worker_numbers, parse_header, parse_time, worker_name
+from tpuctl.explain.log_lines import NO_HEADER, has_worker_numbers, parse_header, parse_time, worker_name
 
 
 def _at(*parts: int, zone: timezone | None = None) -> datetime:
@@ -92,7 +92,7 @@ def test_parse_header_ends_before_message(header: str, worker: str | None, time:
     ],
 )
 def test_parse_header_without_header_is_empty(line: str) -> None:
-    assert parse_header(line.encode(), counted=False) == (0, None, None, b"")
+    assert parse_header(line.encode(), counted=False) == NO_HEADER
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,14 @@ def _suspect(text: str, line: int = 1) -> Suspect:
         ("permission", "ERROR: Access denied to the frob repository"),
         ("connection", "frob.RpcError: UNAVAILABLE: frob channel closed"),
         ("connection", "ERROR: could not connect to frob server"),
+        ("connection", "googleapiclient.errors.HttpError: <HttpError 503 when requesting frob>"),
+        ("not-found", "ERROR: failed to lookup frob"),
+        ("request", "stderr: ERROR: (gcloud.frob.create) frob"),
+        (
+            "capacity",
+            "cannot place pod: 0/3 nodes are available: 3 Insufficient frob. preemption: 0/3 nodes are available: 3 Preemption is not.",
+        ),
+        ("exception", "E       AssertionError: shapes do not match"),
         ("not-found", "FrobError: image frob:latest not found"),
         ("not-found", "Couldn't find the frob config; cannot continue"),
         ("request", "FrobError: INVALID_ARGUMENT: frobs must be even"),
@@ -62,6 +70,8 @@ def test_kind_of_a_line(kind: str, text: str) -> None:
         pytest.param("the run failed because of nothing in particular", id="no-kind"),
         pytest.param("the device is not in use; cannot be busy", id="negation"),
         pytest.param("found an invalid frob", id="too-little-like-an-error"),
+        pytest.param("Warning Unhealthy Readiness probe failed: connection refused", id="probe"),
+        pytest.param("message: node {{ $labels.node }} was preempted", id="template"),
         pytest.param("TF-TRT Warning: Could not find TensorRT", id="known-as-harmless"),
     ],
 )
@@ -163,6 +173,8 @@ def test_line_that_ends_with_a_colon_has_its_reason() -> None:
             ["connection"],
             id="not-at-the-end",
         ),
+        pytest.param("error: frob not found\nI0101 10:00:00.0 7 a.py:3] frob\n", [], id="peace-after"),
+        pytest.param("error: frob not found\nI0101 10:00:00.0 7 a.py:3] exiting\n", ["not-found"], id="no-peace"),
         pytest.param(
             "[0] frob.RpcError: UNAVAILABLE: gone\n[1] step\n[0] step\n[1] Training finished.\n",
             ["connection"],
@@ -226,6 +238,13 @@ def test_specific_words_nearby_tell_more_than_a_code(second: str, line: int, kin
 
     assert found is not None
     assert found.message.id == f"unrecognised-{kind}"
+
+
+def test_mistake_in_a_program_is_told_and_not_that_the_shell_killed_it_then() -> None:
+    found = guess([_suspect("AssertionError: frob should be even", 8), _suspect("Killed", 9)], lines=9)
+
+    assert found is not None
+    assert found.message.id == "unrecognised-exception"
 
 
 def test_failure_before_the_program_worked_again_is_no_guess() -> None:

@@ -226,7 +226,9 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
         one
         for one in scan.suspects
         if (one.place.source, one.place.line) not in recognised
-        and not any(_first_behind(one.place, ending, ending.works, ending.resumed) for ending in scan.endings)
+        and not any(
+            _first_behind(one.place, ending, ending.works, ending.resumed, ending.at_peace) for ending in scan.endings
+        )
     ]
     guessed = guess(unknown, scan.lines)
     if guessed is None:
@@ -337,15 +339,21 @@ def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None
     if message.lasts and not all(ending.is_done for ending in endings):
         return None
     is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
-    is_minor = is_passing and {failure.first.level, failure.last.level} <= _MINOR_LEVELS
+    is_minor = is_passing and all(
+        place.level in _MINOR_LEVELS or _GOES_ON.search(place.text) for place in (failure.first, failure.last)
+    )
     places = (*failure.workers.values(), failure.last)
     marks = [_over_after(place, message, endings, is_minor=is_minor) for place in places]
     return marks[-1] if all(marks) else None
 
 
-# A line that says itself that the next try comes.
+# A line that says itself that the next try comes, or that the program goes on all the same.
 _RETRIED = re.compile(
     r"(?i)\b(?:re)?try(?:ing)?(?: again)? (?:in|after) \d|\bwill (?:be )?(?:automatically )?retr(?:y|ied)\b"
+)
+_GOES_ON = re.compile(
+    r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bnon-?fatal\b|\bignoring\b|"
+    r"\b(?:can be|safely) ignored?\b"
 )
 # An error of the API as gcloud prints it.
 _PRINTED_ERROR = re.compile(r"\s{0,40}\"?message\"?: ")
@@ -356,15 +364,16 @@ def _over_after(
 ) -> LogPlace | None:
     """Return where the worker that wrote a line shows later that it works, None if it does not."""
     ends = is_error(place, error_score(place.text)) or _PRINTED_ERROR.match(place.text) is not None
-    is_fatal = message.role is MessageRole.CAUSE and ends
+    goes_on = _GOES_ON.search(place.text) is not None
+    is_fatal = message.role is MessageRole.CAUSE and ends and not (is_minor and goes_on)
     may_be_made = message.where is not MessageOrigin.TRAINING_LOG
     for ending in endings:
         marks: tuple[LogPlace | None, ...]
         if is_fatal:
             marks = (ending.steps, ending.made if may_be_made else None)
         else:
-            is_retried = is_minor and _RETRIED.search(place.text) is not None
-            marks = (ending.works, ending.calm if is_minor else None, ending.at_peace if is_retried else None)
+            is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
+            marks = (ending.works, ending.calm if is_minor else None, ending.at_peace if is_announced else None)
         if mark := _first_behind(place, ending, *marks):
             return mark
     return None

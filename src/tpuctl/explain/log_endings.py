@@ -7,6 +7,7 @@ warning is over as soon as it goes on to log other things calmly. After a line t
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -38,9 +39,8 @@ _ENDED_WELL = re.compile(
     r"(?:finished|completed?|succeeded|successful|done|passed)\b|"
     r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|"
     r"with (?:exit )?(?:code|status):? (?:0\b|completed))|"
-    r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|"
+    r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|^apply complete!|\.service: succeeded\b|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
-    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
     r"^\d{1,6} passed(?:, \d{1,6} (?:warnings?|skipped|deselected)){0,3} in \d|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
@@ -50,7 +50,7 @@ _STEP = re.compile(
     r"(?:is |of )?[^\w\n]{0,3}\d|"
     r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
-    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)"
+    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch|generation)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)"
 )
 _WORKS = re.compile(
     r"(?i)\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
@@ -61,10 +61,14 @@ _WORKS = re.compile(
     r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
     r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|"
-    r"\bstarted container\b|\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
+    r"\bstarted container\b|\bcreation complete after\b|\breturns successfully\b|\bsuccessfully booted\b|"
+    r"\b(?P<ready>[1-9]\d{0,3})/(?P=ready) +Running\b|\bAccepted publickey for\b|"
+    r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
     r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
     r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
+# What a run of tests says last: failures in it were wanted.
+_TESTS_PASSED = re.compile(r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))")
 # What a program also says after it has failed: what was reached last, what is saved or sent.
 _LAST_WORDS = re.compile(
     r"(?i)^\W{0,9}(?:final|last|best|summary)\b|\b(?:sav(?:ed|ing)|wrote|writ|upload|sync|flush|export)"
@@ -72,7 +76,7 @@ _LAST_WORDS = re.compile(
 # What was asked for is there at last.
 _MADE = re.compile(
     r"(?i)\bsuccessfully (?:assigned|provisioned|created)|\bcreated (?:tpu|node|instance|queued resource)\b|"
-    r"\bup and running\b|-> ?(?:READY|ACTIVE|RUNNING)\b"
+    r"\bup and running\b|-> ?(?:READY|ACTIVE|RUNNING)\b|\bcreation complete after\b"
 )
 # A state that was saved: a program that is asked to end, or fails, may do so last.
 _SAVED = re.compile(
@@ -103,7 +107,8 @@ _NO_FAILURES = re.compile(
     r"(?i)\b(?:no|0|zero|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed|failures)[=: ]{1,3}0\b"
 )
 _ALARMED = re.compile(
-    r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|trace|lost|unhealthy)"
+    r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|trace|lost|unhealthy|"
+    r"reboot|didn't|NotTrigger)"
 )
 
 
@@ -161,14 +166,15 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
             if not may_work:
                 is_well = False
                 continue
-            is_done = is_done or (works is None and _ENDED_WELL.search(text) is not None)
+            is_end = _ENDED_WELL.search(text) or _TESTS_PASSED.search(text)
+            is_done = is_done or (works is None and is_end is not None)
             works, is_only_saved = place if is_only_saved else works or place, False
         elif works is None and not has_failed and shows_saved(text):
             works, is_only_saved = place, True
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
-        if is_calm and (place.level or place.time):
+        if is_calm and (place.level or place.time or place.is_logged):
             calm_lines += 1
             at_peace = at_peace or place
             calm = place if calm_lines >= _CALM_LINES else None
@@ -202,6 +208,8 @@ def _last_step(lines: Sequence[JudgedLine]) -> LogPlace | None:
     for line in reversed(lines):
         text = line.place.text[:_MAX_JUDGED_LENGTH]
         is_bar = _BAR.search(text) is not None
+        if _TESTS_PASSED.search(text):
+            return line.place
         if not (is_bar or _STEP.search(text)) or _LAST_WORDS.search(text):
             continue
         bars += is_bar
@@ -230,10 +238,22 @@ def shows_saved(text: str) -> bool:
     return _SAVED.search(text) is not None and not _NOT_WELL.search(_NO_FAILURES.sub("", text))
 
 
+# Every line that shows success has one of these, in lower case.
+_SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
+    "loss|acc|perplexity|ppl|bleu|reward|f1|mfu|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
+    "listening|serving|running|http|ok|succe|start|launched|recovered|ready|active|normal |tpudevice(|tpu_|"
+    "logicaldevice(|tpu cores|device|created|returns|finished|done|pass|exit|100%"
+).split("|")
+
+
+@functools.lru_cache(maxsize=2 * ENDING_LINES)
 def shows_success(text: str) -> bool:
     """Tell whether a line shows that a program works, or that it has ended well."""
+    lower = text.lower()
+    if not any(word in lower for word in _SUCCESS_WORDS):
+        return False
     if _BAR.search(text) and not _FULL_BAR.search(text):
         return False
-    if not any(pattern.search(text) for pattern in (_STEP, _WORKS, _MADE, _ENDED_WELL, _FULL_BAR)):
+    if not any(pattern.search(text) for pattern in (_STEP, _WORKS, _MADE, _ENDED_WELL, _TESTS_PASSED, _FULL_BAR)):
         return False
     return not _NOT_WELL.search(_NO_FAILURES.sub("", text))

@@ -77,6 +77,7 @@ class LineOrigin(NamedTuple):
 
     worker: str | None = None
     read_time: Callable[[], datetime | None] = lambda: None
+    read_level: Callable[[], LogLevel | None] = lambda: None
     is_glued: bool = False  # continues the line before it, which was cut
 
 
@@ -278,6 +279,7 @@ ANY_HEADER = re.compile(
     ).encode()
 )
 _TIME_GROUPS = ("iso", "epoch", "dmesg")
+_LOGGED_GROUPS = (*_TIME_GROUPS, "syslog")
 _NUMBER_GROUPS = ("marked", "word", "short", "addressed", "bracketed", "numbered", "mpi")
 
 
@@ -288,6 +290,7 @@ class LineHeader(NamedTuple):
     worker: str | None = None
     form: str | None = None  # the format of the time: `iso`, `epoch`, `dmesg`
     when: bytes = b""  # the time as the log writes it
+    is_logged: bool = False  # has more than the name of a worker, which a collector of outputs may have put there
 
     @property
     def time(self) -> datetime | None:
@@ -307,11 +310,13 @@ def parse_header(line: bytes, *, counted: bool) -> LineHeader:
     found = (_NUMBERED_HEADER_START if counted else _HEADER_START).match(line)
     if found is None:
         return NO_HEADER
-    worker, form, when, end = None, None, b"", 0
+    worker, form, when, end, is_logged = None, None, b"", 0, False
     after = _NUMBERED_HEADER_NEXT if counted else _HEADER_NEXT
     for _ in range(_MAX_HEADER_PARTS):
         end = found.end()
-        if kind := found.lastgroup:
+        kind = found.lastgroup
+        is_logged = is_logged or kind in _LOGGED_GROUPS or (kind is None and not line.startswith(b"(", found.start()))
+        if kind:
             text = found[kind]
             if kind in _TIME_GROUPS:
                 form, when = kind, text
@@ -321,7 +326,7 @@ def parse_header(line: bytes, *, counted: bool) -> LineHeader:
         found = after.match(line, end)
         if found is None or found.end() == end:
             break
-    return LineHeader(end, worker, form, when)
+    return LineHeader(end, worker, form, when, is_logged)
 
 
 def parse_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
@@ -396,6 +401,7 @@ _EXTRA_KEYS = frozenset(
     {"exc_info", "exc_text", "stack_trace", "stacktrace", "exception", "traceback", "error", "stack"}
 )
 _TIME_KEYS = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
+_LEVEL_KEYS = ("severity", "level", "levelname", "lvl", "log.level")
 _ANY_MESSAGE_KEY = frozenset(_MESSAGE_KEYS)
 _PAYLOAD_KEYS = frozenset({"jsonPayload", "json", "fields", "record", "protoPayload"})
 _WORKER_KEYS = ("worker_id", "worker", "rank", "process_index", "host_id")
@@ -462,7 +468,11 @@ def _add_message(found: LogLines, record: Mapping[str, Any], number: int, header
     message = _record_message(record)
     if message is None:
         return False
-    origin = LineOrigin(_record_worker(record) or header.worker, functools.partial(_record_time, record, header))
+    origin = LineOrigin(
+        _record_worker(record) or header.worker,
+        functools.partial(_record_time, record, header),
+        functools.partial(_record_level, record),
+    )
     for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
         if text:
             found.add(text, number, origin)
@@ -538,6 +548,12 @@ def _record_time(record: Mapping[str, Any], header: LineHeader = NO_HEADER) -> d
     return header.time
 
 
+def _record_level(record: Mapping[str, Any]) -> LogLevel | None:
+    """Return the level of a record. Collectors call all that a program writes to stderr an error: that says nothing."""
+    named = next((value for key in _LEVEL_KEYS if isinstance(value := record.get(key), str)), "")
+    return None if "severity" in record and _LEVELS.get(named.upper()) is LogLevel.ERROR else _LEVELS.get(named.upper())
+
+
 def _record_worker(record: Mapping[str, Any]) -> str | None:
     holders = [_nested_mapping(record, "resource", "labels")] if "resource" in record else []
     holders.extend(_nested_mapping(record, key) for key in ("labels", "jsonPayload", "kubernetes") if key in record)
@@ -584,6 +600,7 @@ class LogPlace:
     time: datetime | None = None  # naive if the log gives no time zone
     source: str | None = None  # the file, if several are read
     level: LogLevel | None = None  # None if the line names none
+    is_logged: bool = False  # a logging program wrote it
 
 
 @dataclass(frozen=True, slots=True)
@@ -647,24 +664,38 @@ _EVIDENCE_BEFORE = 120
 
 # The level of a line, as programs for logging write it: in the header, or at the beginning.
 _INFO, _WARNING, _ERROR = r"TRACE|DEBUG|INFO|NOTICE", r"WARN(?:ING)?", r"ERROR|CRITICAL|FATAL"
+_LEVELS = {
+    word: level
+    for level, words in {
+        LogLevel.INFO: ("TRACE", "DEBUG", "INFO", "NOTICE", "NORMAL", "INFORMATION"),
+        LogLevel.WARNING: ("WARN", "WARNING"),
+        LogLevel.ERROR: ("ERROR", "CRITICAL", "FATAL"),
+    }.items()
+    for word in words
+}
 _LEVEL_IN_HEADER = re.compile(
     rf"(?:^|[\s\[(|:-])(?:(?P<info>[ID]|{_INFO})|(?P<warning>W|{_WARNING})|(?P<error>[EF]|{_ERROR}))(?=\d{{4}}\b|[\s:\])|]|$)"
 )
 _DATE_BEHIND = r"(?=\d{4} | {1,2}\d\d-\d\d | \d{4}-\d\d-\d\d)"
 _LEVEL_FIRST = re.compile(
     rf"(?:\([^()]{{1,100}}\) |\[[^\[\]]{{1,60}}\] ){{0,2}}\[?(?:(?P<info>[ID]{_DATE_BEHIND}|(?:{_INFO})\b)|"
-    rf"(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|"
-    # The events of Kubernetes.
-    rf"(?P<error>[EF]{_DATE_BEHIND}|(?:{_ERROR})\b))|\s{{0,8}}(?:[\w()]{{1,20}}\s{{1,20}})?(?P<normal>Normal)\s{{1,20}}[A-Z]"
+    rf"(?P<warning>W{_DATE_BEHIND}|(?:{_WARNING})\b)|(?P<error>[EF]{_DATE_BEHIND}|(?:{_ERROR})\b))"
+)
+# In words: logfmt, cloud-init, the guest agent of Compute Engine, the events of Kubernetes.
+_LEVEL_NAMED = re.compile(
+    rf"(?:[\w.]{{1,40}}=(?:\"[^\"]{{0,60}}\"|[^\s\"]{{1,60}}) ){{0,3}}(?:level|lvl)=\"?(?P<logfmt>[A-Za-z]{{4,8}})\b|"
+    rf"[\w.-]{{1,60}}\.py\[(?P<module>{_INFO}|{_WARNING}|{_ERROR})\]: |"
+    rf"(?:{_ISO} )?\w{{1,40}} (?P<agent>Info|Warning|Error|Debug)(?: [\w.]{{1,40}}:\d{{1,5}})?: |"
+    r"\s{0,8}(?:[\w:./()-]{1,100}\s{1,20}){0,5}(?P<event>Normal|Warning)\s{1,30}[A-Z][A-Za-z]{3,40}\s"
 )
 
 
 def line_level(header: str, text: str) -> LogLevel | None:
     """Return the level of a line, from its header and the text after it."""
-    found = _LEVEL_IN_HEADER.search(header) or _LEVEL_FIRST.match(text[:200])
-    if found is None:
-        return None
-    return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
+    if found := _LEVEL_IN_HEADER.search(header) or _LEVEL_FIRST.match(text[:200]):
+        return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
+    named = _LEVEL_NAMED.match(text[:400])
+    return _LEVELS.get((named[named.lastgroup or 0]).upper()) if named else None
 
 
 class ParsedLine(NamedTuple):
@@ -723,7 +754,9 @@ class ParsedLine(NamedTuple):
             text,
             self.worker or worker,
             time,
-            level=line_level(self.raw[: self.header.end], self.raw[self.header.end :]),
+            level=line_level(self.raw[: self.header.end], self.raw[self.header.end :])
+            or (self.origin.read_level() if self.origin else None),
+            is_logged=self.header.is_logged,
         )
 
 

@@ -52,7 +52,8 @@ _SPECIFIC = frozenset(f"unrecognised-{kind}" for kind in ("preemption", "capacit
 _NEARBY_LINES = 8
 # Errors that Python raises for a mistake in a program, whatever words follow.
 _PROGRAMMING_ERROR = re.compile(
-    r"(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)Error\b(?::|$)"
+    r"(?:E {1,8})?(?:Type|Attribute|Name|UnboundLocal|Key|Index|Import|Assertion|Syntax|Indentation|ZeroDivision|Recursion)"
+    r"Error\b(?::|$)"
 )
 _TRY_AGAIN = re.compile(
     r"(?i)\b(?:(?:to )?keep retrying|please (?:retry|try again)|retry (?:later|with)|try(?:ing)? again)\b.{0,200}$"
@@ -69,9 +70,11 @@ _UNTELLING = re.compile(
     r"|^(?:if|elif|else|while|for|try|except|with|def|class|return|raise|assert)\b.{0,300}:(?:$| )"
     r"|^[\w.]{1,60}\(.{0,300}\)$|^(?:\$|>>>) "
     # A request that a server answered, a step that is tried again, a negation, advice.
-    r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|\bwaiting\b|\breconnect)"
+    r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|(?<!while )\bwaiting\b|\breconnect)"
     r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
-    r"|(?i:ignore|harmless|\bskipp(?:ing|ed)\b|\bfall(?:ing|s)? back\b)"
+    # A probe before the server is up, a template.
+    r"|\b(?:Startup|Readiness|Liveness) probe (?:failed|errored)|\{\{ ?[$.]|"
+    r"(?i:ignore|harmless|\bskipp(?:ing|ed)\b|\bfall(?:ing|s)? back\b)"
 )
 _NO_WORDS = re.compile(r"[^\w.'_-]+")
 # What stands before it only carries the reason, or guesses at it.
@@ -128,7 +131,7 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
             found = sighting
             break
         found = found or sighting
-    if found is None or found.message.id not in _GENERAL:
+    if found is None or found.message.id not in _GENERAL or _PROGRAMMING_ERROR.match(found.first.text):
         return found
     for suspect in suspects:
         text = suspect.place.text[:_MAX_SEARCHED]
@@ -145,7 +148,12 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     return found
 
 
+# What the scheduler of Kubernetes says of preemption in each refusal.
+_NO_PREEMPTION = re.compile(r"\bpreemption: (?:not eligible|\d{1,6}/\d{1,6} nodes).{0,400}$")
+
+
 def _kind_of(text: str) -> Message | None:
+    text = _NO_PREEMPTION.sub("", text)
     kinds = unrecognised_kinds()
     if _PROGRAMMING_ERROR.match(text):
         return kinds[-1]
