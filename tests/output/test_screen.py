@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.output.screen import on_screen
 
 
@@ -89,6 +91,7 @@ def window(folder: Path, *arguments: str, speed: int = 300) -> Iterator[Window]:
 UP = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b")
 
 
+@pytest.mark.sshd
 def test_keys_typed_during_the_display_are_not_shown(tmp_path: Path) -> None:
     with window(tmp_path, *UP) as shown:
         shown.until("CREATING  ")
@@ -111,6 +114,7 @@ def test_keys_typed_during_the_display_are_not_shown(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.sshd
 def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> None:
     with window(tmp_path, *UP, speed=1) as shown:
         shown.until("CREATING  ")

@@ -94,6 +94,7 @@ def test_folders_are_private_with_any_umask(environ: dict[str, str]) -> None:
     assert {stat.S_IMODE(path.stat().st_mode) for path in folders} == {0o700}
 
 
+@pytest.mark.sshd
 def test_process_substitution_is_accepted_as_a_file(environ: dict[str, str]) -> None:
     up = "tpuctl up new --type v4-8 --zone us-central2-b --dry-run"
     out, err, code = shell(f"{up} --startup-script <(sleep 0.1; echo '#!/bin/sh') -o json", environ)
