@@ -40,7 +40,7 @@ def _suspect(text: str, line: int = 1) -> Suspect:
         ("request", "stderr: ERROR: (gcloud.frob.create) frob"),
         (
             "capacity",
-            "cannot place pod: 0/3 nodes are available: 3 Insufficient frob. preemption: 0/3 nodes are available: 3 Preemption is not.",
+            "cannot place pod: 0/3 nodes are available: 3 Insufficient frob. preemption: 0/3 nodes: not helpful.",
         ),
         ("exception", "E       AssertionError: shapes do not match"),
         ("not-found", "FrobError: image frob:latest not found"),

@@ -22,6 +22,7 @@ EXAMPLES = [(example.match.id, example.text) for example in examples_of("ssh")]
 # Messages after which a retry may help, and the one after which it may help if the key is new.
 _RETRIABLE = {
     "iap-4003",
+    "iap-4047",
     "ssh-banner-timeout",
     "ssh-booting",
     "ssh-closed",

@@ -108,7 +108,7 @@ _NO_FAILURES = re.compile(
 )
 _ALARMED = re.compile(
     r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|trace|lost|unhealthy|"
-    r"reboot|didn't|NotTrigger)"
+    r"reboot|didn't|NotTrigger|back-?off|drop|fail)|_FAILED\b"
 )
 
 
