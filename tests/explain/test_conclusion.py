@@ -10,7 +10,7 @@ from tests.explain.reported import message, place, scan_of, sighting
 from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
 from tpuctl.explain.log_endings import LogEnding
 from tpuctl.explain.log_lines import LogLevel, ScanResult, Sighting
-from tpuctl.explain.messages import Action, CheckFirst, MessageRole
+from tpuctl.explain.messages import Action, CheckFirst, Message, MessageRole
 from tpuctl.explain.scanner import LogReader
 
 MEMORY = message("memory")
@@ -364,3 +364,21 @@ def test_merge_keeps_the_end_of_each_log() -> None:
 
     assert [one.id for one in merged.conclusions] == ["memory"]
     assert [one.id for one in merged.harmless] == ["disk"]
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        pytest.param(replace(HEARTBEAT, action=Action.NONE), ["heartbeat", "unrecognised-connection"], id="symptom"),
+        pytest.param(replace(SEVERAL, action=Action.NONE), ["several", "unrecognised-connection"], id="several-causes"),
+        pytest.param(COMPILE, ["compile", "unrecognised-connection"], id="wrapper"),
+        pytest.param(HEARTBEAT, ["heartbeat"], id="symptom-with-an-action"),
+        pytest.param(MEMORY, ["memory"], id="cause"),
+    ],
+)
+def test_verdict_that_leaves_the_cause_open_has_a_guess_beside_it(failure: Message, expected: list[str]) -> None:
+    telling = replace(place(99_990), text="frob.RpcError: UNAVAILABLE: frob channel closed")
+
+    scan = scan_of(sighting(failure, place(99_000)), suspicious=(telling,))
+
+    assert [one.id for one in conclude(scan).conclusions] == expected

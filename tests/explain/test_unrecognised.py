@@ -36,6 +36,10 @@ def _suspect(text: str, line: int = 1) -> Suspect:
         ("connection", "frob.RpcError: UNAVAILABLE: frob channel closed"),
         ("connection", "ERROR: could not connect to frob server"),
         ("connection", "googleapiclient.errors.HttpError: <HttpError 503 when requesting frob>"),
+        ("connection", "google.api_core.exceptions.ServiceUnavailable: 503 frob"),
+        ("request", "google.api_core.exceptions.BadRequest: 400 POST https://frob.example: frobs are not applicable"),
+        ("not-found", "google.api_core.exceptions.NotFound: 404 GET https://frob.example"),
+        ("exception", "frob.client.Frobbed: seven"),
         ("not-found", "ERROR: failed to lookup frob"),
         ("request", "stderr: ERROR: (gcloud.frob.create) frob"),
         (

@@ -216,7 +216,7 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
         for ending in scan.endings
         if ending.resumed and ending.failure and not _is_recognised(ending.failure, scan)
     ]
-    is_answered = any(not _is_open_wrapper(one) for one in explanation.conclusions) and not unknown_ends
+    is_answered = any(not _leaves_cause_open(one) for one in explanation.conclusions) and not unknown_ends
     if scan.is_binary or _ends_well(scan) or is_answered:
         return explanation
     # The line of a wrapper may hold the reason, too.
@@ -237,10 +237,12 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
     return replace(explanation, conclusions=(*explanation.conclusions, conclusion))
 
 
-def _is_open_wrapper(conclusion: Conclusion) -> bool:
-    """Tell whether a verdict only says that there is a reason, which no known message tells."""
-    is_wrapper = conclusion.sighting.message.role is MessageRole.WRAPPER
-    return is_wrapper and conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
+def _leaves_cause_open(conclusion: Conclusion) -> bool:
+    """Tell whether a verdict only says that there is a cause, which no known message tells, or that there are several."""
+    if conclusion.symptom_of is not None or conclusion.confidence is Confidence.LOW:
+        return False
+    is_doubtful = conclusion.confidence is Confidence.MEDIUM and conclusion.action is Action.NONE
+    return conclusion.sighting.message.role is MessageRole.WRAPPER or is_doubtful
 
 
 def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:

@@ -119,7 +119,8 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
         words = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
         if suspect.score < _LEAST_SCORE or _is_untelling(words):
             continue
-        kind = _kind_of(text)
+        # What looks like the end of a program is one, whatever it says.
+        kind = _kind_of(text) or (unrecognised_kinds()[-1] if text and suspect.score >= _FINAL_SCORE else None)
         if kind is None:
             continue
         is_end = kind.id == _EXCEPTION
