@@ -376,7 +376,9 @@ def _over_after(
         else:
             is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
             marks = (ending.works, ending.calm if is_minor else None, ending.at_peace if is_announced else None)
-        if mark := _first_behind(place, ending, *marks):
+        # What names no worker may be a symptom of any.
+        at = place if place.worker or message.role is MessageRole.CAUSE else replace(place, worker=ending.worker)
+        if mark := _first_behind(at, ending, *marks):
             return mark
     return None
 

@@ -31,6 +31,12 @@ _GCLOUD_ERROR = "ERROR: (gcloud"
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\s{0,8}File \"")
 # Lines without an alarm that show that a program has gone on after a warning.
 _CALM_LINES = 3
+# The same of lines that may not be of the program.
+_CALM_PRINTED_LINES = 6
+# Behind it, another program prints.
+_PROMPT = re.compile(
+    r"(?:\([\w.-]{1,40}\) )?[\w.-]{1,40}@[\w.-]{1,80}:\S{0,200}[$#](?: |$)|[$%#] \S|(?:>>>|In \[\d{1,5}\]:|PS \S{1,80}>)"
+)
 _MAX_JUDGED_LENGTH = 1000
 
 _ENDED_WELL = re.compile(
@@ -50,7 +56,8 @@ _STEP = re.compile(
     r"(?:is |of )?[^\w\n]{0,3}\d|"
     r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
-    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch|generation)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)"
+    r"\b(?:global_)?(?:step|iter(?:ation)?|epoch|generation)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
+    r"^\W{0,3}train(?:ing)?\W{1,3}step\W{1,2}\d{1,9}$"
 )
 _WORKS = re.compile(
     r"(?i)\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
@@ -146,7 +153,7 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     steps, made = _last_step(tail), _last_made(tail)
     may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None
     is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
-    bars = calm_lines = 0
+    is_printed, bars, calm_lines, printed_lines = True, 0, 0, 0
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
@@ -174,10 +181,13 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
+        is_printed = is_printed and not _PROMPT.match(text)
+        printed_lines += is_calm and is_printed
         if is_calm and (place.level or place.time or place.is_logged):
             calm_lines += 1
             at_peace = at_peace or place
-            calm = place if calm_lines >= _CALM_LINES else None
+        if is_calm and (calm_lines >= _CALM_LINES or printed_lines >= _CALM_PRINTED_LINES):
+            calm = place
     return LogEnding(
         worker, works, is_well and works is not None, is_done, calm, at_peace, failure, resumed, steps, made, goes_on
     )
