@@ -260,11 +260,13 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     conclusions: list[Conclusion] = []
     for one in alarming:
         recovered = timeline.recovered(one)
-        if one.is_quoted and _ends_well(scan):
+        if one.is_quoted and (_ends_well(scan) or _over_at(one, scan.endings)):
             harmless.append(_conclusion(one, Confidence.LOW, known, why))
         elif one.is_quoted or scan.is_binary:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
-        elif recovered and one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS}:
+        elif recovered and (
+            one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS} or _works_from(recovered, scan)
+        ):
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), recovered))
         elif over := _over_at(one, scan.endings):
             harmless.append(_recovered(_conclusion(one, Confidence.MEDIUM, known), over))
@@ -335,6 +337,12 @@ def _ends_well(scan: ScanResult) -> bool:
     return bool(scan.endings) and all(ending.is_well for ending in scan.endings)
 
 
+def _works_from(place: LogPlace, scan: ScanResult) -> bool:
+    """Tell whether the log shows behind a place that a program works, and nothing that looks like its end."""
+    behind = [one for one in scan.endings if one.works and is_before(place, one.works)]
+    return bool(behind) and not any(one.failure and is_before(place, one.failure) for one in scan.endings)
+
+
 def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None:
     """Return where the log shows that a failure was over, as each worker that wrote of it went on; None if one did not."""
     message = failure.message
@@ -375,7 +383,8 @@ def _over_after(
             marks = (ending.steps, ending.made if may_be_made else None)
         else:
             is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
-            marks = (ending.works, ending.calm if is_minor else None, ending.at_peace if is_announced else None)
+            calm = (ending.calm if is_minor else None, ending.at_peace if is_announced else None)
+            marks = (ending.works, *calm)
         # What names no worker may be a symptom of any.
         at = place if place.worker or message.role is MessageRole.CAUSE else replace(place, worker=ending.worker)
         if mark := _first_behind(at, ending, *marks):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.log_lines import LogLevel
@@ -33,6 +34,8 @@ _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\s{0,8}File \"")
 _CALM_LINES = 3
 # The same of lines that may not be of the program.
 _CALM_PRINTED_LINES = 6
+# Lines of a larger text, such as the details of an error.
+_FRAGMENT = re.compile(r"[\s\"'{}\[\]()|,-]|'?@?[\w.]{1,40}'?: |$")
 # Behind it, another program prints.
 _PROMPT = re.compile(
     r"(?:\([\w.-]{1,40}\) )?[\w.-]{1,40}@[\w.-]{1,80}:\S{0,200}[$#](?: |$)|[$%#] \S|(?:>>>|In \[\d{1,5}\]:|PS \S{1,80}>)"
@@ -45,19 +48,20 @@ _ENDED_WELL = re.compile(
     r"(?:finished|completed?|succeeded|successful|done|passed)\b|"
     r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|"
     r"with (?:exit )?(?:code|status):? (?:0\b|completed))|"
-    r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|^apply complete!|\.service: succeeded\b|"
+    r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|^apply complete!|^Operation completed over \d|"
+    r"\.service: (?:succeeded|deactivated successfully)\b|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
-    r"^\d{1,6} passed(?:, \d{1,6} (?:warnings?|skipped|deselected)){0,3} in \d|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
-# A step, with what it measured.
+# A step, with what it measured; a request that was answered with work.
 _STEP = re.compile(
-    r"(?i)\b(?:train|val|eval|test)?[_ ]?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|reward|f1|mfu)\b['\"]?[^\w\n]{0,4}"
-    r"(?:is |of )?[^\w\n]{0,3}\d|"
-    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
+    r"(?i)\b(?:(?:train|val|valid|eval|test|dev)(?:ing|idation)?[_/ ]?)?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|rouge\w?|"
+    r"reward|f1|mfu|top[-_]?[15]|r?mse|mae|map|auc|psnr|fid|[wc]er)(?:[_@]\w{1,20})?\b['\"]?[^\w\n]{0,4}(?:is |of )?"
+    r"[^\w\n]{0,3}\d|"
+    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows|it)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
     r"\b(?:global_)?(?:step|iter(?:ation)?|epoch|generation)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
-    r"^\W{0,3}train(?:ing)?\W{1,3}step\W{1,2}\d{1,9}$"
+    r"^\W{0,3}train(?:ing)?\W{1,3}step\W{1,2}\d{1,9}$|\"POST /[^\"]{1,200} HTTP/[\d.]{1,3}\" 20\d\b"
 )
 _WORKS = re.compile(
     r"(?i)\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
@@ -68,14 +72,26 @@ _WORKS = re.compile(
     r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
     r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|"
-    r"\bstarted container\b|\bcreation complete after\b|\breturns successfully\b|\bsuccessfully booted\b|"
+    r"\bcontainer (?:is )?healthy\b|\bhttps?://\S{1,200} -> 200\b|\bstarted container\b|\bcreation complete after\b|"
+    r"\breturns successfully\b|\bsuccessfully booted\b|"
     r"\b(?P<ready>[1-9]\d{0,3})/(?P=ready) +Running\b|\bAccepted publickey for\b|"
     r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
     r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
     r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
+# What a launcher says of a job that failed before and was tried again.
+_JOB_SUCCEEDED = re.compile(
+    r"(?i)\b(?:job|workload|jobset|training|run|pipeline)\b(?: ['\"`]?[\w./-]{1,80}['\"`]?:?){0,2} "
+    r"(?:has |was |is )?(?:(?:finished|completed|ended) )?(?:succeeded|successfully|successful|SUCCEEDED)\b|"
+    r"^Operation completed over \d|\.service: (?:succeeded|deactivated successfully)\b"
+)
+# The shell says that the command before ended well.
+_ASKED_FOR_CODE = re.compile(r"\becho \$\?$")
 # What a run of tests says last: failures in it were wanted.
-_TESTS_PASSED = re.compile(r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))")
+_TESTS_PASSED = re.compile(
+    r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
+    r"^\d{1,6} passed(?:, \d{1,6} (?:warnings?|skipped|deselected|xfailed)){0,4} in \d"
+)
 # What a program also says after it has failed: what was reached last, what is saved or sent.
 _LAST_WORDS = re.compile(
     r"(?i)^\W{0,9}(?:final|last|best|summary)\b|\b(?:sav(?:ed|ing)|wrote|writ|upload|sync|flush|export)"
@@ -103,15 +119,16 @@ _CRASH_LOOP = re.compile(
 _BAR = re.compile(r"\d{1,3}%\|.{0,300}(?:(?:it|ba|ex|batch(?:es)?|steps?)/s|s/(?:it|ba|ex|batch|step))\b")
 _FULL_BAR, _MIN_BARS = re.compile(r"\b100%\|"), 2
 _NOT_WELL = re.compile(
-    r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting|would|will|if|error|"
-    r"prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan|killed|cancell?ed|emergency)\b|"
+    r"(?i)\b(?:not|never|before|until|without|fail\w{0,5}|0 of|unsuccessful\w{0,2}|cannot|unable|waiting(?!: \d)|would|will|if|"
+    r"error|prefer\w{0,4}|exception|abort\w{0,3}|timed out|last (?:saved|good|successful)|nan|killed|cancell?ed|emergency)\b|"
     r"\b(?:code|status|rc|signal)\W{1,3}-?[1-9]\d{0,2}\b"
     # A summary that it also prints after a failure; an operation that is over, with or without success.
     r"|^wandb: |^\W{0,4}status\W{1,4}DONE\b"
 )
-# Counts of failures that are none.
+# Counts of failures that are none, and codes of an end without one.
 _NO_FAILURES = re.compile(
-    r"(?i)\b(?:no|0|zero|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed|failures)[=: ]{1,3}0\b"
+    r"(?i)\b(?:no|0|zero|without) (?:errors?|failures?|failed)\b|\b(?:errors?|failed|failures)[=: ]{1,3}0\b|"
+    r"\bexit(?:ing|ed|s)? (?:with )?(?:code |status )?0\b"
 )
 _ALARMED = re.compile(
     r"(?i)\b(?:retry|attempt|wait|exit|shut|terminat|kill|abort|stop|cancel|clos|giv\w{1,3} up|hang|stuck|trace|lost|unhealthy|"
@@ -151,7 +168,11 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     end = _last_crash(lines) + 1
     tail = lines[end:]
     steps, made = _last_step(tail), _last_made(tail)
-    may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None
+    has_succeeded = any(_JOB_SUCCEEDED.search(line.place.text) for line in tail)
+    codes = [code.place for asked, code in pairwise(tail) if _ASKED_FOR_CODE.search(asked.place.text)]
+    ended_well = codes[-1] if codes and codes[-1].text == "0" else None
+    steps = steps or ended_well
+    may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None or has_succeeded
     is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
     is_printed, bars, calm_lines, printed_lines = True, 0, 0, 0
     for line in reversed(lines):
@@ -180,14 +201,15 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
             works, is_only_saved = place, True
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
-        is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(text)
+        is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(_NO_FAILURES.sub("", text))
         is_printed = is_printed and not _PROMPT.match(text)
-        printed_lines += is_calm and is_printed
+        printed_lines += is_calm and is_printed and not _FRAGMENT.match(text)
         if is_calm and (place.level or place.time or place.is_logged):
             calm_lines += 1
             at_peace = at_peace or place
         if is_calm and (calm_lines >= _CALM_LINES or printed_lines >= _CALM_PRINTED_LINES):
             calm = place
+    works = works or ended_well
     return LogEnding(
         worker, works, is_well and works is not None, is_done, calm, at_peace, failure, resumed, steps, made, goes_on
     )
@@ -233,7 +255,9 @@ def _last_made(lines: Sequence[JudgedLine]) -> LogPlace | None:
         text = line.place.text[:_MAX_JUDGED_LENGTH]
         if _MADE.search(text) and shows_success(text):
             return line.place
-    return None
+    # A script that does not end at the first error.
+    traced = [line.place for line in lines if line.place.text.startswith("+ ")][-_CALM_LINES:]
+    return traced[0] if len(traced) == _CALM_LINES and not any(_ALARMED.search(one.text) for one in traced) else None
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
@@ -250,9 +274,9 @@ def shows_saved(text: str) -> bool:
 
 # Every line that shows success has one of these, in lower case.
 _SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
-    "loss|acc|perplexity|ppl|bleu|reward|f1|mfu|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
+    "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|map|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
     "listening|serving|running|http|ok|succe|start|launched|recovered|ready|active|normal |tpudevice(|tpu_|"
-    "logicaldevice(|tpu cores|device|created|returns|finished|done|pass|exit|100%"
+    "logicaldevice(|tpu cores|device|healthy|200|operation|created|returns|finished|done|pass|exit|100%"
 ).split("|")
 
 

@@ -683,7 +683,8 @@ _LEVEL_FIRST = re.compile(
 )
 # In words: logfmt, cloud-init, the guest agent of Compute Engine, the events of Kubernetes.
 _LEVEL_NAMED = re.compile(
-    rf"(?:[\w.]{{1,40}}=(?:\"[^\"]{{0,60}}\"|[^\s\"]{{1,60}}) ){{0,3}}(?:level|lvl)=\"?(?P<logfmt>[A-Za-z]{{4,8}})\b|"
+    rf"(?:[\w.]{{1,40}}=(?:\"[^\"]{{0,60}}\"|[^\s\"]{{1,60}}) ){{0,3}}(?:level|lvl|severity)=\"?(?P<logfmt>[A-Za-z]{{4,8}})\b|"
+    r"\S{1,200}\.py:\d{1,6}: \w{0,40}(?P<warned>Warning): |"
     rf"[\w.-]{{1,60}}\.py\[(?P<module>{_INFO}|{_WARNING}|{_ERROR})\]: |"
     rf"(?:{_ISO} )?\w{{1,40}} (?P<agent>Info|Warning|Error|Debug)(?: [\w.]{{1,40}}:\d{{1,5}})?: |"
     r"\s{0,8}(?:[\w:./()-]{1,100}\s{1,20}){0,5}(?P<event>Normal|Warning)\s{1,30}[A-Z][A-Za-z]{3,40}\s"

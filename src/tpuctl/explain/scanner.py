@@ -632,9 +632,10 @@ class SuspectLines:
             points = error_score(place.text)
             if points and place.level is LogLevel.ERROR:
                 points = max(points, _LOGGED_ERROR_SCORE)
-            if points:
+            raised_in, is_survived = _raised_in(stream, index) if points == _BEST_SCORE else (None, False)
+            if points and not is_survived:
                 self._added += 1
-                suspect = Suspect(place, points, _raised_in(stream, index) if points == _BEST_SCORE else None)
+                suspect = Suspect(place, points, raised_in)
                 kept = [*self._kept, (self._added, suspect)]
                 self._kept = sorted(kept, key=lambda one: (-one[1].score, one[0]))[:_MAX_SUSPECTS]
 
@@ -665,20 +666,23 @@ def _place_with_reason(stream: LogStream, index: int) -> LogPlace:
     return replace(place, text=f"{place.text} {reason}"[:MAX_EVIDENCE_LENGTH])
 
 
-def _raised_in(stream: LogStream, index: int) -> str | None:
-    """Return where an exception was raised, from the traceback before its line: the last frame that is not a library's."""
+# Python prints a traceback behind it, and goes on.
+_SURVIVED = ("Exception ignored in", "--- Logging error ---")
+
+
+def _raised_in(stream: LogStream, index: int) -> tuple[str | None, bool]:
+    """Return where an exception was raised: the last frame that is not a library's. And whether Python says that it goes on."""
     at = bisect_right(stream.indices, index) - 1
-    last: str | None = None
-    for before in reversed(stream.indices[max(0, at - _MAX_FRAME_LINES) : at]):
-        text = stream.row(before).text
+    place: str | None = None
+    is_own = False
+    for before in reversed(range(max(0, at - _MAX_FRAME_LINES), at)):
+        text = stream.row(stream.indices[before]).text
         if text.startswith("Traceback (most recent call last)"):
-            break
-        if frame := _FRAME.match(text[:_MAX_SCORED_LENGTH]):
-            place = f"{frame['file']}:{frame['line']}"
-            if not _OF_LIBRARY.search(frame["file"]):
-                return place
-            last = last or place
-    return last
+            return place, before > 0 and stream.row(stream.indices[before - 1]).text.startswith(_SURVIVED)
+        if (frame := _FRAME.match(text[:_MAX_SCORED_LENGTH])) and not is_own:
+            is_own = not _OF_LIBRARY.search(frame["file"])
+            place = f"{frame['file']}:{frame['line']}" if is_own or place is None else place
+    return place, False
 
 
 def error_score(line: str) -> int:
