@@ -11,6 +11,25 @@ from tpuctl.explain.log_lines import LogLevel, line_level
 from tpuctl.explain.scanner import LogReader
 
 _ERROR = "RuntimeError: frob"
+_TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
+_CAUSES = {
+    "hbm-oom-running": _TRACEBACK
+    + "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 4.50G. "
+    "That was not possible. There are 3.20G free.; (0x0x0_HBM0)\n",
+    "tpu-in-use-pid": _TRACEBACK + "RuntimeError: The TPU is already in use by process with pid 4242. "
+    "Not attempting to load libtpu.so in this process.\n",
+    "gcs-denied": _TRACEBACK + "google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/x: "
+    "a@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.\n",
+    "capacity-zone": "ERROR: (gcloud.compute.tpus.tpu-vm.create) {\n"
+    '  "message": "There is no more capacity in the zone \\"europe-west4-b\\"; you can try in another zone"\n}\n',
+}
+_CAUSE_ROWS = [pytest.param(id_, text, id=id_) for id_, text in _CAUSES.items()]
+
+
+def _verdicts(log: str) -> list[tuple[str, Confidence]]:
+    reader = LogReader()
+    reader.feed(log.encode())
+    return [(one.id, one.confidence) for one in conclude(reader.so_far()).conclusions]
 
 
 @pytest.mark.parametrize(
@@ -29,6 +48,15 @@ _ERROR = "RuntimeError: frob"
         pytest.param("Normal Started 39s kubelet Started container jax-tpu", id="pod"),
         pytest.param("state changed CREATING -> READY", id="state"),
         pytest.param("jetstream-7b-zl2kq   2/2     Running   0   14m", id="pods"),
+        pytest.param("deployment/gemma is ready.", id="ready"),
+        pytest.param("container healthy", id="container"),
+        pytest.param("GET http://localhost:8000/health -> 200 (3 ms)", id="checked"),
+        pytest.param('10.0.0.9:51 - "POST /generate HTTP/1.1" 200', id="answered"),
+        pytest.param("[evaluator] ckpt=25000 top1=0.6843 top5=0.8842", id="metric"),
+        pytest.param("train -     500  rmse_z500=  611.2", id="metric-of-a-level"),
+        pytest.param("Training: step 200", id="bare-step"),
+        pytest.param("Engine 000: 812.4 tokens/s, Running: 14 reqs, Waiting: 0 reqs", id="nothing-waits"),
+        pytest.param("Operation completed over 32 objects/11.8 GiB.", id="copied"),
         pytest.param("google_tpu_v2_vm.dev: Creation complete after 1m21s [id=dev]", id="terraform"),
         pytest.param("Generation 2 complete: ok=14 min=0.18", id="generation"),
         pytest.param("Training finished.", id="finished"),
@@ -58,6 +86,8 @@ def test_line_of_a_program_that_works_is_success(text: str) -> None:
         pytest.param("8 passed, 1 error in 3.1s", id="quiet-failed-tests"),
         pytest.param("=========== 1 failed, 8 passed in 3.1s ===========", id="failed-tests"),
         pytest.param("jetstream-7b-zl2kq   1/2     Running   0   14m", id="pod-not-ready"),
+        pytest.param("deployment/gemma is not ready.", id="not-ready"),
+        pytest.param("waiting for 812.4 tokens/s", id="waits"),
     ],
 )
 def test_other_line_is_no_success(text: str) -> None:
@@ -123,6 +153,7 @@ def test_last_failure_and_what_worked_before_it() -> None:
         pytest.param(["start", "load"], None, id="too-few"),
         pytest.param(["start", "will retry", "load", "compile"], None, id="still-tried"),
         pytest.param(["start", "System is rebooting", "load", "compile"], None, id="reboot"),
+        pytest.param(["load", "7 uploaded, 0 failed", "exiting with 0"], 1, id="nothing-failed"),
     ],
 )
 def test_calm_end_is_three_lines_without_an_alarm(end: list[str], calm: int | None) -> None:
@@ -152,6 +183,29 @@ def test_last_logged_line_without_an_alarm_is_peace(log: str, peace: int | None)
     assert (ending.at_peace and ending.at_peace.line) == peace
 
 
+@pytest.mark.parametrize(
+    ("log", "calm"),
+    [
+        pytest.param("frob\n" * 6, 1, id="printed"),
+        pytest.param("frob\n" * 5, None, id="too-few"),
+        pytest.param("frob\nada@box:~$ ls\n" + "frob\n" * 6, 3, id="behind-a-prompt"),
+        pytest.param("frob\n" * 6 + ">>> frob()\nfrob\n", None, id="before-a-prompt"),
+        pytest.param('"details": frob\n' * 6, None, id="of-a-larger-text"),
+    ],
+)
+def test_six_printed_lines_without_an_alarm_are_calm(log: str, calm: int | None) -> None:
+    (ending,) = scan(log).endings
+
+    assert (ending.quiet and ending.quiet.line) == calm
+
+
+def test_warning_is_not_over_because_another_program_is_calm() -> None:
+    warning = "W0101 10:00:00.0 7 a.py:3] All attempts to get a Google authentication bearer token failed.\n"
+
+    assert _verdicts(warning + "frob\n" * 6) == []
+    assert _verdicts(f"{warning}ada@box:~$ ls\n" + "frob\n" * 6) != []
+
+
 def test_each_worker_has_its_own_end() -> None:
     endings = scan(f"[0] {_ERROR}\n[1] step 3 loss 2.1\n[0] frob\n[1] step 4 loss 2.0\n").endings
 
@@ -179,6 +233,9 @@ def test_log_with_its_newest_line_first_has_no_end() -> None:
         pytest.param("", 'ts=2024-02-09T15:40:10Z caller=a.go:9 level=warn msg="x"', LogLevel.WARNING, id="logfmt"),
         pytest.param("", 'time="2025-03-27T05:51:08Z" level=error msg="x"', LogLevel.ERROR, id="containerd"),
         pytest.param("", "dhcp.py[WARNING]: x", LogLevel.WARNING, id="cloud-init"),
+        pytest.param("", "/a/b.py:76: UserWarning: x", LogLevel.WARNING, id="python"),
+        pytest.param("", "error\texporter/retry.go:149\tx", LogLevel.ERROR, id="zap"),
+        pytest.param("", 'time="14/02/2025 08:33" severity=TRACE message="x"', LogLevel.INFO, id="gcsfuse"),
         pytest.param("", "2023-01-14T21:31:50.6Z GCEGuestAgent Error a.go:75: x", LogLevel.ERROR, id="guest-agent"),
         pytest.param("", "GCEGuestAgent Info: x", LogLevel.INFO, id="guest-agent-info"),
         pytest.param("", "the level=high of frob", None, id="another-level"),
@@ -190,27 +247,6 @@ def test_log_with_its_newest_line_first_has_no_end() -> None:
 )
 def test_level_of_a_line(header: str, text: str, level: LogLevel | None) -> None:
     assert line_level(header, text) is level
-
-
-_TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
-_CAUSES = {
-    "hbm-oom-running": _TRACEBACK
-    + "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Attempting to allocate 4.50G. "
-    "That was not possible. There are 3.20G free.; (0x0x0_HBM0)\n",
-    "tpu-in-use-pid": _TRACEBACK + "RuntimeError: The TPU is already in use by process with pid 4242. "
-    "Not attempting to load libtpu.so in this process.\n",
-    "gcs-denied": _TRACEBACK + "google.api_core.exceptions.Forbidden: 403 GET https://storage.googleapis.com/x: "
-    "a@p.iam.gserviceaccount.com does not have storage.objects.list access to the Google Cloud Storage bucket.\n",
-    "capacity-zone": "ERROR: (gcloud.compute.tpus.tpu-vm.create) {\n"
-    '  "message": "There is no more capacity in the zone \\"europe-west4-b\\"; you can try in another zone"\n}\n',
-}
-_CAUSE_ROWS = [pytest.param(id_, text, id=id_) for id_, text in _CAUSES.items()]
-
-
-def _verdicts(log: str) -> list[tuple[str, Confidence]]:
-    reader = LogReader()
-    reader.feed(log.encode())
-    return [(one.id, one.confidence) for one in conclude(reader.so_far()).conclusions]
 
 
 @pytest.mark.parametrize(

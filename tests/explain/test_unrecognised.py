@@ -37,6 +37,12 @@ def _suspect(text: str, line: int = 1) -> Suspect:
         ("connection", "ERROR: could not connect to frob server"),
         ("connection", "googleapiclient.errors.HttpError: <HttpError 503 when requesting frob>"),
         ("connection", "google.api_core.exceptions.ServiceUnavailable: 503 frob"),
+        ("connection", "##[error]The runner frob lost communication with the server."),
+        ("connection", 'cannot call webhook: no endpoints available for service "frob"'),
+        (
+            "permission",
+            "Exporting failed, enable retry_on_failure: code = PermissionDenied desc = Permission frob denied",
+        ),
         ("request", "google.api_core.exceptions.BadRequest: 400 POST https://frob.example: frobs are not applicable"),
         ("not-found", "google.api_core.exceptions.NotFound: 404 GET https://frob.example"),
         ("exception", "frob.client.Frobbed: seven"),
@@ -150,6 +156,17 @@ def test_origin_of_an_exception(frames: tuple[tuple[str, int], ...], raised_in: 
     assert suspect.origin == raised_in
 
 
+@pytest.mark.parametrize("before", ["Exception ignored in: <function Frob.__del__ at 0x7f>", "--- Logging error ---"])
+def test_exception_that_python_survives_is_no_suspect(before: str) -> None:
+    reader, other = LogReader(), LogReader()
+    traceback = 'Traceback (most recent call last):\n  File "frob.py", line 3, in f\nAssertionError: frob\n'
+    reader.feed(f"{before}\n{traceback}".encode())
+    other.feed(f"frob\n{traceback}".encode())
+
+    assert "AssertionError: frob" not in [one.place.text for one in reader.so_far().suspects]
+    assert [one.place.text for one in other.so_far().suspects] == ["AssertionError: frob"]
+
+
 def test_line_that_ends_with_a_colon_has_its_reason() -> None:
     reader = LogReader()
     reader.feed(b"NotFoundError: From /job:worker/task:0:\nResource frob does not exist.\n")
@@ -173,12 +190,27 @@ def test_line_that_ends_with_a_colon_has_its_reason() -> None:
             id="words-without-meaning-behind",
         ),
         pytest.param(
-            "frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n" + "step 1\n" * 99,
+            "frob.RpcError: UNAVAILABLE: gone\nTraining finished.\n" + "waiting\n" * 99,
             ["connection"],
             id="not-at-the-end",
         ),
         pytest.param("error: frob not found\nI0101 10:00:00.0 7 a.py:3] frob\n", [], id="peace-after"),
         pytest.param("error: frob not found\nI0101 10:00:00.0 7 a.py:3] exiting\n", ["not-found"], id="no-peace"),
+        pytest.param(
+            "frob.RpcError: UNAVAILABLE: gone\nI0101 10:00:00.0 7 a.py:3] frob\n",
+            ["connection"],
+            id="peace-after-an-exception",
+        ),
+        pytest.param(
+            "frob.RpcError: UNAVAILABLE: gone\n" + "I0101 10:00:00.0 7 a.py:3] frob\n" * 3,
+            [],
+            id="calm-after-an-exception",
+        ),
+        pytest.param("error: frob not found\n+ a\n+ b\n+ c\n", [], id="script-that-goes-on"),
+        pytest.param("+ a\n+ b\nerror: frob not found\n+ c\n", ["not-found"], id="script-that-ends"),
+        pytest.param("error: frob not found\n+ a\n+ b\n+ exit 1\n", ["not-found"], id="script-that-gives-up"),
+        pytest.param("frob.RpcError: UNAVAILABLE: gone\n$ echo $?\n0\n", [], id="code-0"),
+        pytest.param("frob.RpcError: UNAVAILABLE: gone\n$ echo $?\n1\n", ["connection"], id="code-1"),
         pytest.param(
             "[0] frob.RpcError: UNAVAILABLE: gone\n[1] step\n[0] step\n[1] Training finished.\n",
             ["connection"],

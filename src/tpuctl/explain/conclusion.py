@@ -18,12 +18,13 @@ from tpuctl.explain.log_endings import LogEnding, is_error
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.scanner import error_score
-from tpuctl.explain.unrecognised import describe, guess, kind_by_id
+from tpuctl.explain.unrecognised import describe, guess, is_final, kind_by_id
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
 
+    from tpuctl.explain.log_lines import Suspect
     from tpuctl.explain.messages import Message
 
 # A message and its wrapper stand near each other: at most a long stack trace lies between them.
@@ -226,15 +227,20 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
         one
         for one in scan.suspects
         if (one.place.source, one.place.line) not in recognised
-        and not any(
-            _first_behind(one.place, ending, ending.works, ending.resumed, ending.at_peace) for ending in scan.endings
-        )
+        and not any(_first_behind(one.place, ending, *_ends_of_a_guess(one, ending)) for ending in scan.endings)
     ]
     guessed = guess(unknown, scan.lines)
     if guessed is None:
         return explanation
     conclusion = replace(_conclusion(guessed, Confidence.LOW, known, _GUESSED_REASON), meaning=describe(guessed))
     return replace(explanation, conclusions=(*explanation.conclusions, conclusion))
+
+
+def _ends_of_a_guess(suspect: Suspect, ending: LogEnding) -> tuple[LogPlace | None, ...]:
+    """Return what shows that a line of which no message is known was no failure."""
+    # Much is still logged behind an exception that ended a program.
+    calm = _calm_behind(suspect.place, ending) if is_final(suspect) else ending.at_peace
+    return (ending.works, ending.made, ending.resumed, calm)
 
 
 def _leaves_cause_open(conclusion: Conclusion) -> bool:
@@ -362,7 +368,8 @@ _RETRIED = re.compile(
     r"(?i)\b(?:re)?try(?:ing)?(?: again)? (?:in|after) \d|\bwill (?:be )?(?:automatically )?retr(?:y|ied)\b"
 )
 _GOES_ON = re.compile(
-    r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bnon-?fatal\b|\bignoring\b|"
+    r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bretryable error:|"
+    r"\bnon-?fatal\b|\bignoring\b|"
     r"\b(?:can be|safely) ignored?\b"
 )
 # An error of the API as gcloud prints it.
@@ -383,13 +390,19 @@ def _over_after(
             marks = (ending.steps, ending.made if may_be_made else None)
         else:
             is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
-            calm = (ending.calm if is_minor else None, ending.at_peace if is_announced else None)
-            marks = (ending.works, *calm)
+            calm = _calm_behind(place, ending) if is_minor else None
+            marks = (ending.works, calm, ending.at_peace if is_announced else None)
         # What names no worker may be a symptom of any.
         at = place if place.worker or message.role is MessageRole.CAUSE else replace(place, worker=ending.worker)
         if mark := _first_behind(at, ending, *marks):
             return mark
     return None
+
+
+def _calm_behind(place: LogPlace, ending: LogEnding) -> LogPlace | None:
+    """Return from where on there is no alarm. What another program prints behind a prompt tells nothing."""
+    is_of_the_program = ending.prompt is None or is_before(ending.prompt, place)
+    return ending.calm or (ending.quiet if is_of_the_program else None)
 
 
 def _first_behind(place: LogPlace, ending: LogEnding, *marks: LogPlace | None) -> LogPlace | None:
@@ -520,7 +533,7 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    marks = ("works", "calm", "at_peace", "failure", "resumed", "steps", "made", "goes_on")
+    marks = ("works", "calm", "at_peace", "quiet", "prompt", "failure", "resumed", "steps", "made", "goes_on")
     named = {mark: place and replace(place, source=name) for mark in marks for place in (getattr(ending, mark),)}
     worker = ending.worker or (number[1] if number else name)
     return replace(ending, worker=worker, source=name, **named)

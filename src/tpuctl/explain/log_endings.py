@@ -49,7 +49,7 @@ _ENDED_WELL = re.compile(
     r"\b(?:finished|completed|succeeded|done|exit(?:ed|ing)?) (?:successfully|cleanly|"
     r"with (?:exit )?(?:code|status):? (?:0\b|completed))|"
     r"\bexit(?:ed|ing)?(?: with)? (?:code|status):? 0\b|(?-i:\bSUCCEEDED\b)|^apply complete!|^Operation completed over \d|"
-    r"\.service: (?:succeeded|deactivated successfully)\b|"
+    r"\.service: succeeded\b|"
     r"\bsuccessfully (?:finished|completed|saved|uploaded|trained|written|exported)|\bexiting \w{1,20} cleanly\b|"
     r"(?:^\W{0,3}|[:,] )(?:OK|PASS(?:ED)?|done|finished|success)\b[.!]?(?: \(.{0,60}\))?$"
 )
@@ -72,7 +72,8 @@ _WORKS = re.compile(
     r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
     r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|"
-    r"\bcontainer (?:is )?healthy\b|\bhttps?://\S{1,200} -> 200\b|\bstarted container\b|\bcreation complete after\b|"
+    r"\bis (?:now )?ready\b|\bcontainer (?:is )?healthy\b|\bhttps?://\S{1,200} -> 200\b|"
+    r"\bstarted container\b|\bcreation complete after\b|"
     r"\breturns successfully\b|\bsuccessfully booted\b|"
     r"\b(?P<ready>[1-9]\d{0,3})/(?P=ready) +Running\b|\bAccepted publickey for\b|"
     r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
@@ -83,7 +84,7 @@ _WORKS = re.compile(
 _JOB_SUCCEEDED = re.compile(
     r"(?i)\b(?:job|workload|jobset|training|run|pipeline)\b(?: ['\"`]?[\w./-]{1,80}['\"`]?:?){0,2} "
     r"(?:has |was |is )?(?:(?:finished|completed|ended) )?(?:succeeded|successfully|successful|SUCCEEDED)\b|"
-    r"^Operation completed over \d|\.service: (?:succeeded|deactivated successfully)\b"
+    r"^Operation completed over \d|\.service: succeeded\b"
 )
 # The shell says that the command before ended well.
 _ASKED_FOR_CODE = re.compile(r"\becho \$\?$")
@@ -99,7 +100,8 @@ _LAST_WORDS = re.compile(
 # What was asked for is there at last.
 _MADE = re.compile(
     r"(?i)\bsuccessfully (?:assigned|provisioned|created)|\bcreated (?:tpu|node|instance|queued resource)\b|"
-    r"\bup and running\b|-> ?(?:READY|ACTIVE|RUNNING)\b|\bcreation complete after\b"
+    r"\bup and running\b|-> ?(?:READY|ACTIVE|RUNNING)\b|\bcreation complete after\b|"
+    r"\bconnected to ssh\b"
 )
 # A state that was saved: a program that is asked to end, or fails, may do so last.
 _SAVED = re.compile(
@@ -154,6 +156,8 @@ class LogEnding:
     is_done: bool = False  # and it says that the program has ended
     calm: LogPlace | None = None  # from here on there is no alarm
     at_peace: LogPlace | None = None  # the last line, if it is no alarm
+    quiet: LogPlace | None = None  # the same as `calm`, of what programs print, behind the prompt
+    prompt: LogPlace | None = None  # the last prompt of a shell, behind which another program prints
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
     steps: LogPlace | None = None  # the last line that shows a training step
@@ -164,7 +168,7 @@ class LogEnding:
 
 def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     """Return how a log ends whose last lines are these."""
-    works = goes_on = calm = at_peace = failure = resumed = None
+    works = goes_on = calm = at_peace = quiet = prompt = failure = resumed = None
     end = _last_crash(lines) + 1
     tail = lines[end:]
     steps, made = _last_step(tail), _last_made(tail)
@@ -174,7 +178,7 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     steps = steps or ended_well
     may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None or has_succeeded
     is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
-    is_printed, bars, calm_lines, printed_lines = True, 0, 0, 0
+    bars = calm_lines = printed_lines = 0
     for line in reversed(lines):
         place, text = line.place, line.place.text[:_MAX_JUDGED_LENGTH]
         bars += _BAR.search(text) is not None
@@ -202,16 +206,31 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         elif works is None and line.score >= _ALARMING_SCORE and place.level is not LogLevel.INFO:
             is_well = False
         is_calm = is_calm and line.score < _ALARMING_SCORE and not _ALARMED.search(_NO_FAILURES.sub("", text))
-        is_printed = is_printed and not _PROMPT.match(text)
-        printed_lines += is_calm and is_printed and not _FRAGMENT.match(text)
+        if prompt is None and _PROMPT.match(text):
+            prompt = place
+        printed_lines += is_calm and prompt is None and not _FRAGMENT.match(text)
         if is_calm and (place.level or place.time or place.is_logged):
             calm_lines += 1
             at_peace = at_peace or place
-        if is_calm and (calm_lines >= _CALM_LINES or printed_lines >= _CALM_PRINTED_LINES):
-            calm = place
+        if _CRASH_LOOP.search(text):
+            at_peace = None
+        calm = place if is_calm and calm_lines >= _CALM_LINES else calm
+        quiet = place if is_calm and prompt is None and printed_lines >= _CALM_PRINTED_LINES else quiet
     works = works or ended_well
     return LogEnding(
-        worker, works, is_well and works is not None, is_done, calm, at_peace, failure, resumed, steps, made, goes_on
+        worker,
+        works,
+        is_well and works is not None,
+        is_done,
+        calm,
+        at_peace,
+        quiet,
+        prompt,
+        failure,
+        resumed,
+        steps,
+        made,
+        goes_on,
     )
 
 
@@ -276,7 +295,7 @@ def shows_saved(text: str) -> bool:
 _SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
     "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|map|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
     "listening|serving|running|http|ok|succe|start|launched|recovered|ready|active|normal |tpudevice(|tpu_|"
-    "logicaldevice(|tpu cores|device|healthy|200|operation|created|returns|finished|done|pass|exit|100%"
+    "logicaldevice(|tpu cores|device|healthy|200|operation|connected|created|returns|finished|done|pass|exit|100%"
 ).split("|")
 
 

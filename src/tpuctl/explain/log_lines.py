@@ -239,6 +239,7 @@ _WORKER = (
 _NUMBER = r"\[(?P<bracketed>\d{1,5})\]:? {1,6}|(?P<numbered>\d{1,5}): "
 _TIME = (
     rf"(?:{_LEVEL}:)?[\[(]?(?P<iso>{_ISO})[\])]?:?(?:jax\.[\w.]{{1,80}}:\d{{1,6}}:)?(?: - |[ ,:|]{{1,3}}|\t|$|(?<=\])(?=\[))",
+    rf"\[\d{{4}}-\d\d-\d\d(?:, |T)\d\d:\d\d:\d\d[^\]]{{0,20}}\] \{{[\w./-]{{1,80}}:\d{{1,6}}\}} {_LEVEL} - (?:\[base\] )?",
     r"[IWEFD]0000 00:00:(?P<epoch>\d{10}\.\d{1,9}) {1,8}-?\d{1,20} [\w./+-]{1,200}:\d{1,6}\] ",
     r"[IWEFD]\d{4} \d\d:\d\d:\d\d\.\d{1,9} {1,8}\d{1,20} [\w./+-]{1,200}:\d{1,6}\] ",
     rf"{_MONTH} [ \d]\d \d\d:\d\d:\d\d (?P<syslog>[\w.-]{{1,80}}) [\w./@-]{{1,80}}(?:\[\d{{1,10}}\])?: ",
@@ -684,6 +685,7 @@ _LEVEL_FIRST = re.compile(
 # In words: logfmt, cloud-init, the guest agent of Compute Engine, the events of Kubernetes.
 _LEVEL_NAMED = re.compile(
     rf"(?:[\w.]{{1,40}}=(?:\"[^\"]{{0,60}}\"|[^\s\"]{{1,60}}) ){{0,3}}(?:level|lvl|severity)=\"?(?P<logfmt>[A-Za-z]{{4,8}})\b|"
+    r"(?P<zap>info|warn|error|debug|fatal)\s{1,4}[\w./-]{1,80}\.go:\d{1,6}\s|"
     r"\S{1,200}\.py:\d{1,6}: \w{0,40}(?P<warned>Warning): |"
     rf"[\w.-]{{1,60}}\.py\[(?P<module>{_INFO}|{_WARNING}|{_ERROR})\]: |"
     rf"(?:{_ISO} )?\w{{1,40}} (?P<agent>Info|Warning|Error|Debug)(?: [\w.]{{1,40}}:\d{{1,5}})?: |"

@@ -537,7 +537,7 @@ _SCORES: tuple[tuple[re.Pattern[str], int, tuple[str, ...]], ...] = (
     ),
     (
         re.compile(
-            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |"
+            r"^(?:CRITICAL|E\d{4})\b|\bERROR\b|^##\[error\]|^::error|^(?i:fatal|error): |^[^\w\s] {1,4}Error: |"
             r"^[\w./-]{1,80}: error: (?!\d)|\bError code \d|\bSIGKILL\b|\bKilled$"
         ),
         6,

@@ -65,12 +65,13 @@ _UNTELLING = re.compile(
     r"^[IW]\d{4} |^\[?(?:INFO|DEBUG|NOTICE|WARN(?:ING)?)\b|\b(?:WARNING|INFO|DEBUG)[: ]"
     r"|\b\w{0,40}Warning: |^(?:rm|mkdir|cp|mv|kill|pkill|killall): "
     # Source code and tables.
-    r"|^(?:#|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
+    r"|^(?:#(?!#\[error)|\||/[/*]|\* )|^[\w.]{1,60} ?= ?[\[{(]|^[\"'][\w ]{1,60}[\"']: ?[\[{]|^[\"'][^\"']{0,200}[\"'],?$"
     r"|^[^ ]{1,80}(?:,[^ ,]{0,80}){4}"
     r"|^(?:if|elif|else|while|for|try|except|with|def|class|return|raise|assert)\b.{0,300}:(?:$| )"
     r"|^[\w.]{1,60}\(.{0,300}\)$|^(?:\$|>>>) "
     # A request that a server answered, a step that is tried again, a negation, advice.
-    r"|\b(?:GET|POST|PUT|HEAD|DELETE) /|(?i:\bretry|\battempt \d|\btry(?:ing)? again|(?<!while )\bwaiting\b|\breconnect)"
+    r"|\b(?:GET|POST|PUT|HEAD|DELETE) /"
+    r"|(?i:\bretry(?!_|able\b)|\battempt \d|\btry(?:ing)? again|(?<!while )\bwaiting\b|\breconnect)"
     r"|(?i:\b(?:never|not|no|without|if|when|unless) (?:\w{1,20} ){0,2}(?:preempted|in use|an error|indicate|fail))"
     # A probe before the server is up, a template.
     r"|\b(?:Startup|Readiness|Liveness) probe (?:failed|errored)|\{\{ ?[$.]|"
@@ -106,6 +107,11 @@ def kind_by_id(id_: str) -> Message | None:
     return next((kind for kind in unrecognised_kinds() if kind.id == id_), None)
 
 
+def is_final(suspect: Suspect) -> bool:
+    """Tell whether a line looks like the exception that ends a program."""
+    return suspect.score >= _FINAL_SCORE
+
+
 def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     """Return what the most telling line is about, None if no line is telling. `lines`: number of lines of the log.
 
@@ -116,11 +122,11 @@ def guess(suspects: Sequence[Suspect], lines: int) -> Sighting | None:
     for suspect in suspects:
         text = _WRAPPER.sub("", suspect.place.text[:_MAX_SEARCHED])
         # The last word of a program may advise to try again.
-        words = _TRY_AGAIN.sub("", text) if suspect.score >= _FINAL_SCORE else text
+        words = _TRY_AGAIN.sub("", text) if is_final(suspect) else text
         if suspect.score < _LEAST_SCORE or _is_untelling(words):
             continue
         # What looks like the end of a program is one, whatever it says.
-        kind = _kind_of(text) or (unrecognised_kinds()[-1] if text and suspect.score >= _FINAL_SCORE else None)
+        kind = _kind_of(text) or (unrecognised_kinds()[-1] if text and is_final(suspect) else None)
         if kind is None:
             continue
         is_end = kind.id == _EXCEPTION
