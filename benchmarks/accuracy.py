@@ -79,7 +79,7 @@ def _unseen() -> Table:
                 _share(found.answered, found.failures),
                 *precisions,
                 f"{found.wrongly_destructive} of {found.destructive}",
-                f"{found.false_alarms} and {found.low_alarms} of {found.harmless}",
+                f"{len(found.alarming)} and {found.low_alarms} of {found.harmless}",
             )
         )
     header = ("set", "spoken to", "right in the first two", "precision: high", "medium", "low")

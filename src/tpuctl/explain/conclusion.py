@@ -239,7 +239,8 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
 def _ends_of_a_guess(suspect: Suspect, ending: LogEnding) -> tuple[LogPlace | None, ...]:
     """Return what shows that a line of which no message is known was no failure."""
     # Much is still logged behind an exception that ended a program.
-    calm = _calm_behind(suspect.place, ending) if is_final(suspect) else ending.at_peace
+    is_ended_by_peace = _is_of_the_same_program(suspect.place, ending) and not is_final(suspect)
+    calm = ending.at_peace if is_ended_by_peace else _calm_behind(suspect.place, ending)
     return (ending.works, ending.made, ending.resumed, calm)
 
 
@@ -400,9 +401,13 @@ def _over_after(
 
 
 def _calm_behind(place: LogPlace, ending: LogEnding) -> LogPlace | None:
-    """Return from where on there is no alarm. What another program prints behind a prompt tells nothing."""
-    is_of_the_program = ending.prompt is None or is_before(ending.prompt, place)
-    return ending.calm or (ending.quiet if is_of_the_program else None)
+    """Return from where on there is no alarm behind a line."""
+    return ending.calm or (ending.quiet if _is_of_the_same_program(place, ending) else None)
+
+
+def _is_of_the_same_program(place: LogPlace, ending: LogEnding) -> bool:
+    """Tell whether the program that wrote a line prints the end of the log, not another one behind a later prompt."""
+    return ending.prompt is None or is_before(ending.prompt, place)
 
 
 def _first_behind(place: LogPlace, ending: LogEnding, *marks: LogPlace | None) -> LogPlace | None:
