@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import codecs
 import copy
-import functools
 import json
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from enum import Enum
@@ -73,12 +72,22 @@ def snapshot(state: StateT) -> StateT:
 
 
 class LineOrigin(NamedTuple):
-    """Facts about a line that its text does not show."""
+    """Facts about a line that its text does not show. The time and the level are read when they are needed."""
 
     worker: str | None = None
-    read_time: Callable[[], datetime | None] = lambda: None
-    read_level: Callable[[], LogLevel | None] = lambda: None
+    record: Mapping[str, Any] = MappingProxyType({})
+    record_header: LineHeader | None = None
     is_glued: bool = False  # continues the line before it, which was cut
+
+    @property
+    def time(self) -> datetime | None:
+        """The time of the record."""
+        return _record_time(self.record, self.record_header or NO_HEADER)
+
+    @property
+    def level(self) -> LogLevel | None:
+        """The level of the record."""
+        return _record_level(self.record)
 
 
 CONTINUATION = LineOrigin(is_glued=True)
@@ -469,11 +478,7 @@ def _add_message(found: LogLines, record: Mapping[str, Any], number: int, header
     message = _record_message(record)
     if message is None:
         return False
-    origin = LineOrigin(
-        _record_worker(record) or header.worker,
-        functools.partial(_record_time, record, header),
-        functools.partial(_record_level, record),
-    )
+    origin = LineOrigin(_record_worker(record) or header.worker, record, header)
     for text in message.encode("utf-8", "replace").replace(b"\r", b"\n").split(b"\n"):
         if text:
             found.add(text, number, origin)
@@ -751,14 +756,14 @@ class ParsedLine(NamedTuple):
         if len(text) > MAX_EVIDENCE_LENGTH:
             start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - MAX_EVIDENCE_LENGTH))
             text = text[start : start + MAX_EVIDENCE_LENGTH]
-        time = self.header.time or (self.origin.read_time() if self.origin else None)
+        time = self.header.time or (self.origin.time if self.origin else None)
         return LogPlace(
             self.number,
             text,
             self.worker or worker,
             time,
             level=line_level(self.raw[: self.header.end], self.raw[self.header.end :])
-            or (self.origin.read_level() if self.origin else None),
+            or (self.origin.level if self.origin else None),
             is_logged=self.header.is_logged,
         )
 
