@@ -2,7 +2,7 @@
 
 A set is a folder of `tests/corpus/unseen/` with the date on which its labels were written, by somebody who had not seen the
 patterns. A set that was tuned on afterwards is no measure any more: then a new one is needed. The sets `2026-11-23` to `-g`
-have been tuned on; `-f` was written for that, a third of it from the list of known messages. Nobody tuned on `-h`.
+have been tuned on; `-f` was written for that, a third of it from the list of known messages. `-h` was not used for it.
 
 A label names the kinds of remedy (`actions`) that an expert accepts, and the kinds of failure (`kinds`) that a tool may name
 that does not know the message; or `harmless`, and `alarms` if there still is a verdict of high or medium confidence.
@@ -82,7 +82,7 @@ class Accuracy:
     destructive: int  # verdicts with high or medium confidence whose action destroys or kills
     wrongly_destructive: int
     harmless: int
-    alarming: tuple[UnseenLog, ...]  # harmless logs with a verdict of high or medium confidence
+    alarming: frozenset[str]  # the names of harmless logs with a verdict of high or medium confidence
     low_alarms: int  # harmless logs with one of low confidence only
 
 
@@ -109,7 +109,7 @@ def accuracy(logs: Sequence[UnseenLog]) -> Accuracy:
         destructive=len(destructive),
         wrongly_destructive=destructive.count(False),
         harmless=len(harmless),
-        alarming=tuple(alarming),
+        alarming=frozenset(log.name for log in alarming),
         low_alarms=sum(bool(log.explanation.conclusions) for log in harmless if log not in alarming),
     )
 

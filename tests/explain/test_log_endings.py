@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.explain.synthetic import scan
@@ -47,8 +49,7 @@ def _verdicts(log: str) -> list[tuple[str, Confidence]]:
         pytest.param("[TpuDevice(id=0, process_index=0)]", id="devices"),
         pytest.param("Normal Started 39s kubelet Started container jax-tpu", id="pod"),
         pytest.param("state changed CREATING -> READY", id="state"),
-        pytest.param("jetstream-7b-zl2kq   2/2     Running   0   14m", id="pods"),
-        pytest.param("deployment/gemma is ready.", id="ready"),
+        pytest.param("Deployments stabilized in 5 minutes 41.208 seconds", id="ready"),
         pytest.param("container healthy", id="container"),
         pytest.param("GET http://localhost:8000/health -> 200 (3 ms)", id="checked"),
         pytest.param('10.0.0.9:51 - "POST /generate HTTP/1.1" 200', id="answered"),
@@ -85,9 +86,10 @@ def test_line_of_a_program_that_works_is_success(text: str) -> None:
         pytest.param("waiting for step 12 of 3.2s", id="waiting"),
         pytest.param("8 passed, 1 error in 3.1s", id="quiet-failed-tests"),
         pytest.param("=========== 1 failed, 8 passed in 3.1s ===========", id="failed-tests"),
-        pytest.param("jetstream-7b-zl2kq   1/2     Running   0   14m", id="pod-not-ready"),
-        pytest.param("deployment/gemma is not ready.", id="not-ready"),
         pytest.param("waiting for 812.4 tokens/s", id="waits"),
+        pytest.param("HBM memory map: 0x0-0x7fff", id="memory-map"),
+        pytest.param("top-5: 3.2G jit_step", id="largest-buffers"),
+        pytest.param("121it [00:41,  2.95it/s]", id="bar-without-a-total"),
     ],
 )
 def test_other_line_is_no_success(text: str) -> None:
@@ -293,6 +295,46 @@ def test_failure_in_tests_that_passed_was_wanted() -> None:
 
     assert _verdicts(log) == []
     assert _verdicts(log.replace("3 passed", "1 failed, 2 passed")) != []
+    assert _verdicts(f"{_CAUSES['gcs-denied']}ada@box:~$ pytest -q\n3 passed in 0.21s\n") != []
+
+
+@pytest.mark.parametrize(
+    "log",
+    [
+        pytest.param(_CAUSES["tpu-in-use-pid"] + "ada@box:~$ echo $?\n0\n", id="code-of-a-pipe"),
+        pytest.param(_CAUSES["hbm-oom-running"] + "121it [00:41,  2.95it/s]\n", id="bar"),
+        pytest.param(_CAUSES["hbm-oom-running"] + "thread map=4 entries\n", id="memory-dump"),
+        pytest.param(
+            _CAUSES["gcs-denied"] + 'DEBUG:urllib3:https://a.example:443 "POST /api/5/envelope/ HTTP/1.1" 200 2\n',
+            id="report",
+        ),
+        pytest.param(
+            _CAUSES["capacity-zone"] + "+ cleanup\n+ rm -rf /tmp/a\n+ gsutil cp run.log gs://b/c\n", id="trap"
+        ),
+        pytest.param(
+            _CAUSES["tpu-in-use-pid"].replace("in this", "(ignoring --frob) in this") + "I bye\n" * 3, id="ignoring"
+        ),
+        pytest.param("Out of memory: Killed process 4242 (python3)\nsshd[7]: Accepted publickey for ada\n", id="login"),
+    ],
+)
+def test_failure_is_not_over_because_others_go_on(log: str) -> None:
+    assert _verdicts(log) != []
+
+
+def test_failure_that_a_collector_calls_information_is_one() -> None:
+    lines = [*_CAUSES["tpu-in-use-pid"].splitlines(), "flushing metrics", "metrics flushed", "removing /tmp/x"]
+
+    collected = "".join(json.dumps({"severity": "INFO", "textPayload": line}) + "\n" for line in lines)
+    airflow = "".join(f"[2026-05-01, 10:00:00 UTC] {{pod_manager.py:4}} INFO - [base] {line}\n" for line in lines)
+
+    assert _verdicts(collected)[0][0] == _verdicts(airflow)[0][0] == "tpu-in-use-pid"
+
+
+def test_symptom_that_names_no_worker_is_over_if_all_workers_go_on() -> None:
+    log = "[0] step 3 loss 2.1\n[1] step 3 loss 2.1\nUnavailableError: Socket closed\n[0] step 4 loss 2.0\n"
+
+    assert _verdicts(log) != []
+    assert _verdicts(f"{log}[1] step 4 loss 2.0\n") == []
 
 
 @pytest.mark.parametrize(

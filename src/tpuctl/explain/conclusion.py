@@ -238,10 +238,12 @@ def _with_guess(explanation: Explanation, scan: ScanResult, known: Mapping[str, 
 
 def _ends_of_a_guess(suspect: Suspect, ending: LogEnding) -> tuple[LogPlace | None, ...]:
     """Return what shows that a line of which no message is known was no failure."""
-    # Much is still logged behind an exception that ended a program.
-    is_ended_by_peace = _is_of_the_same_program(suspect.place, ending) and not is_final(suspect)
-    calm = ending.at_peace if is_ended_by_peace else _calm_behind(suspect.place, ending)
-    return (ending.works, ending.made, ending.resumed, calm)
+    # Much may be logged behind an exception that ended a program.
+    if is_final(suspect):
+        return (ending.works, ending.made, ending.resumed)
+    is_minor = not is_error(suspect.place, suspect.score) and _is_of_the_same_program(suspect.place, ending)
+    calm = ending.at_peace if is_minor else _calm_behind(suspect.place, ending)
+    return (ending.works, ending.made, ending.resumed, ending.traced, calm)
 
 
 def _leaves_cause_open(conclusion: Conclusion) -> bool:
@@ -357,7 +359,7 @@ def _over_at(failure: Sighting, endings: Sequence[LogEnding]) -> LogPlace | None
         return None
     is_passing = message.role is not MessageRole.PROGRESS and not message.of_the_node
     is_minor = is_passing and all(
-        place.level in _MINOR_LEVELS or _GOES_ON.search(place.text) for place in (failure.first, failure.last)
+        place.level in _MINOR_LEVELS or _says_that_it_goes_on(place) for place in (failure.first, failure.last)
     )
     places = (*failure.workers.values(), failure.last)
     marks = [_over_after(place, message, endings, is_minor=is_minor) for place in places]
@@ -369,12 +371,16 @@ _RETRIED = re.compile(
     r"(?i)\b(?:re)?try(?:ing)?(?: again)? (?:in|after) \d|\bwill (?:be )?(?:automatically )?retr(?:y|ied)\b"
 )
 _GOES_ON = re.compile(
-    r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bretryable error:|"
-    r"\bnon-?fatal\b|\bignoring\b|"
-    r"\b(?:can be|safely) ignored?\b"
+    r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bretryable error:"
 )
+# A line with this score of an error, or a higher one, is the end of a program, whatever else it says.
+_CRASHED_SCORE = 8
 # An error of the API as gcloud prints it.
 _PRINTED_ERROR = re.compile(r"\s{0,40}\"?message\"?: ")
+
+
+def _says_that_it_goes_on(place: LogPlace) -> bool:
+    return _GOES_ON.search(place.text) is not None and error_score(place.text) < _CRASHED_SCORE
 
 
 def _over_after(
@@ -382,27 +388,30 @@ def _over_after(
 ) -> LogPlace | None:
     """Return where the worker that wrote a line shows later that it works, None if it does not."""
     ends = is_error(place, error_score(place.text)) or _PRINTED_ERROR.match(place.text) is not None
-    goes_on = _GOES_ON.search(place.text) is not None
+    goes_on = _says_that_it_goes_on(place)
     is_fatal = message.role is MessageRole.CAUSE and ends and not (is_minor and goes_on)
     may_be_made = message.where is not MessageOrigin.TRAINING_LOG
-    for ending in endings:
-        marks: tuple[LogPlace | None, ...]
+
+    def over_in(place: LogPlace, ending: LogEnding) -> LogPlace | None:
         if is_fatal:
-            marks = (ending.steps, ending.made if may_be_made else None)
-        else:
-            is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
-            calm = _calm_behind(place, ending) if is_minor else None
-            marks = (ending.works, calm, ending.at_peace if is_announced else None)
-        # What names no worker may be a symptom of any.
-        at = place if place.worker or message.role is MessageRole.CAUSE else replace(place, worker=ending.worker)
-        if mark := _first_behind(at, ending, *marks):
-            return mark
-    return None
+            passed = ending.passed if _is_of_the_same_program(place, ending) else None
+            return _first_behind(place, ending, ending.steps, passed, ending.made if may_be_made else None)
+        is_announced = is_minor and (goes_on or _RETRIED.search(place.text) is not None)
+        calm = _calm_behind(place, ending) if is_minor else None
+        return _first_behind(place, ending, ending.works, calm, ending.at_peace if is_announced else None)
+
+    own = next(filter(None, (over_in(place, ending) for ending in endings)), None)
+    named = [ending for ending in endings if ending.worker]
+    if own or place.worker or not named or message.role is MessageRole.CAUSE:
+        return own
+    # What names no worker may be a symptom of any.
+    marks = [over_in(replace(place, worker=ending.worker), ending) for ending in named]
+    return marks[-1] if all(marks) else None
 
 
 def _calm_behind(place: LogPlace, ending: LogEnding) -> LogPlace | None:
     """Return from where on there is no alarm behind a line."""
-    return ending.calm or (ending.quiet if _is_of_the_same_program(place, ending) else None)
+    return (ending.calm or ending.quiet) if _is_of_the_same_program(place, ending) else None
 
 
 def _is_of_the_same_program(place: LogPlace, ending: LogEnding) -> bool:
@@ -538,7 +547,20 @@ def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:
 
 def _ending_of(name: str, ending: LogEnding) -> LogEnding:
     number = _WORKER.search(name)
-    marks = ("works", "calm", "at_peace", "quiet", "prompt", "failure", "resumed", "steps", "made", "goes_on")
+    marks = (
+        "works",
+        "calm",
+        "at_peace",
+        "quiet",
+        "prompt",
+        "failure",
+        "resumed",
+        "steps",
+        "made",
+        "passed",
+        "traced",
+        "goes_on",
+    )
     named = {mark: place and replace(place, source=name) for mark in marks for place in (getattr(ending, mark),)}
     worker = ending.worker or (number[1] if number else name)
     return replace(ending, worker=worker, source=name, **named)

@@ -1,8 +1,8 @@
 """How a log ends, for each worker: whether its last lines show a program that works or has ended well. Pure.
 
 A failure that such a line follows is over: the program survived it, or tried again. What a program logs as information or as a
-warning is over as soon as it goes on to log other things calmly. After a line that ends a program, only its steps count: a
-`finally` block, an uploader or another process may say that it is done, or serves.
+warning is over as soon as it goes on to log other things calmly. After a line that ends a program, only its steps count, the
+work of a server, and tests that passed: a `finally` block, an uploader or another process may say that it is done, or serves.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.log_lines import LogLevel
@@ -38,7 +37,8 @@ _CALM_PRINTED_LINES = 6
 _FRAGMENT = re.compile(r"[\s\"'{}\[\]()|,-]|'?@?[\w.]{1,40}'?: |$")
 # Behind it, another program prints.
 _PROMPT = re.compile(
-    r"(?:\([\w.-]{1,40}\) )?[\w.-]{1,40}@[\w.-]{1,80}:\S{0,200}[$#](?: |$)|[$%#] \S|(?:>>>|In \[\d{1,5}\]:|PS \S{1,80}>)"
+    r"(?:\([\w.-]{1,40}\) )?\[?[\w.-]{1,40}@[\w.-]{1,80}[: ]\S{0,200}[$#](?: |$)|[$%#] \S|(?:>>>|In \[\d{1,5}\]:|PS \S{1,80}>)|"
+    r"(?:ba)?sh-\d[\d.]{0,6}[$#](?: |$)|[\w.-]{1,40}% \S"
 )
 _MAX_JUDGED_LENGTH = 1000
 
@@ -56,12 +56,14 @@ _ENDED_WELL = re.compile(
 # A step, with what it measured; a request that was answered with work.
 _STEP = re.compile(
     r"(?i)\b(?:(?:train|val|valid|eval|test|dev)(?:ing|idation)?[_/ ]?)?(?:loss|acc(?:uracy)?|perplexity|ppl|bleu|rouge\w?|"
-    r"reward|f1|mfu|top[-_]?[15]|r?mse|mae|map|auc|psnr|fid|[wc]er)(?:[_@]\w{1,20})?\b['\"]?[^\w\n]{0,4}(?:is |of )?"
-    r"[^\w\n]{0,3}\d|"
-    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows|it)/s(?:ec(?:ond)?)?\b|"
+    r"reward|f1|mfu)\b['\"]?[^\w\n]{0,4}(?:is |of )?[^\w\n]{0,3}\d|"
+    # Names that also mean other things.
+    r"\b(?:top[-_]?[15]|r?mse|mae|auc|psnr|fid|[wc]er)(?:[_@]\w{1,20})?['\"]?\s?[=:]\s{0,3}\d{1,6}\.\d{1,12}(?![\w.])|"
+    r"\b\d[\d.]{0,12}[kKMG]? ?(?:steps?|tok(?:en)?s?|examples?|samples?|images?|imgs?|wps|rows)/s(?:ec(?:ond)?)?\b|"
     r"\b\d[\d.]{0,12} ?s/step\b|\b(?:steps|examples|tokens|samples)_?(?:/|per_)(?:s|sec(?:ond)?)\b|"
     r"\b(?:global_)?(?:step|iter(?:ation)?|epoch|generation)s?\b[ =:#\[(/-]{1,4}\d{1,9}\b.{0,200}\d(?:\.\d|s\b|m\b)|"
-    r"^\W{0,3}train(?:ing)?\W{1,3}step\W{1,2}\d{1,9}$|\"POST /[^\"]{1,200} HTTP/[\d.]{1,3}\" 20\d\b"
+    r"^\W{0,3}train(?:ing)?\W{1,3}step\W{1,2}\d{1,9}$|"
+    r"\"POST /(?:v\d/)?(?:chat/)?(?:generate|completions|predict|infer)[^\"]{0,100} HTTP/[\d.]{1,3}\" 20\d\b"
 )
 _WORKS = re.compile(
     r"(?i)\b(?:restored|resumed)\b.{0,60}\b(?:checkpoint|ckpt|step|model|weights)|"
@@ -72,22 +74,19 @@ _WORKS = re.compile(
     r"\bHTTP/[\d.]{1,3}\" 20\d\b|\b20[01] OK\b|(?<![:.\w])ok,? \(?(?:in |after )?\d[\d.]{0,9} ?m?s\b|"
     # A machine, a pod, a cluster that is there; devices that were found.
     r"\bsuccessfully (?:assigned|provisioned|created|pulled|connected|initialized|started|acquired|restored|launched)|"
-    r"\bis (?:now )?ready\b|\bcontainer (?:is )?healthy\b|\bhttps?://\S{1,200} -> 200\b|"
+    r"\bdeployments? stabilized\b|\bcontainer (?:is )?healthy\b|\bhttps?://\S{1,200} -> 200\b|"
     r"\bstarted container\b|\bcreation complete after\b|"
     r"\breturns successfully\b|\bsuccessfully booted\b|"
-    r"\b(?P<ready>[1-9]\d{0,3})/(?P=ready) +Running\b|\bAccepted publickey for\b|"
     r"\b(?:re-?launched|recovered successfully|up and running)\b|-> ?(?:READY|ACTIVE|RUNNING)\b|"
     r"\bNormal (?:Started|Admitted|Scheduled|Pulled|Created|Completed)\b|\b(?-i:TpuDevice|TPU_|LogicalDevice)\(|"
     r"\bnum tpu cores: [1-9]|\b(?:global|local)?[_ ]?device[_ ]?count\W{1,4}[1-9]|\bdevices[=: ]{1,2}[1-9]"
 )
 # What a launcher says of a job that failed before and was tried again.
 _JOB_SUCCEEDED = re.compile(
-    r"(?i)\b(?:job|workload|jobset|training|run|pipeline)\b(?: ['\"`]?[\w./-]{1,80}['\"`]?:?){0,2} "
-    r"(?:has |was |is )?(?:(?:finished|completed|ended) )?(?:succeeded|successfully|successful|SUCCEEDED)\b|"
-    r"^Operation completed over \d|\.service: succeeded\b"
+    r"(?i)(?<!cleanup )(?<!upload )(?<!clean-up )\b(?:job|workload|jobset|training|run|pipeline)\b"
+    r"(?: ['\"`]?[\w./-]{1,80}['\"`]?:?){0,2} "
+    r"(?:has |was |is )?(?:(?:finished|completed|ended) )?(?:succeeded|successfully|successful|SUCCEEDED)\b"
 )
-# The shell says that the command before ended well.
-_ASKED_FOR_CODE = re.compile(r"\becho \$\?$")
 # What a run of tests says last: failures in it were wanted.
 _TESTS_PASSED = re.compile(
     r"^=+ \d{1,6} passed\b(?!.{0,200}\b(?:failed|error))|"
@@ -110,6 +109,10 @@ _SAVED = re.compile(
 )
 _ASKED_TO_END = re.compile(
     r"(?i)\bSIG(?:TERM|INT|KILL)\b|\bsignal (?:2|9|15)\b|pre-?empt|\bterminat|\bmaintenance|\bshutdown|\binterrupt"
+)
+# What a script also does when it gives up, or tries once more.
+_CLEANS_UP = re.compile(
+    r"(?i)^\+ (?:rm|sleep|trap|exit|kill|pkill|return|false)\b|clean|delet|retry|upload|sync|\bcp\b"
 )
 # What starts again and again does not work.
 _CRASH_LOOP = re.compile(
@@ -160,8 +163,10 @@ class LogEnding:
     prompt: LogPlace | None = None  # the last prompt of a shell, behind which another program prints
     failure: LogPlace | None = None  # the last line that looks like the end of a program, unless it works afterwards
     resumed: LogPlace | None = None  # the last line before that failure that shows that the program worked
-    steps: LogPlace | None = None  # the last line that shows a training step
+    steps: LogPlace | None = None  # the last line that shows a training step, or an answered request for work
     made: LogPlace | None = None  # the last line that says that what was asked for is there
+    passed: LogPlace | None = None  # the line that says that all tests passed
+    traced: LogPlace | None = None  # a script went on from here, by what it traced
     goes_on: LogPlace | None = None  # the last line that tells of success, perhaps not that of the program
     source: str | None = None  # the file, if several are read
 
@@ -172,10 +177,8 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     end = _last_crash(lines) + 1
     tail = lines[end:]
     steps, made = _last_step(tail), _last_made(tail)
-    has_succeeded = any(_JOB_SUCCEEDED.search(line.place.text) for line in tail)
-    codes = [code.place for asked, code in pairwise(tail) if _ASKED_FOR_CODE.search(asked.place.text)]
-    ended_well = codes[-1] if codes and codes[-1].text == "0" else None
-    steps = steps or ended_well
+    passed = next((line.place for line in reversed(tail) if _TESTS_PASSED.search(line.place.text)), None)
+    has_succeeded = passed is not None or any(_JOB_SUCCEEDED.search(line.place.text) for line in tail)
     may_work = not any(map(_is_traceback, lines[:end])) or steps is not None or made is not None or has_succeeded
     is_only_saved, is_well, is_done, is_calm, has_failed = False, True, False, True, False
     bars = calm_lines = printed_lines = 0
@@ -216,7 +219,6 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
             at_peace = None
         calm = place if is_calm and calm_lines >= _CALM_LINES else calm
         quiet = place if is_calm and prompt is None and printed_lines >= _CALM_PRINTED_LINES else quiet
-    works = works or ended_well
     return LogEnding(
         worker,
         works,
@@ -230,6 +232,8 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
         resumed,
         steps,
         made,
+        passed,
+        _last_trace(tail),
         goes_on,
     )
 
@@ -259,8 +263,6 @@ def _last_step(lines: Sequence[JudgedLine]) -> LogPlace | None:
     for line in reversed(lines):
         text = line.place.text[:_MAX_JUDGED_LENGTH]
         is_bar = _BAR.search(text) is not None
-        if _TESTS_PASSED.search(text):
-            return line.place
         if not (is_bar or _STEP.search(text)) or _LAST_WORDS.search(text):
             continue
         bars += is_bar
@@ -274,9 +276,14 @@ def _last_made(lines: Sequence[JudgedLine]) -> LogPlace | None:
         text = line.place.text[:_MAX_JUDGED_LENGTH]
         if _MADE.search(text) and shows_success(text):
             return line.place
-    # A script that does not end at the first error.
-    traced = [line.place for line in lines if line.place.text.startswith("+ ")][-_CALM_LINES:]
-    return traced[0] if len(traced) == _CALM_LINES and not any(_ALARMED.search(one.text) for one in traced) else None
+    return None
+
+
+def _last_trace(lines: Sequence[JudgedLine]) -> LogPlace | None:
+    """Return the first of the last commands that a script traced, if it goes on: it does not end at the first error."""
+    traced = [line.place for line in lines if line.place.text.startswith("+ ")]
+    last = traced[-_CALM_LINES:]
+    return None if len(traced) <= len(last) or any(_CLEANS_UP.search(one.text) for one in last) else last[0]
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
@@ -293,9 +300,9 @@ def shows_saved(text: str) -> bool:
 
 # Every line that shows success has one of these, in lower case.
 _SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
-    "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|map|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
+    "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
     "listening|serving|running|http|ok|succe|start|launched|recovered|ready|active|normal |tpudevice(|tpu_|"
-    "logicaldevice(|tpu cores|device|healthy|200|operation|connected|created|returns|finished|done|pass|exit|100%"
+    "logicaldevice(|tpu cores|device|healthy|200|operation|connected|created|returns|finished|done|pass|exit|100%|stabilized"
 ).split("|")
 
 

@@ -411,7 +411,7 @@ _EXTRA_KEYS = frozenset(
     {"exc_info", "exc_text", "stack_trace", "stacktrace", "exception", "traceback", "error", "stack"}
 )
 _TIME_KEYS = ("timestamp", "time", "@timestamp", "ts", "asctime", "eventTime", "receiveTimestamp", "datetime")
-_LEVEL_KEYS = ("severity", "level", "levelname", "lvl", "log.level")
+_LEVEL_KEYS = ("level", "levelname", "lvl", "log.level")
 _ANY_MESSAGE_KEY = frozenset(_MESSAGE_KEYS)
 _PAYLOAD_KEYS = frozenset({"jsonPayload", "json", "fields", "record", "protoPayload"})
 _WORKER_KEYS = ("worker_id", "worker", "rank", "process_index", "host_id")
@@ -555,9 +555,9 @@ def _record_time(record: Mapping[str, Any], header: LineHeader = NO_HEADER) -> d
 
 
 def _record_level(record: Mapping[str, Any]) -> LogLevel | None:
-    """Return the level of a record. Collectors call all that a program writes to stderr an error: that says nothing."""
+    """Return the level of a record that the program itself wrote: a severity may be the collector's."""
     named = next((value for key in _LEVEL_KEYS if isinstance(value := record.get(key), str)), "")
-    return None if "severity" in record and _LEVELS.get(named.upper()) is LogLevel.ERROR else _LEVELS.get(named.upper())
+    return None if "severity" in record else _LEVELS.get(named.upper())
 
 
 def _record_worker(record: Mapping[str, Any]) -> str | None:
@@ -697,9 +697,13 @@ _LEVEL_NAMED = re.compile(
     r"\s{0,8}(?:[\w:./()-]{1,100}\s{1,20}){0,5}(?P<event>Normal|Warning)\s{1,30}[A-Z][A-Za-z]{3,40}\s"
 )
 
+# Airflow logs all output of a program as information.
+_OF_COLLECTOR = re.compile(r"\{(?:pod_manager|subprocess)\.py:")
+
 
 def line_level(header: str, text: str) -> LogLevel | None:
     """Return the level of a line, from its header and the text after it."""
+    header = "" if _OF_COLLECTOR.search(header) else header
     if found := _LEVEL_IN_HEADER.search(header) or _LEVEL_FIRST.match(text[:200]):
         return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
     named = _LEVEL_NAMED.match(text[:400])
