@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.explain.device_memory import memory_advice
-from tpuctl.explain.log_endings import LogEnding, is_error
+from tpuctl.explain.log_endings import CRASHED_SCORE, LogEnding, is_error
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
 from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
 from tpuctl.explain.scanner import error_score
@@ -373,14 +373,12 @@ _RETRIED = re.compile(
 _GOES_ON = re.compile(
     r"(?i)\b(?:continuing|proceeding) (?:without|anyway)\b|\bdismissed an error as retryable\b|\bretryable error:"
 )
-# A line with this score of an error, or a higher one, is the end of a program, whatever else it says.
-_CRASHED_SCORE = 8
 # An error of the API as gcloud prints it.
 _PRINTED_ERROR = re.compile(r"\s{0,40}\"?message\"?: ")
 
 
 def _says_that_it_goes_on(place: LogPlace) -> bool:
-    return _GOES_ON.search(place.text) is not None and error_score(place.text) < _CRASHED_SCORE
+    return _GOES_ON.search(place.text) is not None and error_score(place.text) < CRASHED_SCORE
 
 
 def _over_after(

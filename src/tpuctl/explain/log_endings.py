@@ -26,7 +26,7 @@ _FAILED_SCORE, _ALARMING_SCORE = 6, 4
 # A line with this score names an exception, or another reason for which a program ends.
 _FATAL_SCORE = 7
 # A line with this score begins with the name of an exception, as a traceback ends, or says that the process crashed.
-_CRASHED_SCORE = 8
+CRASHED_SCORE = 8
 _GCLOUD_ERROR = "ERROR: (gcloud"
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\s{0,8}File \"")
 # Lines without an alarm that show that a program has gone on after a warning.
@@ -222,19 +222,19 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
     return LogEnding(
         worker,
         works,
-        is_well and works is not None,
-        is_done,
-        calm,
-        at_peace,
-        quiet,
-        prompt,
-        failure,
-        resumed,
-        steps,
-        made,
-        passed,
-        _last_trace(tail),
-        goes_on,
+        is_well=is_well and works is not None,
+        is_done=is_done,
+        calm=calm,
+        at_peace=at_peace,
+        quiet=quiet,
+        prompt=prompt,
+        failure=failure,
+        resumed=resumed,
+        steps=steps,
+        made=made,
+        passed=passed,
+        traced=_last_trace(tail),
+        goes_on=goes_on,
     )
 
 
@@ -247,7 +247,7 @@ def _last_crash(lines: Sequence[JudgedLine]) -> int:
     """Return the index of the last line that may end a program, -1 if there is none."""
     for at in reversed(range(len(lines))):
         place = lines[at].place
-        if (lines[at].score >= _CRASHED_SCORE and place.level is None) or place.text.startswith(_GCLOUD_ERROR):
+        if (lines[at].score >= CRASHED_SCORE and place.level is None) or place.text.startswith(_GCLOUD_ERROR):
             return at
     return -1
 
@@ -300,7 +300,8 @@ def shows_saved(text: str) -> bool:
 
 # Every line that shows success has one of these, in lower case.
 _SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
-    "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|generation|restored|resumed|complete|server|"
+    "loss|acc|perplexity|ppl|bleu|rouge|reward|f1|mfu|top|mse|mae|auc|psnr|fid|wer|cer|/s|per_s|step|iter|epoch|"
+    "generation|restored|resumed|complete|server|"
     "listening|serving|running|http|ok|succe|start|launched|recovered|ready|active|normal |tpudevice(|tpu_|"
     "logicaldevice(|tpu cores|device|healthy|200|operation|connected|created|returns|finished|done|pass|exit|100%|stabilized"
 ).split("|")

@@ -34,7 +34,8 @@ _DESCRIBED = re.compile(
 _CHANGE_NOTE = re.compile(
     r"^\s*(?:[-*•] |\d{1,3}[.)] |[0-9a-f]{7,40} |\(#\d+\) )?(?:\w{1,20}(?:\([\w./-]{1,40}\))?!?: )?(?:fix|fixed|fixes|handle|"
     r"handled|retry(?! ?\d|:)|add|added|adds|avoid|improve|improved|document|documented|explain|explains|ignore|treat|detect|"
-    r"detects|catch|suppress|classify|recognise|recognize|rename|revert|merge|bump|clarify|mention|resolve|resolved|todo|note)\b",
+    r"detects|catch|suppress|classify|recognise|recognize|rename|revert|merge|bump|clarify|mention|resolve|"
+    r"resolved|todo|note)\b",  # words with which changes are described
     re.IGNORECASE,
 )
 # Right after the message: an explanation.

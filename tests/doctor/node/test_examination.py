@@ -121,17 +121,17 @@ def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
     worker.install("jax", "0.4.35", "jaxlib<=0.4.35,>=0.4.34", 'libtpu-nightly==0.1.dev1 ; extra == "tpu"', "numpy>=1")
     worker.install("torch_xla", "2.5.0+libtpu")
     worker.install("numpy", "2.0")
-    worker.install("flax", "0.10", place="work/.venv")
+    worker.install("flax", "0.10", place="train/.venv")
     worker.install("tensorflow", "2.11.0", place="elsewhere")
     system = worker.root / "usr/lib/python3/dist-packages/torch-2.5.0.dist-info"
     system.mkdir(parents=True)
 
-    _, report = examine(worker, VIRTUAL_ENV=str(worker.home / "work/.venv"))
+    _, report = examine(worker, VIRTUAL_ENV=str(worker.home / "train/.venv"))
 
     assert report.environments == Known(
         (
             PythonEnvironment("system", "/usr", workers_python(), {"torch": InstalledPackage("2.5.0")}),
-            PythonEnvironment("venv", "~/work/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
+            PythonEnvironment("venv", "~/train/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
             PythonEnvironment(
                 "venv",
                 "~/venv",
