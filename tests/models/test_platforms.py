@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,41 @@ def test_parse_process_list_finds_processes_by_variable() -> None:
 def test_find_processes_with_variable_finds_running_ones(marked: int) -> None:
     assert [*find_processes_with_variable("TPUCTL_MARK", "a b")] == [marked]
     assert [*find_processes_with_variable("TPUCTL_MARK", "a")] == []
+
+
+def test_find_processes_with_variable_waits_for_a_program_that_starts(tmp_path: Path) -> None:
+    """The parent continues before the kernel shows the environment of the new program."""
+    (tmp_path / "self").mkdir()
+    process = tmp_path / "7"
+    process.mkdir()
+    (process / "exe").symlink_to("sleep")
+    (process / "environ").write_bytes(b"")
+    (process / "stat").write_bytes(_stat(env_end=0))
+
+    def finish_start() -> None:
+        (process / "environ").write_bytes(b"TPUCTL_MARK=a b\0")
+        (tmp_path / "stat").write_bytes(_stat(env_end=140722237013993))
+        (tmp_path / "stat").replace(process / "stat")
+
+    start = threading.Timer(0.05, finish_start)
+    start.start()
+    found = [*find_processes_with_variable("TPUCTL_MARK", "a b", proc=tmp_path)]
+    start.join()
+
+    assert found == [7]
+
+
+def _stat(env_end: int) -> bytes:
+    return b"7 (a (b) c) S " + b"1 " * 47 + b"%d 0\n" % env_end
+
+
+def test_find_processes_with_variable_skips_threads_of_the_kernel(tmp_path: Path) -> None:
+    """They have no program and never an environment."""
+    (tmp_path / "self").mkdir()
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "environ").write_bytes(b"")
+
+    assert [*find_processes_with_variable("TPUCTL_MARK", "a b", proc=tmp_path)] == []
 
 
 def test_find_processes_with_variable_uses_ps_without_proc(tmp_path: Path) -> None:
