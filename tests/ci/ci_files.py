@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,9 @@ class CiScript:
     environ: Mapping[str, str] = field(default_factory=dict)
 
 
+@cache
 def load(path: Path) -> dict[str, Any]:
-    """Return the content of a YAML file."""
+    """Return the content of a YAML file. Read once: not to be changed."""
     data = yaml.safe_load(path.read_text("utf-8"))
     assert isinstance(data, dict)
     return data
@@ -92,6 +94,7 @@ def cloud_build_scripts(path: Path) -> list[CiScript]:
     return [CiScript(path, step.get("id", f"step {number}"), step["script"], (), environ) for number, step in steps]
 
 
+@cache
 def all_scripts() -> list[CiScript]:
     """Return every script of every file."""
     found = [script for path in WORKFLOWS for job in load(path)["jobs"] for script in github_scripts(path, job)]

@@ -36,6 +36,7 @@ def serve(root: Path) -> None:
         request = json.loads(line)
         if os.fork() == 0:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # `gcloud ssh` reads its stdin, here the next requests
             os.environ.clear()
             os.environ.update(request["environ"])
             code = _run(gcloud_main, request["words"], request["stdout"], request["stderr"])

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conformance.conftest import GcloudProcess
+
 pytestmark = [pytest.mark.gcloud, pytest.mark.sshd]
 TPUCTL = str(Path(sys.executable).with_name("tpuctl"))
 
@@ -46,10 +48,12 @@ def _host_keys(path: Path) -> set[str]:
     return {line.split(" ", 1)[1] for line in path.read_text().splitlines()}
 
 
-def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(environ: Mapping[str, str], tmp_path: Path) -> None:
+def test_unmodified_gcloud_creates_uses_and_deletes_a_slice(
+    gcloud_process: GcloudProcess, environ: Mapping[str, str], tmp_path: Path
+) -> None:
     def gcloud(*words: str) -> tuple[str, int]:
-        done = _run(["gcloud", "compute", "tpus", "tpu-vm", *words], environ)
-        return done.stdout if done.returncode == 0 else f"{done.stdout}\n{done.stderr}", done.returncode
+        done = gcloud_process.run(("compute", "tpus", "tpu-vm", *words), environ, tmp_path)
+        return done.out if done.code == 0 else f"{done.out}\n{done.err}", done.code
 
     # Without a key the first ssh would create one and print its randomart on stdout.
     folder = tmp_path / ".ssh"

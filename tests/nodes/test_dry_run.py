@@ -223,37 +223,6 @@ def test_dry_run_has_the_exit_code_of_the_run(
     assert fleet.changes() == []
 
 
-@pytest.mark.gcloud
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("update", "demo", "--labels", "b=2", "--remove-labels", "a", "--tags", "n", "--remove-tags", "old",
-         "--metadata", "new=1", "--remove-metadata", "token", "--description", "d e"),
-        ("update", "demo", "--attach-disk", "d"),
-        ("update", "demo", "--internal-ips"),
-        ("down", "owned"),
-        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "flex-start", "--run-for", "24h",
-         "--start-after", "1h", "--queue-for", "6h", "--labels", "a=b"),
-        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--queue", "--reserved", "--skip-check", "all"),
-        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--queue", "--reservation", "r", "--calendar",
-         "--skip-check", "all"),
-        ("up", "new", "--type", "v6e-8", "--zone", "us-east5-b", "--tier", "best-effort"),
-    ],
-    ids=["update", "attach", "addresses", "down", "flex-start", "reserved", "calendar", "best-effort"],
-)  # fmt: skip
-def test_gcloud_parser_accepts_the_command(tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...]) -> None:
-    (command,) = plan(tpuctl, *arguments)[1]
-
-    # One flag that gcloud does not have keeps it from going on; it is all that its parser has to complain about.
-    done = subprocess.run(
-        [*shlex.split(command), "--zzzzzzzzzz"], capture_output=True, text=True, timeout=60, check=False
-    )
-
-    assert done.returncode == 2
-    assert re.findall(r"unrecognized arguments:\s+(.*\S)", done.stderr) == ["--zzzzzzzzzz"], done.stderr
-
-
 @one_face
 def test_gcloud_command_with_a_script_is_quoted_for_bash(tpuctl: Console, sandbox: Sandbox) -> None:
     script = '#!/bin/bash\necho "it\'s \\ me"\t$HOME \x1b[1m\n'
