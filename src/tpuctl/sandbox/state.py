@@ -9,10 +9,11 @@ import json
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from tpuctl.clock import Clock, SystemClock
 from tpuctl.errors import InvalidInputError, TpuctlError
@@ -39,11 +40,16 @@ _META_KEYS = Shape(
 
 
 _LATEST_TIME = timedelta(days=3650)
+# How long a rate of the clock that was read counts for, in real seconds: clients read the clock for every step.
+_RATE_SECONDS = 0.001
 DEFAULT_SPEED = 60.0  # a minute of sandbox time is a second
 
 
 class SandboxState:
     """The open state of a sandbox. Threads may share it: each gets its own connection. `clock` is the sandbox time."""
+
+    # Number of `advance` calls in this process; SQLite's `data_version` shows writes of other processes.
+    _moves: ClassVar[int] = 0
 
     def __init__(self, path: Path, clock: Clock | None) -> None:
         self.path = path
@@ -57,8 +63,7 @@ class SandboxState:
         self._lock = threading.Lock()
         self._turn = threading.RLock()
         self._injected = clock
-        # Number of `advance` calls in this process; SQLite's `data_version` shows writes of other processes.
-        self._moves = 0
+        self._known_rate = _NO_RATE
         self._speed = DEFAULT_SPEED
         self.clock: Clock = SystemClock()
 
@@ -86,8 +91,9 @@ class SandboxState:
         if (session := self._joint_session) is not None:
             yield session
             return
-        with _Transaction(self._connect(), self.path, immediate=False):
-            session = StateSession(self._connection, self.clock.now(), self.path)
+        # Threads queue here, too: they would only take turns at each call of SQLite.
+        with self._turn, _Transaction(self._connect(), self.path, immediate=False):
+            session = StateSession(self._connection, self._now_in_transaction(), self.path)
             if not session.is_event_due():
                 yield session
                 return
@@ -105,7 +111,7 @@ class SandboxState:
             return
         # Threads queue here: with SQLite's own random retries one of 200 threads times out after 10 s.
         with self._turn, _Transaction(self._connect(), self.path, immediate=True):
-            now = self.clock.now()
+            now = self._now_in_transaction()
             self._run_due_events(now)
             session = StateSession(self._connection, now, self.path)
             yield session
@@ -131,7 +137,7 @@ class SandboxState:
             self._connection.execute(
                 "UPDATE meta SET value = ? WHERE key = 'offset'", (json.dumps(offset.total_seconds()),)
             )
-            self._moves += 1
+        SandboxState._moves += 1
         return self.clock.now()
 
     @property
@@ -150,6 +156,7 @@ class SandboxState:
             for thread in [each for each in self._connections if each is mine or not each.is_alive()]:
                 self._connections.pop(thread)[0].close()
             self._local = threading.local()
+            self._known_rate = _NO_RATE
 
     def __enter__(self) -> SandboxState:
         return self
@@ -216,22 +223,30 @@ class SandboxState:
                     self._connection.execute("ROLLBACK TO event")
             self._connection.execute("RELEASE event")
 
+    def _now_in_transaction(self) -> datetime:
+        """Return the time, never one before a move of the clock that another process has committed."""
+        self._known_rate = _NO_RATE
+        return self.clock.now()
+
     def _rate(self) -> ClockRate:
         """Return the rate of the sandbox time. Called for every reading of the clock; it seldom changes."""
-        connection = self._connection
+        known = self._known_rate
+        if known.moves == self._moves and time.monotonic() < known.until:
+            return known.rate
+        connection, moves = self._connection, self._moves
         with self._errors:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
-            cache_key = (connection, version, self._moves)
-            known: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
-            if known is None or known[0] != cache_key:
+            stored: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
+            if stored is None or stored[0] != (connection, version, moves):
                 text = "SELECT key, value FROM meta WHERE key IN ('anchor', 'offset', 'speed', 'seed')"
                 meta = {key: float(parse_stored(value, NUMBER)) for key, value in connection.execute(text)}
                 _META_KEYS.check(meta)
                 rate = ClockRate(
                     datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"]
                 )
-                known = self._local.rate = (cache_key, rate)
-        return known[1]
+                stored = self._local.rate = ((connection, version, moves), rate)
+        self._known_rate = _KnownRate(stored[1], time.monotonic() + _RATE_SECONDS, moves)
+        return stored[1]
 
 
 def _plan_waiting(session: StateSession) -> None:
@@ -253,6 +268,17 @@ class ClockRate(NamedTuple):
     anchor: datetime
     offset: timedelta
     speed: float
+
+
+class _KnownRate(NamedTuple):
+    """A rate that was read, until when it counts in seconds of `time.monotonic`, and after how many moves it was read."""
+
+    rate: ClockRate
+    until: float
+    moves: int
+
+
+_NO_RATE = _KnownRate(ClockRate(datetime.fromtimestamp(0, UTC), timedelta(), 1), 0, -1)
 
 
 class SandboxClock:
