@@ -3,8 +3,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Three times the cores: many tests wait for gcloud, ssh or the sandbox's clock.
-WORKERS ?= $(shell echo $$((3 * $$(getconf _NPROCESSORS_ONLN))))
+# Twice the cores: some tests wait for gcloud, ssh or the clock of the sandbox.
+WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
 .PHONY: test tests compiled-tests test-pythons wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
