@@ -172,7 +172,7 @@ def test_zone_that_does_not_answer_is_named_and_the_rest_is_done(tpuctl: Console
     out, err, code = tpuctl("gc", "--yes", "-o", "name")
 
     assert (out, code, sandbox.changes()) == (f"{ZONE}/demo\n", 1, ["delete"])
-    assert "error: the list is incomplete: europe-west4-a did not answer" in err
+    assert "error: the list is incomplete: europe-west4-a could not be listed" in err
 
 
 def test_json_has_what_is_deleted_and_what_is_left(tpuctl: Console, sandbox: Sandbox) -> None:

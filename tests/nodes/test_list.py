@@ -14,8 +14,8 @@ from tpuctl.sandbox.request_log import read_log
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
 INCOMPLETE = """\
-error: the list is incomplete: us-east5-a did not answer
-  hint: nodes in these zones are not shown; try again later
+error: the list is incomplete: us-east5-a could not be listed
+  hint: nodes there are not shown; try again later, or see why with `tpuctl list --zone us-east5-a`
 """
 AGE = timedelta(hours=3)
 
@@ -173,9 +173,9 @@ at least 1 node, 4 chips
     assert tpuctl("list", terminal=True, NO_COLOR="1") == (table, said + INCOMPLETE, 1)
     assert tpuctl("list", "-o", "name") == ("us-central2-b/calm\n", INCOMPLETE, 1)
     assert tpuctl("list", "-o", "json")[1:] == (
-        '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a did not answer", '
-        '"exit_code": 1, "hint": "nodes in these zones are not shown; try again later", '
-        '"id": "unavailable"}' + mark + "}\n",
+        '{"error": {"kind": "unavailable", "message": "the list is incomplete: us-east5-a could not be listed", '
+        '"exit_code": 1, "hint": "nodes there are not shown; try again later, or see why with '
+        '`tpuctl list --zone us-east5-a`", "id": "unavailable"}' + mark + "}\n",
         1,
     )
     assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("us-central2-b/calm\n", "", 0)
@@ -365,7 +365,9 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
     out, err, code = tpuctl("list", "--zone", f"{ZONE},us-west4-z", "-o", "name")
 
     assert (out, code) == (f"{ZONE}/demo\n", 1)
-    assert "the list is incomplete: us-west4-z did not answer" in err
+    assert "the list is incomplete: us-west4-z could not be listed" in err
+    assert "see why with `tpuctl list --zone us-west4-z`" in err
+    assert "or there is no such zone" in tpuctl("list", "--zone", "us-west4-z")[1]
     assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
 
 

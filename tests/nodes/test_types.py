@@ -68,7 +68,7 @@ def test_types_with_an_unreachable_zone_are_incomplete(tpuctl: Console, sandbox:
     out, err, code = tpuctl("types", "v5litepod-16")
 
     assert ("us-central1-a" in out, "us-west4-a" in out, code) == (False, True, 1)
-    assert err.startswith("error: the list is incomplete: us-central1-a did not answer\n")
+    assert err.startswith("error: the list is incomplete: us-central1-a could not be listed\n")
 
 
 def test_types_of_a_closed_zone_are_not_allowed(tpuctl: Console) -> None:

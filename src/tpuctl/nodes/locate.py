@@ -210,11 +210,11 @@ def unreachable_zones_error(node_id: str, zones: Sequence[str]) -> ServiceUnavai
 
 
 class IncompleteListError(ServiceUnavailableError):
-    """Some `zones` did not answer: the list may lack nodes. `nodes` are those of the other zones, for a program."""
+    """Some `zones` did not answer, or refused: the list may lack nodes. `nodes` are those of the other zones, for a program."""
 
     def __init__(self, zones: Sequence[str], nodes: Sequence[Node] = ()) -> None:
         super().__init__(
-            f"the list is incomplete: {', '.join(zones)} did not answer",
-            hint="nodes in these zones are not shown; try again later",
+            f"the list is incomplete: {', '.join(zones)} could not be listed",
+            hint=f"nodes there are not shown; try again later, or see why with `tpuctl list --zone {zones[0]}`",
         )
         self.zones, self.nodes = tuple(zones), tuple(nodes)
