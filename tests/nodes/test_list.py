@@ -166,7 +166,7 @@ def test_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox, 
     table = """\
 NAME  ZONE           TYPE  STATE  HEALTH   CHIPS  AGE  TIER       NOTE
 calm  us-central2-b  v4-8  READY  HEALTHY      4  3h   on-demand
-?     us-east5-a                                                  zone did not answer
+?     us-east5-a                                                  could not be listed
 at least 1 node, 4 chips
 """
 

@@ -131,7 +131,7 @@ def test_queue_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: San
 
     out, err, code = tpuctl("queue", "list", terminal=True, NO_COLOR="1")
 
-    assert (out.splitlines()[-2].split(), code) == (["?", "us-east5-a", "zone", "did", "not", "answer"], 1)
+    assert (out.splitlines()[-2].split(), code) == (["?", "us-east5-a", "could", "not", "be", "listed"], 1)
     assert "the list is incomplete: us-east5-a could not be listed" in err
 
 

@@ -159,8 +159,8 @@ def label_words(labels: Mapping[str, str]) -> str:
 
 
 def unreachable_row(columns: Sequence[Column], zone: str) -> tuple[Cell, ...]:
-    """Return the row of a zone that did not answer, for a table with names, zones and notes."""
-    cells = {"name": Cell("?", style="yellow"), "zone": Cell(zone), "note": Cell("zone did not answer", style="yellow")}
+    """Return the row of a zone that could not be listed, for a table with names, zones and notes."""
+    cells = {"name": Cell("?", style="yellow"), "zone": Cell(zone), "note": Cell("could not be listed", style="yellow")}
     return tuple(cells.get(column.name, _NO_CELL) for column in columns)
 
 
