@@ -64,6 +64,7 @@ class SandboxState:
         self._turn, self._reading = threading.RLock(), threading.RLock()
         self._injected = clock
         self._known_rate = _NO_RATE
+        self._transactions = 0
         self._speed = DEFAULT_SPEED
         self.clock: Clock = SystemClock()
 
@@ -225,15 +226,15 @@ class SandboxState:
 
     def _now_in_transaction(self) -> datetime:
         """Return the time, never one before a move of the clock that another process has committed."""
-        self._known_rate = _NO_RATE
+        self._transactions += 1
         return self.clock.now()
 
     def _rate(self) -> ClockRate:
         """Return the rate of the sandbox time. Called for every reading of the clock; it seldom changes."""
-        known = self._known_rate
-        if known.moves == self._moves and time.monotonic() < known.until:
+        known, counts = self._known_rate, (self._moves, self._transactions)
+        if known.counts == counts and time.monotonic() < known.until:
             return known.rate
-        connection, moves = self._connection, self._moves
+        connection, moves = self._connection, counts[0]
         with self._errors:
             (version,) = connection.execute("PRAGMA data_version").fetchone()
             stored: tuple[object, ClockRate] | None = getattr(self._local, "rate", None)
@@ -245,7 +246,7 @@ class SandboxState:
                     datetime.fromtimestamp(meta["anchor"], UTC), timedelta(seconds=meta["offset"]), meta["speed"]
                 )
                 stored = self._local.rate = ((connection, version, moves), rate)
-        self._known_rate = _KnownRate(stored[1], time.monotonic() + _RATE_SECONDS, moves)
+        self._known_rate = _KnownRate(stored[1], time.monotonic() + _RATE_SECONDS, counts)
         return stored[1]
 
 
@@ -271,14 +272,14 @@ class ClockRate(NamedTuple):
 
 
 class _KnownRate(NamedTuple):
-    """A rate that was read, until when it counts in seconds of `time.monotonic`, and after how many moves it was read."""
+    """A rate that was read, until when it counts in seconds of `time.monotonic`, and after which moves and transactions."""
 
     rate: ClockRate
     until: float
-    moves: int
+    counts: tuple[int, int]
 
 
-_NO_RATE = _KnownRate(ClockRate(datetime.fromtimestamp(0, UTC), timedelta(), 1), 0, -1)
+_NO_RATE = _KnownRate(ClockRate(datetime.fromtimestamp(0, UTC), timedelta(), 1), 0, (-1, 0))
 
 
 class SandboxClock:
