@@ -125,10 +125,7 @@ class Service:
         advance_clock(self.state, timedelta(hours=1))
 
     def _gcloud_environ(self) -> Mapping[str, str]:
-        """Return the environment in which gcloud uses only this port, without prompts and accounts.
-
-        The path `/` selects each API's default path. Little is inherited: a VIRTUAL_ENV or a proxy would interfere.
-        """
+        """Return the environment in which gcloud uses only this port. The path `/` selects each API's default path."""
         apis = (
             "TPU",
             "COMPUTE",
@@ -140,20 +137,30 @@ class Service:
             "CLOUDBILLING",
         )
         return {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.folder),
-            "CLOUDSDK_CONFIG": str(self.folder / "gcloud"),
+            **gcloud_environ(self.folder),
             **{f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{api}": f"{self.url}/" for api in apis},
-            "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
-            "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-            "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-            "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
-            "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
-            "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
             "CLOUDSDK_COMPUTE_ZONE": ZONE,
-            "NO_PROXY": "127.0.0.0/8,localhost",
         }
+
+
+def gcloud_environ(folder: Path) -> Mapping[str, str]:
+    """Return an environment in which gcloud has a home of its own, and neither prompts nor accounts.
+
+    Little is inherited: a VIRTUAL_ENV or a proxy would interfere.
+    """
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(folder),
+        "CLOUDSDK_CONFIG": str(folder / "gcloud"),
+        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
+        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
+        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
+        "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
+        "CLOUDSDK_SURVEY_DISABLE_PROMPTS": "1",
+        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
+        "NO_PROXY": "127.0.0.0/8,localhost",
+    }
 
 
 @pytest.fixture(scope="session")

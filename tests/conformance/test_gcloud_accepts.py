@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
+import subprocess
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.conformance.conftest import gcloud_environ
 from tests.nodes.test_dry_run import plan
 from tests.nodes.test_plan import FULL, NAME, QUEUED, SMALL
 from tpuctl.models.node import Tier
@@ -61,23 +61,13 @@ def endpoint() -> Iterator[str]:
 @pytest.fixture
 def gcloud(gcloud_process: GcloudProcess, tmp_path: Path) -> Callable[..., Answer]:
     """Return what runs a command line of gcloud without an account."""
-    environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(tmp_path),
-        "CLOUDSDK_CONFIG": str(tmp_path / "config"),
-        "CLOUDSDK_AUTH_DISABLE_CREDENTIALS": "1",
-        "CLOUDSDK_CORE_CHECK_GCE_METADATA": "0",
-        "CLOUDSDK_CORE_DISABLE_PROMPTS": "1",
-        "CLOUDSDK_CORE_DISABLE_USAGE_REPORTING": "1",
-        "CLOUDSDK_COMPONENT_MANAGER_DISABLE_UPDATE_CHECK": "1",
-        "CLOUDSDK_CORE_SHOULD_PROMPT_TO_ENABLE_API": "0",
-        "NO_PROXY": "127.0.0.0/8,localhost",
-    }
 
     def run(command: str, **more: str) -> Answer:
-        program, *words = shlex.split(command)
+        # Split by a shell, as a user would run it.
+        split = subprocess.run(["sh", "-c", f"printf '%s\\0' {command}"], capture_output=True, text=True, check=True)
+        program, *words = split.stdout.split("\0")[:-1]
         assert program == "gcloud"
-        return gcloud_process.run(tuple(words), environ | more, tmp_path)
+        return gcloud_process.run(tuple(words), {**gcloud_environ(tmp_path), **more}, tmp_path)
 
     return run
 

@@ -78,15 +78,6 @@ def _stat(env_end: int) -> bytes:
     return b"7 (a (b) c) S " + b"1 " * 47 + b"%d 0\n" % env_end
 
 
-def test_find_processes_with_variable_skips_threads_of_the_kernel(tmp_path: Path) -> None:
-    """They have no program and never an environment."""
-    (tmp_path / "self").mkdir()
-    (tmp_path / "7").mkdir()
-    (tmp_path / "7" / "environ").write_bytes(b"")
-
-    assert [*find_processes_with_variable("TPUCTL_MARK", "a b", proc=tmp_path)] == []
-
-
 def test_find_processes_with_variable_uses_ps_without_proc(tmp_path: Path) -> None:
     """The `ps` of this system may refuse the options of macOS."""
     assert [*find_processes_with_variable("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []

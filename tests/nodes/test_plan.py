@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,9 +15,6 @@ from tpuctl.models.spec import DataDisk, NodeSpec, SpecDifference
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import ObservedState, Policy, Repair, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, plan_steps, reset_mode
-
-if TYPE_CHECKING:
-    pass
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
