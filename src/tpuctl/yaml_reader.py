@@ -6,6 +6,7 @@ Nodes are composed, and no objects are constructed from a user's file, so that i
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +15,13 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 KeyPath = tuple[str | int, ...]
 _TAG = "tag:yaml.org,2002:"
 # PyYAML builds nodes by recursion, in C: a few thousand levels crash the process. No real document is this deep.
 YAML_MAX_DEPTH = 32
+_TOO_DEEP = f"nested deeper than {YAML_MAX_DEPTH} levels"
 YAML_MAX_LENGTH = 4 << 20
 YAML_MAX_VALUES = 100_000
 # libyaml compares each directive with all before it.
@@ -145,12 +147,23 @@ def compose_yaml(
     import yaml  # noqa: PLC0415  # most commands read no YAML
 
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    parsed_to = 0
+
+    def parse_events() -> Iterator[Any]:  # as `_YamlNode`
+        nonlocal parsed_to
+        event: Any  # as `_YamlNode`
+        for event in yaml.parse(text, Loader=loader):
+            yield event
+            parsed_to = event.end_mark.index
+
     try:
-        if excess := _find_excess(yaml.parse(text, Loader=loader), most=most):
+        if excess := _find_excess(parse_events(), most=most):
             raise error(f"{source} {excess}")
         return yaml.compose(text, Loader=loader)
     except yaml.MarkedYAMLError as wrong:
         mark = wrong.problem_mark or wrong.context_mark
+        if mark and _nests_too_deep(text[parsed_to : mark.index]):
+            raise error(f"{source} line {mark.line + 1}: {_TOO_DEEP}") from None
         where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
         raise error(f"{source}{where}: not valid YAML: {wrong.problem or wrong.context}") from None
     except yaml.YAMLError as wrong:
@@ -184,7 +197,7 @@ def _find_excess(events: Iterable[Any], *, most: int) -> str | None:
         else:
             continue
         if len(levels) - 1 + height > YAML_MAX_DEPTH + 1:
-            return f"{_line_of_event(event)}: nested deeper than {YAML_MAX_DEPTH} levels"
+            return f"{_line_of_event(event)}: {_TOO_DEEP}"
         if isinstance(event, yaml.CollectionStartEvent):
             continue
         outer, before, deepest = levels[-1]
@@ -192,6 +205,24 @@ def _find_excess(events: Iterable[Any], *, most: int) -> str | None:
         if before + values > most:
             return f"{_line_of_event(event)}: more than {most} values"
     return None
+
+
+def _nests_too_deep(text: str) -> bool:
+    """Return whether a text that libyaml has scanned, but not parsed, opens too many collections.
+
+    libyaml scans up to 1,024 characters ahead of the next event. In PyYAML 6.0.4 it has a limit of its own there: 1,000 levels.
+    """
+    import yaml  # noqa: PLC0415  # imported by the caller
+
+    depth = deepest = 0
+    with suppress(yaml.YAMLError):
+        for token in yaml.scan(text, Loader=yaml.SafeLoader):
+            if isinstance(token, yaml.FlowSequenceStartToken | yaml.FlowMappingStartToken):
+                depth += 1
+            elif isinstance(token, yaml.FlowSequenceEndToken | yaml.FlowMappingEndToken):
+                depth -= 1
+            deepest = max(deepest, depth)
+    return deepest > YAML_MAX_DEPTH
 
 
 def _line_of_event(event: Any) -> str:  # as `_YamlNode`
