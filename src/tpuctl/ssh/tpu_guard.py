@@ -122,7 +122,7 @@ def remove_guard(target: Target) -> bool:
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
-    with open_agent(target, "guard_setup", request, connect_within=timeout) as channel:
+    with open_agent(target, "guard_setup", request, as_root=True, connect_within=timeout) as channel:
         return parse_guard_report(channel.read(timeout))
 
 
