@@ -5,26 +5,19 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tpuctl.clock import ManualClock
+from tests.ssh.guarded import NAME, Guarded
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.api_calls import Json, Request, Response
+from tpuctl.sandbox.api_calls import Request, Response
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
-from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.agent.guard import KnownEnd, next_end, next_guard_step
 from tpuctl.ssh.agent.guard_answers import EXPIRY_TEXT, parse_date, parse_node
 from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
@@ -33,7 +26,6 @@ from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
 NOW = 1_800_000_000
 # 1700000000 in Arabic digits.
 OTHER_DIGITS = "".join(chr(0x660 + int(digit)) for digit in "1700000000")
-NAME = "projects/sandbox/locations/us-central2-b/nodes/node"
 ACCOUNT_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 
 
@@ -143,129 +135,6 @@ def test_earlier_end_counts_after_a_warning(
 )
 def test_guard_reads_the_time_of_an_answer(text: str, expected: int | None) -> None:
     assert parse_date(text) == expected
-
-
-@dataclass
-class Guarded:
-    """A node in a sandbox, and the program that guards it, as the worker runs it."""
-
-    state: SandboxState
-    clock: ManualClock
-    home: Path
-    scopes: tuple[str, ...] = (CLOUD_PLATFORM,)
-    idle: int | None = None
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    # It lives in the place of root, not in the home.
-    is_shared: bool = False
-
-    @property
-    def root(self) -> Path:
-        return self.home / "root"
-
-    @property
-    def folder(self) -> Path:
-        return self.root / "var/lib/tpuctl/guard" if self.is_shared else self.home / ".tpuctl" / "guard"
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "node": NAME,
-            "id": self.node()["id"],
-            "endpoint": "https://tpu.googleapis.com",
-            "idle": self.idle,
-            "onIdle": "delete",
-            "devices": ["/dev/accel[0-9]*"],
-            "lockFile": "/tmp/libtpu_lockfile",  # as on a worker
-        }
-
-    def write_files(self, **remembered: int | None) -> None:
-        """Write the files of a guard, which has known the end of the node's label before, unless it `remembered` another."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for folder in (self.folder, self.folder.parent):
-            folder.chmod(0o700)
-        (self.folder / "guard.py").write_text(standalone_program("guard", "guard_main()"))
-        (self.folder / "settings").write_text(json.dumps(self.settings()))
-        node = parse_node(self.node())
-        end = {"known": node.expires, "seen": node.expires, "since": None} | remembered
-        (self.folder / "expiry").write_text(json.dumps({"id": node.id, **end}))
-
-    def start(self, **remembered: int | None) -> subprocess.Popen[bytes]:
-        self.write_files(**remembered)
-        programs = self.home / "bin"
-        programs.mkdir(exist_ok=True)
-        (programs / "wall").write_text('#!/bin/sh\nprintf "%s\\n" "$*" >>"$HOME/wall"\n')
-        (programs / "wall").chmod(0o755)
-        server = GuestServer(self.state, {}, self.scopes).start()
-        self.servers.append(server)
-        environ = {
-            "HOME": str(self.home),
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "TPUCTL_DEVICE_ROOT": str(self.root),
-            "TPUCTL_GUARD_INTERVAL": "0.05",
-            **server.environment,
-        }
-        words = [sys.executable, "-I", str(self.folder / "guard.py")]
-        process = subprocess.Popen(words, env=environ, start_new_session=True)
-        self.processes.append(process)
-        return process
-
-    servers: list[GuestServer] = field(default_factory=list)
-
-    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
-        sent = b"" if body is None else json.dumps(body).encode()
-        answer = answer_request(self.state, Request(method, f"/v2/{path}", tuple(query.items()), body=sent))
-        assert isinstance(answer, Response)
-        return json.loads(answer.body)  # type: ignore[no-any-return]  # JSON
-
-    def node(self) -> Json:
-        return self.call("GET", NAME)
-
-    def until(self, has_happened: Callable[[], bool]) -> None:
-        """Wait until something has happened, at most 10 s."""
-        end = time.monotonic() + 60
-        while not has_happened():
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.02)
-
-    def looks(self, count: int = 3) -> None:
-        """Wait for some looks of the guard from now on."""
-        for _ in range(count):
-            before = (self.folder / "status").stat().st_ino if (self.folder / "status").exists() else None
-            self.until(
-                lambda before=before: (
-                    (self.folder / "status").exists()  # type: ignore[misc]  # of this round
-                    and (self.folder / "status").stat().st_ino != before
-                )
-            )
-
-    def log(self) -> list[str]:
-        path = self.folder / "log"
-        return [line.partition(" ")[2] for line in path.read_text().splitlines()] if path.exists() else []
-
-    def status(self) -> dict[str, Any]:
-        return json.loads((self.folder / "status").read_text())  # type: ignore[no-any-return]  # JSON
-
-    def expires_in(self, **duration: float) -> dict[str, str]:
-        return {"tpuctl-expires": str(int((self.state.clock.now() + timedelta(**duration)).timestamp()))}
-
-    def is_deleting(self) -> bool:
-        # Not by a request, which would meet the faults that are for the guard.
-        with self.state.read() as session:
-            node = session.node("sandbox", "us-central2-b", "node")
-            return node is None or node.state(session.now) != "READY"
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    clock = ManualClock()
-    with SandboxState.open(tmp_path / "world.sqlite3", clock=clock) as state:
-        found = Guarded(state, clock, tmp_path)
-        yield found
-        for process in found.processes:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        for server in found.servers:
-            server.close()
 
 
 def test_guard_warns_then_deletes_the_expired_node_and_ends(guarded: Guarded) -> None:
@@ -430,7 +299,7 @@ def test_job_between_two_looks_is_use(guarded: Guarded) -> None:
 
 
 def report_of(
-    guarded: Guarded, request: dict[str, Any], *, login: str = "", umask: int = -1, **environ: str
+    guarded: Guarded, request: dict[str, Any], environ: dict[str, str], *, login: str = "", umask: int = -1
 ) -> list[tuple[WorkerFrame, bytes]]:
     """Run the program that starts guards, on a machine without systemd, and return its answer. `login`: its home."""
     programs = guarded.home / "bin"
@@ -438,7 +307,7 @@ def report_of(
     for name in ("systemctl", "sudo"):
         (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
-    environ |= {
+    environ = environ | {
         "HOME": str(guarded.home / login),
         "PATH": f"{programs}:{os.environ['PATH']}",
         "TPUCTL_DEVICE_ROOT": str(guarded.root),
@@ -458,7 +327,7 @@ def set_up(guarded: Guarded) -> Iterator[Callable[..., GuardReport]]:
 
     def report(request: dict[str, Any] | None = None, **options: Any) -> GuardReport:
         start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}
-        ((_, payload),) = report_of(guarded, start if request is None else request, **options, **server.environment)
+        ((_, payload),) = report_of(guarded, start if request is None else request, server.environment, **options)
         return parse_guard_report(json.loads(payload))
 
     yield report
@@ -541,7 +410,7 @@ def test_guard_does_not_start_without_a_metadata_server(guarded: Guarded) -> Non
     administration.add_node(guarded.state)
     start = {"program": "raise SystemExit", "settings": guarded.settings()}
 
-    ((kind, text),) = report_of(guarded, start, GCE_METADATA_HOST="127.0.0.1:1")
+    ((kind, text),) = report_of(guarded, start, {"GCE_METADATA_HOST": "127.0.0.1:1"})
 
     assert (kind, b"no metadata server answers" in text) == (WorkerFrame.REFUSED, True)
     assert not guarded.folder.exists()

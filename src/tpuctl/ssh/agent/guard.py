@@ -333,7 +333,7 @@ class NodeGuard:
         text = "tpuctl: this node, %s, is %s in %d min" % (name, what, max(1, left // 60))
         text += " because it is idle" if is_idle else ": `tpuctl extend %s 2h` gives it more time" % name
         self.log("warned all terminals: " + text)
-        program = shutil.which("wall")
+        program = shutil.which("wall", path=self.environ.get("PATH"))
         if program:
             run_program([program, text], 10.0)
 
