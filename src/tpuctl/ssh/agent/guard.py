@@ -299,7 +299,7 @@ class NodeGuard:
             self.service.call("DELETE", self.settings["node"])
         self.log("the %s was accepted" % last.action)
         if node.owner:
-            self.log("the record of its queued resource stays, and bills nothing: `tpuctl gc` deletes it")
+            self.log("its queued resource bills nothing now, and holds quota until `tpuctl gc` deletes it")
         return last
 
     def examine(self) -> tuple[GuardStep, list[str], GuardedNode | None]:
@@ -352,7 +352,7 @@ class NodeGuard:
     def activity(self) -> list[str]:
         """Return what uses this machine, or did since the last look; in another process, which may hang."""
         since, self.examined_at = self.examined_at, time.time()
-        words = [sys.executable, "-I", os.path.join(self.folder, "guard.py"), "--activity", repr(since)]
+        words = [sys.executable, "-IS", os.path.join(self.folder, "guard.py"), "--activity", repr(since)]
         output = run_program(words, EXAMINATION_TIMEOUT, self.environ)
         try:
             return [str(line) for line in json.loads(output or b"")]

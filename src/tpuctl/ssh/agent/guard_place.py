@@ -7,6 +7,7 @@ available it lives in `~/.tpuctl/guard` and runs as that user. Paths begin at $T
 from __future__ import annotations
 
 import os
+import sys
 
 from tpuctl.ssh.agent.link import make_folder, own_folder
 from tpuctl.ssh.agent.user_files import is_trusted
@@ -35,6 +36,8 @@ def installed_guard() -> str:
 def create_guard_folder() -> str:
     """Create the folder for a new guard: of root if this user may write there, else in the home. Raises `OSError`."""
     shared = guard_folders()[0]
+    if os.geteuid() == 0 and not guard_root() and not is_safe(sys.executable):
+        raise OSError(0, "other users can change it, so root runs no guard with it", sys.executable)
     try:
         make_folder(shared, SHARED_FOLDER_MODE)
         if os.access(shared, os.W_OK) and is_safe(shared):

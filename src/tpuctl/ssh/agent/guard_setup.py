@@ -115,7 +115,7 @@ def check_metadata_server() -> None:
 
 def start_guard(folder: str) -> str:
     """Start the guard as a service if possible, else as a detached process; return `service` or `process`."""
-    words = [sys.executable or "/usr/bin/python3", "-I", os.path.join(folder, "guard.py")]
+    words = [sys.executable or "/usr/bin/python3", "-IS", os.path.join(folder, "guard.py")]
     if folder == guard_folders()[0] and systemctl("daemon-reload"):
         # `%` has a meaning in unit files.
         text = UNIT_TEXT % (shlex.join(words).replace("%", "%%"), shlex.quote(folder).replace("%", "%%"))
