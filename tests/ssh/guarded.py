@@ -64,6 +64,7 @@ class Guarded:
         for folder in (self.folder, self.folder.parent):
             folder.chmod(0o700)
         (self.folder / "guard.py").write_text(standalone_program("guard", "guard_main()"))
+        (self.folder / "guard.py").chmod(0o600)
         (self.folder / "settings").write_text(json.dumps(self.settings()))
         node = parse_node(self.node())
         end = {"id": node.id, "known": node.expires, "seen": node.expires, "since": None}

@@ -23,7 +23,7 @@ def guard_report(mode: str | None = None) -> dict[str, Any]:
     text = read(os.path.join(folder, "status"))
     try:
         state = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         state = None
     log = []
     try:
@@ -58,6 +58,6 @@ def guard_settings(folder: str) -> dict[str, Any]:
     """Return the settings of the guard, empty if there is none or they are damaged."""
     try:
         settings = json.loads(read(os.path.join(folder, "settings")) or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         settings = {}
     return settings if isinstance(settings, dict) else {}

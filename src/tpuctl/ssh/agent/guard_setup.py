@@ -59,7 +59,11 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
     With `keepsIdle` the new guard has the idle limit of an earlier one of the same node.
     """
     mode = None
+    # One of root that this user may not end.
+    other = next((one for one in guard_folders() if guard_settings(one) and not os.access(one, os.W_OK)), None)
     if request.get("remove"):
+        if other is not None:
+            raise OSError(0, "only root can end the guard of this node", other)
         mode = "removed" if any(guard_settings(folder) for folder in guard_folders()) else None
         end_guards()
     if request.get("program"):
@@ -67,6 +71,13 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
         settings = request["settings"]
         if request.get("keepsIdle"):
             settings.update(earlier_limits(settings["id"]))
+        if other is not None:
+            before = guard_settings(other)
+            if any(before.get(name) != settings[name] for name in ("id", "idle", "onIdle")):
+                raise OSError(0, "only root can change the guard of this node", other)
+            mode = "service" if os.path.exists(unit_path()) else "process"
+            link.send(b"x", json.dumps(guard_report(mode)).encode())
+            return
         folder = create_guard_folder()
         end_guards()
         for name in ("status", "status.new"):
