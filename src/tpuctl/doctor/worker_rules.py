@@ -575,14 +575,15 @@ def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
 
 def _guard_remedies(guard: GuardReport, node: Node, start: Remedy) -> tuple[Remedy, ...]:
     """Return how to make a guard work that does not."""
-    account = str((node.raw.get("serviceAccount") or {}).get("email") or "SERVICE_ACCOUNT")
     match guard.status.problem if guard.status and guard.is_running else None:
         case "permission":
-            words = ["gcloud", "projects", "add-iam-policy-binding", node.name.project]
-            command = shlex.join([*words, f"--member=serviceAccount:{account}", f"--role={guard.needed_role}"])
-            return (Remedy(f"give {account} the role {guard.needed_role}", command),)
+            return (
+                Remedy(
+                    "give the service account a role for that alone; not roles/tpu.admin", guard.grant_command(node)
+                ),
+            )
         case "scope" | "account":
             return (Remedy("recreate the node with a service account and the scope cloud-platform"),)
         case None:
             return (start,)
-    return (run_there("show its log", "tail -n 40 ~/.tpuctl/guard/log"),)
+    return (run_there("show its log", "tail -n 40 /var/lib/tpuctl/guard/log ~/.tpuctl/guard/log"),)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
@@ -14,10 +16,12 @@ from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Target
 
-# It has what the worker's account needs to delete nodes [Google's list of roles].
-GUARD_ROLE: Final = "roles/tpu.admin"
+# All that the guard sends, but for `tpu.nodes.stop` where the limit of idleness stops the node.
+_PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.delete")
+_ACCOUNT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9.-]+")
 _START_TIMEOUT = timedelta(seconds=90)
 _REPORT_TIMEOUT = timedelta(seconds=30)
 _GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
@@ -64,11 +68,6 @@ class GuardReport:
     log: tuple[str, ...]
     idle: tuple[timedelta, str] | None = None
 
-    @property
-    def needed_role(self) -> str:
-        """The role that the worker's service account needs."""
-        return GUARD_ROLE
-
     def problem(self) -> str | None:
         """Return why the guard does not do its work, None if it does or if there is none."""
         if not self.is_installed or (self.status and self.status.has_ended):
@@ -81,12 +80,26 @@ class GuardReport:
             case None:
                 return None
             case "permission":
-                return f"the guard cannot delete the node: the worker's service account lacks {GUARD_ROLE} ({self.status.text})"
+                return f"the guard cannot delete the node: the worker's service account is not allowed to ({self.status.text})"
             case "scope":
                 return "the guard cannot delete the node: the node's scopes lack cloud-platform"
             case "account":
                 return "the guard cannot delete the node: it has no service account"
         return f"the guard's request failed {self.status.failures} times: {self.status.text}"
+
+    def grant_command(self, node: Node) -> str:
+        """Return the command that gives the worker's service account a role with what the guard needs, and nothing else."""
+        stops = self.idle is not None and self.idle[1] == "stop"
+        role = "tpuctlGuardStop" if stops else "tpuctlGuard"
+        permissions = [*_PERMISSIONS, *["tpu.nodes.stop"] * stops]
+        email = str((node.raw.get("serviceAccount") or {}).get("email") or "")
+        account = email if _ACCOUNT.fullmatch(email) else "SERVICE_ACCOUNT"
+        project = node.name.project
+        create = ["gcloud", "iam", "roles", "create", role, f"--project={project}", "--stage=GA"]
+        create.append(f"--permissions={','.join(permissions)}")
+        bind = ["gcloud", "projects", "add-iam-policy-binding", project, f"--member=serviceAccount:{account}"]
+        bind += [f"--role=projects/{project}/roles/{role}", "--condition=None"]
+        return f"{shlex.join(create)} && {shlex.join(bind)}"
 
     def clock_note(self) -> str | None:
         """Return how wrong the worker's clock is, None below a minute. The service's time decides in any case."""
@@ -122,7 +135,7 @@ def remove_guard(target: Target) -> bool:
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
-    with open_agent(target, "guard_setup", request, connect_within=timeout) as channel:
+    with open_agent(target, "guard_setup", request, as_root=True, connect_within=timeout) as channel:
         return parse_guard_report(channel.read(timeout))
 
 

@@ -33,6 +33,7 @@ from tpuctl.ssh.agent.file_stream import (
     to_bytes,
     to_text,
 )
+from tpuctl.ssh.agent.link import make_folder
 
 if TYPE_CHECKING:
     from tpuctl.ssh.agent.file_stream import Stream
@@ -117,7 +118,7 @@ class SyncFolder:
         except BlockingIOError as error:
             message = f"another sync to `{path_text(self.root)}` is running on the worker"
             raise RefusedError("refused", message) from error
-        os.makedirs(self.path(RSYNC), mode=0o700, exist_ok=True)
+        make_folder(self.path(RSYNC))
         self._open = {"": True}
 
     def plan(self, entries: list[FileEntry], *, delete: bool) -> dict[str, Any]:
@@ -247,7 +248,7 @@ class SyncFolder:
             os.unlink(above)
         elif above == copy:
             shutil.rmtree(copy)
-        os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
+        make_folder(os.path.dirname(copy))
         try:
             os.link(path, copy, follow_symlinks=False)
         except OSError:  # another file system
