@@ -9,39 +9,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
-
-from tpuctl.names import is_bucket, is_project, is_zone
+from collections.abc import Iterable, Mapping
 
 # A part of a resource name. What exists may have a name that could not be chosen for something new.
 _SEGMENT = r"[A-Za-z0-9_~+%][A-Za-z0-9._:~+%-]{0,249}"
 _PROJECTS = rf"projects/{_SEGMENT}"
 _COMPUTE_NAME = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
+_BUCKET = r"[A-Za-z0-9][A-Za-z0-9._:-]{0,254}"
 _EMAIL = r"[A-Za-z0-9][A-Za-z0-9._%+-]{0,99}@[A-Za-z0-9][A-Za-z0-9.-]{0,199}"
 # Letters of any script. A first hyphen would make it an option; zsh looks for a program behind a first `=`.
 _PATH = r"(?![-=])~?[\w ./+@,:=%-]{1,1000}"
 _OBJECT = r"[\w ./+@,:=%*-]{0,600}"
 
-
-def _is_bucket_url(text: str) -> bool:
-    bucket, _, path = text.removeprefix("gs://").partition("/")
-    return text.startswith("gs://") and is_bucket(bucket) and re.fullmatch(_OBJECT, path) is not None
-
-
-# The kinds of values that may stand in a command, by the names of their placeholders: a pattern, or a function.
-KINDS: Mapping[str, str | Callable[[str], bool]] = {
+# The kinds of values that may stand in a command, by the names of their placeholders. `names` has the rules for what is sent to
+# the API; these only keep out what is none of the kind.
+KINDS: Mapping[str, str] = {
     **dict.fromkeys(
         ("node", "name"),
         rf"(?:{_SEGMENT}/)?{_SEGMENT}|{_PROJECTS}/(?:locations|zones)/{_SEGMENT}/\w{{5,20}}/{_SEGMENT}",
     ),
-    **dict.fromkeys(("zone", "place", "region"), is_zone),
-    "project": is_project,
-    "network": rf"(?:{_PROJECTS}/global/networks/)?{_COMPUTE_NAME}",
-    "subnetwork": rf"(?:{_PROJECTS}/regions/{_SEGMENT}/subnetworks/)?{_COMPUTE_NAME}",
+    **dict.fromkeys(("zone", "place", "region"), r"[a-z][a-z0-9]{0,30}(?:-[a-z0-9]{1,30}){1,4}"),
+    # Its id, also of a domain, or its number.
+    "project": r"(?:[a-z0-9][a-z0-9.-]{0,99}:)?[a-z0-9][a-z0-9-]{0,62}",
+    **dict.fromkeys(("network", "subnetwork"), rf"(?:{_SEGMENT}/){{0,6}}{_COMPUTE_NAME}"),
     **dict.fromkeys(("instance", "disk", "firewall_rule", "configuration"), _COMPUTE_NAME),
     "type": r"[a-z][a-z0-9]{0,19}(?:-[a-z0-9]{1,20}){0,3}",
-    "bucket": is_bucket,
-    "bucket_url": _is_bucket_url,
+    "bucket": _BUCKET,
+    "bucket_url": rf"gs://{_BUCKET}(?:/{_OBJECT})?",
     "account": _EMAIL,
     "service_account": _EMAIL,
     "member": rf"(?:user|serviceAccount|group):{_EMAIL}|allUsers|allAuthenticatedUsers",
@@ -64,7 +58,7 @@ NEVER_FROM_TEXT = frozenset({"account", "service_account", "member", "role"})
 # Kinds that never need quotation marks, and so may stand inside of some.
 _PLAIN = frozenset({"variable", "module", "pid", "worker", "attribute"})
 # What stands for a value that does not fit, where the name of the kind is not the word.
-_CAPITALS = {"bucket_url": "gs://BUCKET", "name": "NODE", "place": "ZONE"}
+_CAPITALS = {"account": "EMAIL", "bucket_url": "gs://BUCKET", "name": "NODE", "place": "ZONE"}
 
 _PLACEHOLDER = re.compile(r"\{(\w+)\}")
 # `~/` is expanded only outside of quotation marks.
@@ -96,10 +90,7 @@ def join_command(words: Iterable[str]) -> str:
 
 def fits(kind: str, value: str) -> bool:
     """Return whether a value can be one of a kind. Nothing fits an unknown kind."""
-    pattern = KINDS.get(kind)
-    if pattern is None or not value.isprintable():
-        return False
-    return re.fullmatch(pattern, value) is not None if isinstance(pattern, str) else pattern(value)
+    return kind in KINDS and value.isprintable() and re.fullmatch(KINDS[kind], value) is not None
 
 
 def fitting(kind: str, value: object) -> str:

@@ -163,21 +163,6 @@ def is_node_name(name: NodeName) -> bool:
     return bool(re.fullmatch(_NODE_ID, name.node_id) and re.fullmatch(_ZONE, name.zone))
 
 
-def is_zone(text: str) -> bool:
-    """Return whether a zone or region could have this name."""
-    return re.fullmatch(_ZONE, text) is not None
-
-
-def is_project(text: str) -> bool:
-    """Return whether a project could have this id or number."""
-    return re.fullmatch(_PROJECT, text) is not None
-
-
-def is_bucket(text: str) -> bool:
-    """Return whether a bucket could have this name."""
-    return re.fullmatch(_BUCKET, text) is not None
-
-
 def check_zone(text: str) -> str:
     """Return the zone, or raise `InvalidInputError` if it is not a zone name."""
     if not re.fullmatch(_ZONE, text):
