@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.command_text import command_word
+from tpuctl.command_text import command_word, fill_text
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
 from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
@@ -170,8 +170,8 @@ def _read_public_key(path: Path) -> str:
     match = _PUBLIC_KEY.fullmatch(done.stdout)
     if done.returncode != 0 or match is None:
         if "incorrect passphrase" in done.stderr:
-            private, half = command_word("path", path), command_word("path", f"{path}.pub")
-            hint = f"create it with `ssh-keygen -y -f {private} > {half}`, and add the key to an agent: `ssh-add {private}`"
+            create = "create it with `ssh-keygen -y -f {key} > {file}`, and add the key to an agent: `ssh-add {key}`"
+            hint = fill_text(create, {"key": path, "file": f"{path}.pub"})
             raise SshKeyError(f"the ssh key `{path}` has a passphrase, and its public key file is missing", hint=hint)
         raise _not_a_key(path, done.stderr.strip() or "ssh-keygen printed no public key")
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".tpuctl-key-", delete=False) as file:
