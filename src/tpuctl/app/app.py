@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
+from tpuctl.command_text import join_command
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import contains_mask, mask_command_line
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
@@ -608,9 +609,7 @@ class Invocation:
 
     def command_line(self) -> str:
         """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
-        import shlex  # noqa: PLC0415  # only for messages
-
-        return shlex.join(("tpuctl", *mask_command_line(self.arguments, self.environ)))
+        return join_command(("tpuctl", *mask_command_line(self.arguments, self.environ)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from tpuctl.app.value_completion import (
     complete_zone,
 )
 from tpuctl.clock import SystemClock
+from tpuctl.command_text import command_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
@@ -122,7 +123,7 @@ def _how_to_use(app: App, url: str) -> list[str]:
     lines += ['for gcloud (or run `eval "$(tpuctl sandbox env)"`):']
     # For a reader the new folder of PATH is enough.
     folder = variables.pop("PATH").partition(":")[0]
-    shown = [f"export PATH={folder}:$PATH", *shell_exports(variables).splitlines()]
+    shown = [f"export PATH={command_word('path', folder)}:$PATH", *shell_exports(variables).splitlines()]
     return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]
 
 

@@ -24,6 +24,7 @@ from tpuctl.cloud.errors import (
     translate,
 )
 from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, ApiRequest
+from tpuctl.command_text import fill_text
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -388,7 +389,8 @@ class ComputeClient(ApiClient):
             except ApiRefusedError as error:
                 if error.refusal.code != 409:
                     raise
-                hint = f"see `gcloud compute firewall-rules describe {name} --project={project}`"
+                see = "see `gcloud compute firewall-rules describe {firewall_rule} --project={project}`"
+                hint = fill_text(see, {"firewall_rule": name, "project": project})
                 raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
             fetch = self._build("compute.v1 globalOperations.get", project=project, operation=begun["name"])
             ended = self._wait_until_done(begun, fetch, _OPERATION.read, what=f"creating {what}")

@@ -28,6 +28,7 @@ from tpuctl.cloud.requests import (
     is_uncertain,
     read_json,
 )
+from tpuctl.command_text import fill_text
 from tpuctl.durations import parse_http_date, parse_timestamp
 from tpuctl.errors import (
     AccessError,
@@ -203,7 +204,8 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
     except (TransportError, ApiRefusedError) as failure:
         refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
         if refusal is not None and refusal.is_not_found:
-            hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            create = "create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            hint = fill_text(create, {"bucket": bucket})
             raise NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint) from failure
         if refusal is not None and refusal.code == 412:
             raise _precondition_failed(bucket, name) from failure

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy
+from tpuctl.command_text import command_word, fitting
 from tpuctl.doctor.doctor_facts import LogFolderState
 from tpuctl.doctor.verdicts import (
     Verdict,
@@ -239,17 +239,17 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
         return  # TPU980 reports it
     if folder.state is LogFolderState.LACKS_PARENT:
         create, why = (
-            run_there("create it", "mkdir", "-p", path),
+            run_there("create it", "mkdir", "-p", fitting("path", path)),
             "libtpu continues without a log, which you need after a failure",
         )
         yield warning(f"libtpu cannot create `{path}`: its parent folder is missing", create, why=why, facts=facts)
     elif folder.state is LogFolderState.REFUSED:
-        allow = run_there("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", path)
+        allow = run_there("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", fitting("path", path))
         why = "libtpu continues without a log; the folder often belongs to another user who trained there"
         yield warning(f"this login cannot write to `{path}`", allow, why=why, facts=facts)
     elif folder.size >= _LARGE_LOG_FOLDER:
         gib = folder.size >> 30
-        remove = run_there("remove it, when no training runs", "sudo", "rm", "-rf", path)
+        remove = run_there("remove it, when no training runs", "sudo", "rm", "-rf", fitting("path", path))
         yield warning(
             f"libtpu's log in `{path}` has {{}}{'' if folder.is_complete else ' or more'}",
             *((remove,) if path.rstrip("/").endswith("/tpu_logs") else ()),
@@ -273,7 +273,7 @@ def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _
     remove = run_there("remove libtpu's logs, when no training runs", "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
     resize = Remedy("the boot disk cannot be resized: create the node with `--data-disk` for large files")
     for disk in disks:
-        shell = f"sudo du -xh --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -h | tail -n 20"
+        shell = f"sudo du -xh --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -h | tail -n 20"
         find = run_there("find what uses the space: often pip's cache, docker images and old checkpoints", shell)
         yield _judge_usage(
             disk.used,
@@ -293,7 +293,9 @@ def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Ver
     for disk in disks:
         if disk.inodes is None:
             continue
-        shell = f"sudo du -x --inodes --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -n | tail -n 20"
+        shell = (
+            f"sudo du -x --inodes --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -n | tail -n 20"
+        )
         yield _judge_usage(
             disk.inodes,
             f"`{disk.mount}` has enough inodes",

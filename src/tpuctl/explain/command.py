@@ -21,6 +21,7 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.value_completion import complete_file, complete_node
+from tpuctl.command_text import join_command
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -293,8 +294,10 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
 def explain_request(app: App, request: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
     """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
     evidence = _fetch_evidence(app, node) if node else None
-    # An unknown name appears in no command.
-    known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
+    known: Mapping[str, str] = {"node": node} if node else {}
+    if evidence is not None:
+        # An unknown name appears in no command.
+        known = {} if evidence is _UNKNOWN_NODE else evidence.known
     was_interrupted = False
     if request.text:
         scan = read_pieces([request.text.encode("utf-8", "surrogateescape")])
@@ -359,13 +362,13 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
     except TpuctlError as error:
         app.terminal.warn(f"cannot read the state of `{text}`, so only the log counts: {error.message}")
         return None
-    created = node.created if node else None
+    created, account = (node.created, node.service_account) if node else (None, None)
     if was_preempted(node, request):
-        return NodeEvidence(text, "PREEMPTED", created=created)  # however the API shows that
+        return NodeEvidence(text, "PREEMPTED", created=created, service_account=account)  # however the API shows that
     if node is None:
         return NodeEvidence(text, None)
     health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-    return NodeEvidence(text, str(node.state), health, created)
+    return NodeEvidence(text, str(node.state), health, created, account)
 
 
 def _path(app: App, name: str) -> Path:
@@ -485,7 +488,7 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     """
     conclusion = _first_actionable(explanation)
     name, *others = words = _remedy_command(conclusion, node)
-    line = shlex.join(["tpuctl", *words])
+    line = join_command(["tpuctl", *words])
     app.terminal.note(f"for `{conclusion.id}`: `{line}`")
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
     if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):

@@ -243,6 +243,11 @@ class Node:
         return self.raw.get("metadata") or {}
 
     @property
+    def service_account(self) -> str | None:
+        """The account that its workers act as, None if it has none."""
+        return (self.raw.get("serviceAccount") or {}).get("email") or None
+
+    @property
     def queued_resource(self) -> str | None:
         """The full name of the queued resource that owns it, None if there is none."""
         return self.raw.get("queuedResource") or None

@@ -10,6 +10,7 @@ import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from tpuctl.command_text import fill_text
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
@@ -423,7 +424,10 @@ def queued_resource_error(node: Node) -> ConflictError:
     name, owner = node.name.node_id, last_segment(node.queued_resource or "")
     return ConflictError(
         f"`{name}` is {node.state} and belongs to the queued resource `{owner}`: it cannot be recreated on its own",
-        hint=f"`tpuctl down {name}` deletes both; then `tpuctl up {name} --type {node.accelerator_type}` creates a node",
+        hint=fill_text(
+            "`tpuctl down {node}` deletes both; then `tpuctl up {node} --type {type}` creates a node",
+            {"node": name, "type": node.accelerator_type},
+        ),
     )
 
 

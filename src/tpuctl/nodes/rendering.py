@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.command_text import quote_word
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.billing import Billing
@@ -349,7 +349,7 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
     count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
     verb = "hold" if len(dead) > 1 else "holds"
-    nodes = [shlex.quote(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
+    nodes = [quote_word(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from tpuctl.command_text import fitting, join_command
 from tpuctl.durations import format_duration
 from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line, parse_seconds
 from tpuctl.ssh.channel import open_agent, standalone_program
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
 
 # All that the guard sends, but for `tpu.nodes.stop` where the limit of idleness stops the node.
 _PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.delete")
-_ACCOUNT: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*@[A-Za-z0-9.-]+")
 _START_TIMEOUT = timedelta(seconds=90)
 _REPORT_TIMEOUT = timedelta(seconds=30)
 _GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
@@ -92,14 +90,13 @@ class GuardReport:
         stops = self.idle is not None and self.idle[1] == "stop"
         role = "tpuctlGuardStop" if stops else "tpuctlGuard"
         permissions = [*_PERMISSIONS, *["tpu.nodes.stop"] * stops]
-        email = str((node.raw.get("serviceAccount") or {}).get("email") or "")
-        account = email if _ACCOUNT.fullmatch(email) else "SERVICE_ACCOUNT"
+        account = fitting("service_account", node.service_account)
         project = node.name.project
         create = ["gcloud", "iam", "roles", "create", role, f"--project={project}", "--stage=GA"]
         create.append(f"--permissions={','.join(permissions)}")
         bind = ["gcloud", "projects", "add-iam-policy-binding", project, f"--member=serviceAccount:{account}"]
         bind += [f"--role=projects/{project}/roles/{role}", "--condition=None"]
-        return f"{shlex.join(create)} && {shlex.join(bind)}"
+        return f"{join_command(create)} && {join_command(bind)}"
 
     def clock_note(self) -> str | None:
         """Return how wrong the worker's clock is, None below a minute. The service's time decides in any case."""

@@ -485,8 +485,12 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
             for text in words:
                 reader.feed(text if text.endswith(b"\n") else text + b"\n")
             logs[result.target.label] = reader.so_far()
-    nodes = {result.target.node.name.node_id for result in failed}
-    known = {"node": nodes.pop()} if len(nodes) == 1 else {}
+    nodes = {result.target.node.name.node_id: result.target.node for result in failed}
+    known: dict[str, str] = {}
+    if len(nodes) == 1:
+        ((known["node"], node),) = nodes.items()
+        if node.service_account:
+            known["service_account"] = node.service_account
     explained = conclude(merge_scans(logs), known=known, has_failed=True)
     for conclusion in explained.conclusions:
         if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,9 +27,11 @@ from tpuctl.check.findings import (
     note,
     ok,
     some_of,
+    tpuctl_command,
     unread_result,
 )
 from tpuctl.check.zone_ranking import single_tenant_zones
+from tpuctl.command_text import fitting
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
 
@@ -110,7 +111,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             if wanted.accelerator is not None and is_documented_image(name, wanted.accelerator):
                 level = Level.WARNING
                 why = "the documentation names it, but the service may reject what the zone's list lacks"
-            listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
+            listing = tpuctl_command("versions", project=wanted.project, zone=wanted.zone)
             remedies = [_other_image_remedy(wanted, near)] if near else []
             remedies.append(Remedy("list the runtime versions of the zone", listing))
             text = f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else "")
@@ -386,7 +387,7 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
 
 
 def _list_types_command(wanted: WantedNode) -> str:
-    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
+    return tpuctl_command("types", fitting("type", wanted.spec.accelerator_type), project=wanted.project)
 
 
 def _zones_with_type(facts: CheckFacts) -> tuple[tuple[str, ...], bool]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
+from tpuctl.command_text import command_word
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
@@ -110,7 +110,8 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
             )
     if not is_plain:
         app.terminal.warn(
-            f"HOME is not the home of this account, so plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
+            f"HOME is not the home of this account, so plain ssh reads {plain}/config: "
+            f"use `ssh -F {command_word('path', path)}`"
         )
 
 
