@@ -489,7 +489,9 @@ def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> J
     errors = explain_agent_errors(one.error for one in (*outcomes, *waited) if one.error is not None)
     if not answered:
         raise errors[0] if errors else job_not_found(scope, name)
-    return JobSignalResult(Job(name, tuple(ended.get(share.target.label, share) for share, _ in answered)), sent, errors)
+    return JobSignalResult(
+        Job(name, tuple(ended.get(share.target.label, share) for share, _ in answered)), sent, errors
+    )
 
 
 def remove_jobs(

@@ -109,7 +109,9 @@ class CheckpointingJob(JobScope):
 
 
 def test_kill_signals_all_workers_before_it_waits_for_one() -> None:
-    connection = Connection(login="a", address="h", host_alias="x", known_hosts=(Path("/known"),), identity=Path("/key"))
+    connection = Connection(
+        login="a", address="h", host_alias="x", known_hosts=(Path("/a"), Path("/b")), identity=Path("/key")
+    )
     node = Node.from_api({"name": "projects/p/locations/z/nodes/demo"})
     targets = [Target(node, worker, connection, str(worker)) for worker in range(2 * MAX_CHANNELS)]
 
