@@ -325,7 +325,7 @@ class Controller:
     def _sleep_until(self, moment: timedelta) -> None:
         """Sleep until a moment of the clock, or until a set-up ends: its node is due then.
 
-        A set-up takes real time. A clock that only sleeping moves stands still for a second of it.
+        A set-up takes real time. A clock that only sleeping moves stands still for a moment of it.
         """
         clock, patience = self._context.clock, _SETUP_PATIENCE
         while (now := clock.monotonic()) < moment and patience > timedelta() and any(node.setup for node in self):
@@ -631,7 +631,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
 _LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
-_SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=1)
+_SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=0.2)
 # The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
 
