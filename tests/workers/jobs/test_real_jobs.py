@@ -12,6 +12,7 @@ import pytest
 
 from tests.lifecycle import ZONE
 from tests.tpuctl_process import TpuctlProcess
+from tpuctl.errors import ExitCode
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.state import SandboxState
@@ -93,4 +94,4 @@ def test_preemption_ends_a_run_that_no_other_command_watches(
 
     errors = running.communicate(timeout=60)[1]
     assert "error: `demo` was PREEMPTED: the command failed on " in errors
-    assert running.returncode == 11
+    assert running.returncode == ExitCode.BROKEN
