@@ -128,10 +128,10 @@ def test_lease_is_held_during_a_setup_and_another_run_waits(
 
     clock.happens = look
     assert tpuctl(*up, "--setup", setup)[2] == 11
-    (told, code) = cast("tuple[str, int]", seen[0])
+    (text, code) = cast("tuple[str, int]", seen[0])
 
     assert (code, (tmp_path / "log").read_text(), sandbox.changes()) == (5, "ran\n", ["create"])
-    assert re.search(r"error: up on \S+ pid \d+ has not ended, and may be setting `demo` up\n", told)
+    assert re.search(r"error: up on \S+ pid \d+ has not ended, and may be setting `demo` up\n", text)
 
 
 @one_face
