@@ -349,7 +349,8 @@ FREE = {
     "a duration or a moment": {
         "--after", "--check-timeout", "--connect-timeout", "--devices-after", "--duration", "--grace", "--idle",
         "--older-than", "--per-worker", "--provisioning-after", "--queue-for", "--recheck-after", "--repairing-after",
-        "--restarting-after", "--run-for", "--since", "--ssh-key-expire-after", "--start-after", "--starting-after",
+        "--restarting-after", "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
+        "--started-before", "--starting-after",
         "--timeout", "--ttl", "--unanswered-after", "--unhealthy-after", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {

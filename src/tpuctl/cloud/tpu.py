@@ -726,8 +726,6 @@ def _unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeU
     )
 
 
-# A zone may have thousands. Only the newest are needed, but the order of the list is not documented.
-_MOST_OPERATION_PAGES = 20
 _OPERATION_PAGE_SIZE = 500
 _OPERATIONS = Page("tpu.v2 ListOperationsResponse", "operations")
 _METADATA = Shape(
@@ -747,27 +745,22 @@ class OperationsClient(ApiClient):
     ) -> tuple[dict[str, Any], ...]:
         """Return the newest operations on some resources, by their full names, as the API's own JSON, the newest first.
 
-        Raises tpuctl's exceptions. The list is filtered here: the language of the API's filter is unverified.
+        Raises tpuctl's exceptions. The list is read to its end, because its order is not documented, and filtered here: the
+        language of the API's filter is unverified.
         """
-        found: list[dict[str, Any]] = []
-        token: str | None = None
 
-        def read(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-            _OPERATIONS.check(data)
-            items = _OPERATIONS.items(data, lambda item: dict(_OPERATION.read(item)))
-            return items, data.get("nextPageToken") or None
+        def read(data: Mapping[str, Any]) -> dict[str, Any]:
+            return dict(_OPERATION.read(data))
 
-        for _ in range(_MOST_OPERATION_PAGES):
-            request = self._build(
+        with translate_errors():
+            listing = self._pages(
                 "tpu.v2 projects.locations.operations.list",
+                _OPERATIONS,
+                read,
                 name=f"projects/{project}/locations/{zone}",
                 pageSize=_OPERATION_PAGE_SIZE,
-                pageToken=token,
             )
-            page, token = self._call(request, read)
-            found += [one for one in page if (one.get("metadata") or {}).get("target") in targets]
-            if token is None:
-                break
+        found = [one for one in listing.items if (one.get("metadata") or {}).get("target") in targets]
         found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
         return tuple(found[:limit])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import posixpath
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
@@ -226,12 +228,30 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             yield unknown("the result of startup script and cloud-init is not recorded there")
 
 
+_SYSTEM_FOLDERS = frozenset({
+    *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt"),
+    *("proc", "root", "run", "sbin", "snap", "srv", "sys", "usr", "var"),
+})  # fmt: skip
+_FOLDERS_FOR_ALL = ("/dev/shm", "/home", "/media", "/mnt", "/tmp", "/var/tmp")  # noqa: S108  # only compared
+
+
+def _is_of_the_system(path: str) -> bool:
+    """Return whether other programs depend on the permissions of a folder: a system folder or one below it, or a home."""
+    folder = PurePosixPath("/" + posixpath.normpath(path).lstrip("/"))
+    if str(folder) in {"/", *_FOLDERS_FOR_ALL} or str(folder.parent) == "/home":
+        return True
+    if any(folder.is_relative_to(one) for one in _FOLDERS_FOR_ALL):
+        return False
+    return not _SYSTEM_FOLDERS.isdisjoint(folder.parts[1:2])
+
+
 @worker_rule("TPU970", "libtpu's log", lambda report: report.logs, "libtpu's log folder could not be read")
 def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
     """Check the log folder of libtpu: a warning from 10 GiB on, or if it is not writable.
 
-    It is `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot
-    write there [documentation "debug logs"].
+    The permissions of a system folder and of a home are left alone: another folder is proposed for the log. It is
+    `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot write
+    there [documentation "debug logs"].
     """
     path = folder.path
     facts = {"path": path, "state": str(folder.state), "bytes": folder.size, "files": folder.files}
@@ -244,7 +264,12 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
         )
         yield warning(f"libtpu cannot create `{path}`: its parent folder is missing", create, why=why, facts=facts)
     elif folder.state is LogFolderState.REFUSED:
-        allow = run_there("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", fitting("path", path))
+        # Not recursive: libtpu creates new files in it, and `TPU_LOG_DIR` may name a folder that holds more than logs.
+        allow = (
+            Remedy("log to a folder of your own: `tpuctl run --env TPU_LOG_DIR=/tmp/tpu_logs`")
+            if _is_of_the_system(path)
+            else run_there("make it writable for all users", "sudo", "chmod", "a+rwx", fitting("path", path))
+        )
         why = "libtpu continues without a log; the folder often belongs to another user who trained there"
         yield warning(f"this login cannot write to `{path}`", allow, why=why, facts=facts)
     elif folder.size >= _LARGE_LOG_FOLDER:

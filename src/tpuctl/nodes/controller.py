@@ -7,10 +7,11 @@ the deadline for the API to answer. Only an authentication or permission error e
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp
@@ -24,6 +25,7 @@ from tpuctl.errors import (
     QuotaError,
     RemoteCommandError,
     ServiceUnavailableError,
+    TimedOutError,
     TpuctlError,
 )
 from tpuctl.fan_out import fan_out
@@ -182,6 +184,9 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
                 return report_failure(node, reason)
     try:
         if isinstance(decision, Done):
+            if (setup := node.advance_setup(blocks=once)) is not None:
+                node.requeue(setup)
+                return None
             return _succeed(node, decision.level, decision.note)
         if not once:
             return None
@@ -192,9 +197,8 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
 
 
 def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeResult:
-    """Run the set-up, report that the node reached its goal, and return the result."""
+    """Report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
-    node.run_setup()
     node.ensure_expiry()
     node.start_guard(level)
     node.record_usable(level)
@@ -316,7 +320,23 @@ class Controller:
             for node in self:
                 with suppress(TpuctlError):  # a lost lease shows when the node is due
                     leases.renew(node.name)
-        self._context.clock.sleep(min(moments) - now)
+        self._sleep_until(min(moments))
+
+    def _sleep_until(self, moment: timedelta) -> None:
+        """Sleep until a moment of the clock, or until a set-up ends: its node is due then.
+
+        A set-up takes real time. A clock that only sleeping moves stands still for a moment of it.
+        """
+        clock, patience = self._context.clock, _SETUP_PATIENCE
+        while (now := clock.monotonic()) < moment and patience > timedelta() and any(node.setup for node in self):
+            ended = [node for node in self if node.setup is not None and node.setup.has_ended]
+            for node in ended:
+                node.due = now
+            if ended:
+                return
+            SystemClock().sleep(_SETUP_GLANCE)
+            patience = patience - _SETUP_GLANCE if clock.monotonic() == now else _SETUP_PATIENCE
+        clock.sleep(moment - clock.monotonic())
 
     def _observe(
         self, nodes: Sequence[NodeReconciler], with_requests: Sequence[NodeReconciler]
@@ -339,7 +359,7 @@ class Controller:
     def _survey(self, nodes: Sequence[NodeReconciler]) -> dict[NodeReconciler, TpuctlError]:
         for node in nodes:
             node.tracker.drop_irrelevant_answers()
-        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable)]
+        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable or node.setup is not None)]
         outcomes = fan_out(NodeReconciler.survey_workers, due, limit=_MAX_SURVEYS)
         return {outcome.item: outcome.error for outcome in outcomes if outcome.error}
 
@@ -450,6 +470,9 @@ def _watch_step(
         decision = node.decide()
         match decision:
             case Done(level, note):
+                if not was_usable and (setup := node.advance_setup()) is not None:
+                    node.requeue(setup)
+                    return None
                 _keep_usable(node, level, note, was_usable=was_usable)
                 if end_idle is not None:
                     _end_if_idle(context, node, end_idle)
@@ -590,9 +613,8 @@ class NodeEnding:
 
 
 def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, was_usable: bool) -> None:
-    """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
+    """Leave a usable node alone. Report it first if it has just become usable."""
     if not was_usable:
-        node.run_setup()
         node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
@@ -609,8 +631,41 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
 _LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
+_SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=0.2)
 # The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
+
+
+class RunningSetup:
+    """A set-up that runs on the workers of a node, beside the loop."""
+
+    def __init__(self, node: Node, run: Callable[[], Sequence[SetupResult]]) -> None:
+        self.node = node
+        self._run = run
+        self._results: Sequence[SetupResult] = ()
+        self._error: BaseException | None = None
+        # A daemon thread does not keep an interrupted process alive.
+        self._thread = threading.Thread(target=self._work, name="set-up", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._results = self._run()
+        except BaseException as error:  # noqa: BLE001  # raised by `results`
+            self._error = error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended on all workers, or cannot run."""
+        return not self._thread.is_alive()
+
+    def results(self) -> Sequence[SetupResult]:
+        """Return the result of each worker; wait for them. Raises what prevented it from running."""
+        while not self.has_ended:
+            self._thread.join(_SETUP_GLANCE.total_seconds())
+        if self._error is not None:
+            raise self._error
+        return self._results
 
 
 class NodeReconciler:
@@ -633,6 +688,8 @@ class NodeReconciler:
         # When a node that was usable during this run was last seen not to be; monotonic.
         self._lost_at: timedelta | None = None
         self._key_sent_to: str | None = None
+        # The set-up that runs on the node now.
+        self.setup: RunningSetup | None = None
         # The failure after which the node was last requested again: its verb and count.
         self._failure_tried_after: object = None
         self.was_repaired = self.has_degraded = False
@@ -766,7 +823,10 @@ class NodeReconciler:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
         self.lease.keep()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
+        self._forget_setup_of_lost_node()
         decision = self._decide(since_action)
+        if self.setup is not None and _interrupts_setup(decision):
+            return Requeue(_WATCH_INTERVAL, f"not repaired while its set-up runs: {decision.reason}")
         if isinstance(decision, Fail) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide(since_action)
@@ -917,22 +977,53 @@ class NodeReconciler:
         if now - self._usable_since >= self.policy.refill:
             self.tracker.note(attempts=RepairAttempts())
 
-    def run_setup(self) -> None:
-        """Run the set-up once on the workers of a node that tpuctl created. Raises `RemoteCommandError` if it fails."""
-        node, history = self.seen.node, self.tracker.history
-        script = history.setup_to_do(node) if node else None
-        if node is None or script is None:
-            return
-        is_done = False
-        try:
+    def advance_setup(self, *, blocks: bool = False) -> Requeue | None:
+        """Start the set-up of a usable node that tpuctl created, once. Return how to wait for it, None if there is none to run.
+
+        With `blocks` it has ended on return, unless another run is about it. Raises `RemoteCommandError` if it failed, and
+        `TimedOutError` if another run has not ended it in time.
+        """
+        node, history, tracker = self.seen.node, self.tracker.history, self.tracker
+        if node is None:
+            return None
+        if self.setup is None:
+            if history.setup_to_do(node) is None:
+                return None
+            if not self.lease.take():
+                who = self.lease.held_by
+                if tracker.left is not None and tracker.left <= timedelta():
+                    hint = f"run `tpuctl up {self.name.node_id}` when it has ended"
+                    raise TimedOutError(f"{who} has not ended, and may be setting `{self.name.node_id}` up", hint=hint)
+                return None if blocks else Requeue(_WATCH_INTERVAL, f"{who} may be setting it up")
+            history.read_setups()
+            if (script := history.setup_to_do(node)) is None:
+                return None
             text = f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            results = self._context.workers.set_up(node, script, timeout=_SETUP_TIMEOUT)
-            if failed := [result for result in results if result.code != 0]:
+            workers = self._context.workers
+            tracker.begin_setup()
+            self.setup = RunningSetup(node, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
+        if not (blocks or self.setup.has_ended):
+            return Requeue(_WATCH_INTERVAL, "its set-up runs")
+        is_done = False
+        try:
+            if failed := [result for result in self.setup.results() if result.code != 0]:
                 raise _setup_error(self.name.node_id, failed)
             is_done = True
         finally:
+            self._forget_setup()
             history.record_setup(node, ok=is_done)
+        return None
+
+    def _forget_setup_of_lost_node(self) -> None:
+        """Forget the set-up of a node that is gone or dead: the next one has its own."""
+        node = self.seen.node
+        if self.setup is not None and (node is None or node.id != self.setup.node.id or node.state.is_dead):
+            self._forget_setup()
+
+    def _forget_setup(self) -> None:
+        self.setup = None
+        self.tracker.end_setup()
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
@@ -1099,6 +1190,11 @@ class NodeReconciler:
 
     def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:
         return announced_change(self._context, self.name, verb, event, **entry)
+
+
+def _interrupts_setup(decision: Decision) -> TypeGuard[Reboot | Restart | Delete]:
+    """Return whether a decision is a repair, which would end the set-up of a node that lives."""
+    return isinstance(decision, Reboot | Restart) or (isinstance(decision, Delete) and decision.is_repair)
 
 
 def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandError:

@@ -612,8 +612,14 @@ class NodeHistory:
                 self._asked = at if entry.get("reason") and now - at < _RECENT else None
             elif event == "delete":
                 self._asked = None
-            elif event == "setup" and entry.get("ok"):
-                self._set_up.add(str(entry.get("id")))
+        self.read_setups()
+
+    def read_setups(self) -> None:
+        """Read which set-ups have succeeded, also those of other runs since."""
+        done = (
+            entry for entry in self._journal.entries(self._name) if entry.get("event") == "setup" and entry.get("ok")
+        )
+        self._set_up |= {str(entry.get("id")) for entry in done}
 
     def queued_spec(self) -> NodeSpec | None:
         """Return the spec of the last creation if it went through the queue, else None."""
@@ -632,8 +638,9 @@ class NodeHistory:
         return setup if setup and node.created is not None and node.created >= at - _SKEW else None
 
     def record_setup(self, node: Node, *, ok: bool) -> None:
-        """Write the result of the set-up of a node."""
-        self.write("setup", id=node.id, ok=ok)
+        """Write the result of the set-up of a node, durably: another run may wait to run it."""
+        with suppress(JournalError):
+            self._journal.append(self._name, "setup", self._clock.now(), id=node.id, ok=ok)
         if ok:
             self._set_up.add(node.id)
 

@@ -116,6 +116,9 @@ class NodeTracker:
             self.history.read()
         self._started = self._answered_at = context.clock.monotonic() if task.since is None else task.since
         self.ages = StateAges(self._started)
+        # How long set-ups ran, and since when one runs; monotonic.
+        self._set_up_for = timedelta()
+        self._set_up_since: timedelta | None = None
         # The last answers of the workers, and when they were probed.
         self.workers: tuple[WorkerSnapshot, ...] = ()
         self._probed_at: timedelta | None = None
@@ -147,8 +150,21 @@ class NodeTracker:
 
     @property
     def elapsed(self) -> timedelta:
-        """The time since the run began to work on the node."""
-        return self._context.clock.monotonic() - self._started
+        """The time since the run began to work on the node, without that of its set-up."""
+        return self._context.clock.monotonic() - self._started - self._time_of_setups
+
+    @property
+    def _time_of_setups(self) -> timedelta:
+        running = timedelta() if self._set_up_since is None else self._context.clock.monotonic() - self._set_up_since
+        return self._set_up_for + running
+
+    def begin_setup(self) -> None:
+        """Begin to leave out the time of the set-up, which has a limit of its own."""
+        self._set_up_since = self._context.clock.monotonic()
+
+    def end_setup(self) -> None:
+        """Count the time again."""
+        self._set_up_for, self._set_up_since = self._time_of_setups, None
 
     @property
     def left(self) -> timedelta | None:
@@ -360,7 +376,7 @@ class NodeTracker:
             in_health=now - self.ages.reported_since,
             in_request_state=now - self._request_since,
             server_now=self._context.server_now(),
-            waited=now - self._started,
+            waited=self.elapsed,
             since_repair=None if self.ages.repaired_at is None else now - self.ages.repaired_at,
             pending=self.requested.invisible(node, self.seen.request),
             is_request_pending=self.requested.is_of_request,

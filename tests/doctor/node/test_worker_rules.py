@@ -284,6 +284,24 @@ def test_rule_yields_the_findings_of_each_case(
     assert problems(rule, seen(*changes)) == expected
 
 
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/tmp/tpu_logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /tmp/tpu_logs"),
+        ("/home/ada/logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /home/ada/logs"),
+        ("/mnt/data/tpu", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /mnt/data/tpu"),
+        ("/dev/shm/tpu", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /dev/shm/tpu"),
+        ("/data/logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /data/logs"),
+        *((path, None) for path in ("/", "//", "/var/log", "/var/log/tpu", "/etc/", "/tmp", "/home", "/home/ada", "/mnt")),
+        *((path, None) for path in ("/tmp/../etc", "//etc", "/tmp/../home/ada/", "/root/logs", "/dev", "/usr/share/tpu")),
+    ],
+)  # fmt: skip
+def test_permissions_are_changed_of_a_log_folder_alone(path: str, command: str | None) -> None:
+    (finding,) = check_libtpu_log.judge(seen(logs(LogFolderState.REFUSED, path=path)))
+
+    assert [remedy.command for remedy in finding.remedies] == [command]
+
+
 def test_chips_unknown_type_has_no_expected_number() -> None:
     facts = seen({}, acceleratorType="v9-8")
 
