@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +32,10 @@ from tpuctl.errors import (
     OutcomeUnknownError,
     QuotaError,
     ServiceUnavailableError,
+    TimedOutError,
 )
+from tpuctl.models.node import Node
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 
@@ -45,10 +48,33 @@ Change = Callable[[TpuClient], Operation]
 CHANGES: list[tuple[str, Change, dict[str, Any]]] = [
     (f"POST {NODE}:stop", lambda client: client.stop_node(NAME), node("READY")),
     (f"POST {NODE}:start", lambda client: client.start_node(NAME), node("STOPPED")),
-    (f"PATCH {NODE}", lambda client: client.update_node(NAME, {"labels": {"a": "b"}, "description": ""}), node()),
-    (f"PATCH {NODE}", lambda client: client.change_metadata(NAME, lambda old: {**old, "k": "v"}), node()),
     (f"DELETE {NODE}", lambda client: client.delete_node(NAME), node()),
 ]
+
+
+def add_label(node: Node) -> dict[str, Any]:
+    return changed_fields(node, {"labels": {**node.labels, "a": "b"}})
+
+
+@pytest.mark.parametrize("fault", [Drop(), FAULT])
+@pytest.mark.parametrize(("lost_before", "sent"), [(False, 1), (True, 2)])
+def test_update_with_a_lost_answer_is_read_back_and_sent_again_if_it_is_not_there(
+    fault: Reply | Drop, *, lost_before: bool, sent: int
+) -> None:
+    service = Service(node=node(labels={"x": "y"}), faults=[fault], lost_before=lost_before)
+    with client_of(service) as (client, _server):
+        assert client.change_node(NAME, add_label).labels == {"x": "y", "a": "b"}
+        assert service.changes == [f"PATCH {NODE}"] * sent
+
+
+@pytest.mark.parametrize(("fault", "kind"), [(Drop(), OutcomeUnknownError), (FAULT, ServiceUnavailableError)])
+def test_update_whose_answers_all_get_lost_is_given_up(fault: Reply | Drop, kind: type[Exception]) -> None:
+    service = Service(node=node(), faults=[fault] * 9, lost_before=True)
+    with client_of(service) as (client, _server):
+        with pytest.raises(ServiceUnavailableError) as caught:
+            client.change_node(NAME, add_label)
+        assert type(caught.value) is kind
+        assert service.changes == [f"PATCH {NODE}"] * 3
 
 
 @pytest.mark.parametrize(("line", "change", "there"), CHANGES)
@@ -86,7 +112,7 @@ def test_change_whose_answers_all_get_lost_is_given_up(
         assert service.changes == [line] * 3
 
 
-@pytest.mark.parametrize(("line", "change", "_there"), CHANGES[:4])
+@pytest.mark.parametrize(("line", "change", "_there"), CHANGES[:2])
 def test_change_of_an_absent_node_raises_not_found(line: str, change: Change, _there: object) -> None:
     with client_of(Service()) as (client, _server), pytest.raises(NodeNotFoundError):
         change(client)
@@ -124,23 +150,93 @@ def test_simultaneous_changes_of_metadata_are_both_applied() -> None:
             there["metadata"] = {"ssh-keys": "a\nb"}
             return refuse(409, "ABORTED")
         there.update(request.body)
-        return Reply(operation())
+        return Reply(operation(done=True))
 
-    def add(old: Mapping[str, str]) -> Mapping[str, str]:
-        return {**old, "ssh-keys": f"{old['ssh-keys']}\nc"}
+    def add(found: Node) -> dict[str, Any]:
+        keys = found.metadata["ssh-keys"]
+        return {} if keys.endswith("c") else {"metadata": {"ssh-keys": f"{keys}\nc"}}
 
     with client_of(script) as (client, server):
-        assert client.change_metadata(NAME, add) == OP
-        assert there["metadata"] == {"ssh-keys": "a\nb\nc"}
-        assert server.received[-1] == Received(
-            "PATCH", f"{NODE}?updateMask=metadata", body={"metadata": {"ssh-keys": "a\nb\nc"}}
-        )
+        assert client.change_node(NAME, add).metadata == {"ssh-keys": "a\nb\nc"}
+        assert [request for request in server.received if request.method == "PATCH"][1:] == [
+            Received("PATCH", f"{NODE}?updateMask=metadata", body={"metadata": {"ssh-keys": "a\nb\nc"}})
+        ]
 
 
 def test_unchanged_metadata_is_not_sent() -> None:
     with client_of(Service(node=node(metadata={"a": "b"}))) as (client, server):
-        assert client.change_metadata(NAME, dict) == Operation(None, done=True)
+        assert client.change_node(NAME, lambda _: {}).metadata == {"a": "b"}
         assert server.lines == [f"GET {NODE}"]
+
+
+def test_update_that_waited_for_a_retry_is_made_of_the_newest_labels() -> None:
+    """A refusal for now delays the request: what another client changed meanwhile is not overwritten by the repetition."""
+    there = node(labels={"x": "y"})
+
+    def script(request: Received) -> Reply:
+        if request.method == "GET":
+            return Reply(there)
+        if "other" not in there["labels"]:
+            there["labels"] = {**there["labels"], "other": "client"}
+            return refuse(429, "RESOURCE_EXHAUSTED", "slow down", retry_after="1")
+        there.update(request.body)
+        return Reply(operation(done=True))
+
+    with client_of(script) as (client, server):
+        assert client.change_node(NAME, add_label).labels == {"x": "y", "other": "client", "a": "b"}
+        assert [line for line in server.lines if line.startswith("PATCH")] == [f"PATCH {NODE}"] * 2
+
+
+def test_overwritten_change_is_restored_although_the_service_refuses_that_at_first() -> None:
+    there, updates = node(labels={"x": "y"}), list[dict[str, Any]]()
+
+    def update(labels: dict[str, str]) -> dict[str, Any]:
+        there["labels"] = labels
+        number = len(updates)
+        about = {"verb": "update", "target": str(NAME), "endTime": f"2026-01-01T00:00:0{number}Z"}
+        name = f"projects/p/locations/us-central2-b/operations/op-{number}"
+        updates.append({"name": name, "done": True, "metadata": about, "response": dict(there)})
+        return updates[-1]
+
+    def script(request: Received) -> Reply:
+        if request.line.endswith("/operations"):
+            return Reply({"operations": updates})
+        if request.method == "GET":
+            return Reply(there)
+        if not updates:
+            update({**there["labels"], "other": "client"})  # after our read, before our write
+        elif "refused" not in seen:
+            seen.append("refused")
+            return refuse(409, "ABORTED")
+        return Reply(update(request.body["labels"]))
+
+    seen: list[str] = []
+    with client_of(script) as (client, _server):
+        assert client.change_node(NAME, add_label).labels == {"x": "y", "other": "client", "a": "b"}
+        assert (len(updates), seen) == (3, ["refused"])
+
+
+def test_update_whose_operation_does_not_end_continues_in_the_cloud() -> None:
+    def script(request: Received) -> Reply:
+        return Reply(operation() if request.method == "PATCH" or "/operations/" in request.path else node())
+
+    with client_of(script) as (client, _server), pytest.raises(TimedOutError) as caught:
+        client.change_node(NAME, add_label, timeout=timedelta(seconds=4))
+
+    assert (str(caught.value), caught.value.hint) == (
+        "the update of `trainer` has not finished after 4s",
+        "it continues in the cloud; check it with `tpuctl status us-central2-b/trainer`",
+    )
+
+
+def test_update_that_others_overwrite_all_the_time_is_given_up() -> None:
+    """The change is not there at the end, so the error says so."""
+    there = node(labels={"x": "y"})
+    script = lambda request: Reply(there if request.method == "GET" else operation(done=True))  # noqa: E731  # short
+    with client_of(script) as (client, server):
+        with pytest.raises(ConflictError, match=r"at the same time: not changed as wanted: labels"):
+            client.change_node(NAME, add_label)
+        assert server.lines.count(f"PATCH {NODE}") == 6
 
 
 @pytest.mark.parametrize("lost", [None, Drop(), FAULT])

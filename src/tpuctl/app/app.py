@@ -14,7 +14,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -1097,15 +1097,12 @@ def authorize_key(app: App, node: Node) -> None:
 
     Does nothing if the key is there, or in the project's metadata. Workers read a change within some seconds.
     """
-    from tpuctl.ssh.keys import add_metadata_key  # noqa: PLC0415  # only for nodes without our key
+    from tpuctl.ssh.keys import with_metadata_key  # noqa: PLC0415  # only for nodes without our key
 
     entry = app.workers.key_entry(node)
     if entry is None:
         return
     now = app.clock.now()
     app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
-    app.client.change_metadata(
-        node.name,
-        lambda metadata: {**metadata, "ssh-keys": add_metadata_key(metadata.get("ssh-keys", ""), entry, now=now)},
-    )
+    app.client.change_node(node.name, partial(with_metadata_key, entry=entry, now=now), expected_id=node.id)
     app.workers.note_admission(node)

@@ -21,7 +21,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_labels, check_tags
+from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_tags, check_user_labels
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +75,7 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
         service_account=settings.text("service_account"),
         scopes=settings.items("scopes"),
-        labels=check_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
+        labels=check_user_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
         tags=check_tags(given.tags or settings.items("tags")),
         metadata=_metadata(app, settings, given.metadata),
         data_disks=given.data_disks or tuple(parse_disk("--data-disk", text) for text in settings.items("data_disks")),

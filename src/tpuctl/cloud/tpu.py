@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -37,6 +41,7 @@ from tpuctl.cloud.requests import (
     TTLCache,
     is_uncertain,
 )
+from tpuctl.durations import format_duration, parse_timestamp
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -46,11 +51,14 @@ from tpuctl.errors import (
     NodeNotFoundError,
     NotFoundError,
     OutcomeUnknownError,
+    QuotaError,
     ServiceUnavailableError,
+    TimedOutError,
     TpuctlError,
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.node_changes import NodeChange, differing_fields, is_same, restored_node
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
@@ -83,7 +91,17 @@ _ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": Lis
 _PAGE_SIZE = 1000
 # The maximum number of sendings of a change whose answer was lost.
 _MAX_SENDS = 3
-_METADATA_ATTEMPTS = 6
+# The maximum number of sendings of a change that other clients overwrite or refuse.
+_CHANGE_ATTEMPTS = 6
+# How long a change waits for its operation, unless the user says.
+CHANGE_TIMEOUT = timedelta(minutes=5)
+_OPERATION_INTERVAL = timedelta(seconds=2)
+# Of the list that shows whether a change has overwritten another one.
+_OPERATIONS_LIMIT = timedelta(seconds=15)
+# The verb of an update in the metadata of its operation [unverified].
+_UPDATE = "update"
+# The header `date` has whole seconds.
+_CLOCK_GRANULARITY = timedelta(seconds=2)
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
 
@@ -106,6 +124,10 @@ class QueuedListing:
 
 class _AlreadyDeletedError(Exception):
     """The node of a deletion that would be sent again is gone: it never leaves this module."""
+
+
+class _ChangedMeanwhileError(Exception):
+    """Another client changed what a change that would be sent again was made of: it never leaves this module."""
 
 
 class TpuClient(ApiClient):
@@ -365,10 +387,158 @@ class TpuClient(ApiClient):
         done = {NodeState.STOPPING, NodeState.STOPPED}
         return self._change_node("stop", self.preview_stop(name), name, lambda node: node.state in done)
 
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
-        request = self.preview_update(name, changes)
-        return self._change_node("update", request, name, lambda node: _has_values(node.raw, changes))
+    def change_node(
+        self,
+        name: NodeName,
+        change: NodeChange,
+        *,
+        expected_id: str | None = None,
+        timeout: timedelta | None = CHANGE_TIMEOUT,
+    ) -> Node:
+        """Change fields of a node, and return the node as it was read after the change. The only way to send a PATCH.
+
+        The API replaces maps and lists as a whole and has no etag. So `change` gets the node as it is right before the
+        request, and again as it is after the operation: what another client's older write removed is sent again. What our
+        write removed is restored from the service's list of operations, which has the node as each update left it.
+
+        Raises `ConflictError` if the node that has the name has another id than `expected_id`, or if other clients change
+        it all the time; `TimedOutError` if the operation has not ended after `timeout`; what `change` raises, once the
+        writes of other clients are restored.
+        """
+        node = self._find_expected(name, expected_id)
+        fields = dict(change(node))
+        refused: TpuctlError | None = None
+        failure: TransportError | ApiRefusedError | None = None
+        # What our last write that took effect has overwritten, until it is written again.
+        restore: Callable[[Node], Node] | None = None
+        for attempt in range(1, _CHANGE_ATTEMPTS + 1):
+            if not fields:
+                break
+            read_at = self.server_time
+            operation, failure = self._send_update(node, fields, expected_id)
+            self.await_operation(operation, timeout=timeout, late=partial(_late_update_error, name))
+            overwritten = self._overwritten(node, fields, operation, read_at)
+            if failure is not None or attempt > 1:
+                # Before the node is read, so that the next request follows at once.
+                self._clock.sleep(self._back_off(attempt))
+            try:
+                now = self._find_expected(name, expected_id)
+            except ServiceUnavailableError as error:
+                raise _unknown_outcome_error("update", name.node_id, failure or error) from error
+            if overwritten is not None:
+                restore = partial(restored_node, read=node, sent=fields, overwritten=overwritten)
+            elif operation.name is not None:
+                restore = None
+            wanted = now if restore is None else restore(now)
+            restored = {field: wanted.raw.get(field) for field in fields}
+            try:
+                changed = {} if refused else dict(change(wanted))
+            except TpuctlError as error:
+                refused, changed = error, {}
+            node, fields = now, differing_fields(now, restored | changed)
+            if failure is not None and is_uncertain(failure) and (attempt == _MAX_SENDS or deadline_has_passed()):
+                break
+        if refused is not None:
+            raise refused
+        if not fields:
+            return node
+        if failure is None:
+            raise _contended_error(name, fields)
+        if isinstance(failure, TransportError):
+            raise _unknown_outcome_error("update", name.node_id, failure) from failure
+        raise translate(failure) from failure
+
+    def await_operation(
+        self, operation: Operation, *, timeout: timedelta | None, late: Callable[[timedelta], TimedOutError]
+    ) -> None:
+        """Wait until an operation has ended. Raises its error, and after the timeout the error `late` for the time waited.
+
+        While the API does not answer, the operation counts as running.
+        """
+        clock = self._clock
+        started = clock.monotonic()
+        while operation.name is not None and not operation.done:
+            waited = clock.monotonic() - started
+            if timeout is not None and waited >= timeout:
+                raise late(waited)
+            clock.sleep(_OPERATION_INTERVAL)
+            left = None if timeout is None else timeout - waited
+            with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
+                try:
+                    operation = self.get_operation(operation.name)
+                except NotFoundError:
+                    # The service forgets operations after a while: this one has ended.
+                    return
+        if operation.error is not None:
+            raise self.operation_error(operation.error)
+
+    def _find_expected(self, name: NodeName, expected_id: str | None) -> Node:
+        node = self.get_node(name)
+        if expected_id not in {None, node.id}:
+            raise ConflictError(f"`{name.node_id}` changed meanwhile: another client recreated the node")
+        return node
+
+    def _send_update(
+        self, node: Node, fields: Mapping[str, Any], expected_id: str | None
+    ) -> tuple[Operation, TransportError | ApiRefusedError | None]:
+        """Send fields that were made of this state of the node. Return the operation, and why it may not exist.
+
+        Nothing is sent again once another client has changed these fields. Raises the refusal of the service.
+        """
+
+        def check() -> None:
+            if not is_same(node, self._find_expected(node.name, expected_id), fields):
+                raise _ChangedMeanwhileError
+
+        request = self.preview_update(node.name, fields)
+        try:
+            return self._attempt(request, Operation.from_api, is_safe=False, before_repeat=check), None
+        except _ChangedMeanwhileError:
+            return Operation.unnamed(), None
+        except (TransportError, ApiRefusedError) as error:
+            if _is_not_found(error):
+                raise NodeNotFoundError(node.name.node_id, node.name.zone) from translate(error)
+            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
+            if is_uncertain(error) or (isinstance(error, ApiRefusedError) and error.refusal.code == 409):
+                return Operation.unnamed(), error
+            raise translate(error) from error
+
+    def _overwritten(
+        self, read: Node, sent: Mapping[str, Any], operation: Operation, read_at: datetime | None
+    ) -> Node | None:
+        """Return the node as the last update of another client left it after we had read it and before our update.
+
+        None if no client did that, or if that is unknown: the account may not list operations, or the answer was lost.
+        """
+        name = read.name
+        try:
+            with limit_cloud_calls(SystemClock(), _OPERATIONS_LIMIT):
+                listed = list_operations(self, name.project, name.zone, {str(name), str(read.raw.get("name"))})
+        except TpuctlError:
+            return None
+        # Each with its end, the newest last. `response` is the node after the update [documentation of Operation.response].
+        updates = sorted(
+            (
+                (ended, one)
+                for one in listed
+                if (one.get("metadata") or {}).get("verb") == _UPDATE and "response" in one
+                if (ended := parse_timestamp(one["metadata"].get("endTime")))
+            ),
+            key=itemgetter(0),
+        )
+        ours = next((ended for ended, one in updates if one["name"] == operation.name), None)
+        if ours is None:
+            return None
+        for ended, one in reversed(updates):
+            is_late = read_at is not None and ended < read_at - _CLOCK_GRANULARITY
+            if one["name"] == operation.name or ended > ours or is_late:
+                continue
+            try:
+                found = _only(str(name), Node.from_api)(one["response"])
+            except ShapeError:
+                return None
+            return None if found.id != read.id or is_same(found, read, sent) else found
+        return None
 
     def perform_maintenance(self, node: Node) -> Operation:
         """Start the announced maintenance of a node now, through its queued resource if it has one [API v2alpha1 only]."""
@@ -384,45 +554,6 @@ class TpuClient(ApiClient):
             return announced is None or announced.status != "PENDING"
 
         return self._change_node("maintenance request", request, node.name, has_begun)
-
-    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
-        return self._change_map(name, "metadata", change)
-
-    def change_labels(
-        self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, expected_id: str
-    ) -> Operation:
-        """Replace the labels by the result of `change`. Retried if another client changed the node meanwhile.
-
-        Raises `ConflictError` if the node that has the name now has another id.
-        """
-        return self._change_map(name, "labels", change, expected_id=expected_id)
-
-    def _change_map(
-        self,
-        name: NodeName,
-        field: str,
-        change: Callable[[Mapping[str, str]], Mapping[str, str]],
-        *,
-        expected_id: str | None = None,
-    ) -> Operation:
-        attempt = 1
-        while True:
-            node = self.get_node(name)
-            if expected_id not in {None, node.id}:
-                raise ConflictError(f"`{name.node_id}` changed meanwhile: another client recreated the node")
-            before = node.raw.get(field) or {}
-            after = dict(change(before))
-            if after == before:
-                return Operation(None, done=True)
-            try:
-                return self.update_node(name, {field: after})
-            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
-            except ConflictError:
-                if attempt == _METADATA_ATTEMPTS:
-                    raise
-            self._clock.sleep(self._back_off(attempt))
-            attempt += 1
 
     def preview_create(self, name: NodeName, spec: NodeSpec) -> ApiRequest:
         """Return the request of `create_node` without sending it; each has a new request label."""
@@ -450,7 +581,7 @@ class TpuClient(ApiClient):
         return self._request("nodes.stop", name=name, body={})
 
     def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> ApiRequest:
-        """Return the request of `update_node` without sending it.
+        """Return the request with which `change_node` writes these fields, without sending it.
 
         The mask names each changed field in camelCase, as Google's own Python library does.
         """
@@ -700,21 +831,23 @@ def _check(name: str, collection: str) -> None:
         raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")
 
 
-def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether the fields have the wanted values. Only networkConfig is compared key by key; empty equals absent."""
-    for key, value in wanted.items():
-        current = found.get(key)
-        if key == "networkConfig" and isinstance(value, Mapping):
-            if not _has_values(current or {}, value):
-                return False
-        elif current != value and (current or value):
-            return False
-    return True
-
-
 def _name_taken_error(name: NodeName) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"`{name.node_id}` already exists in {name.zone}", hint=f"see `tpuctl status {name.node_id}`"
+    )
+
+
+def _contended_error(name: NodeName, fields: Collection[str]) -> ConflictError:
+    return ConflictError(
+        f"other clients change `{name.node_id}` at the same time: not changed as wanted: {', '.join(sorted(fields))}",
+        hint=f"check it with `tpuctl status {name.zone}/{name.node_id}`, then run the command again",
+    )
+
+
+def _late_update_error(name: NodeName, waited: timedelta) -> TimedOutError:
+    return TimedOutError(
+        f"the update of `{name.node_id}` has not finished after {format_duration(waited)}",
+        hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
     )
 
 
@@ -745,24 +878,32 @@ class OperationsClient(ApiClient):
     ) -> tuple[dict[str, Any], ...]:
         """Return the newest operations on some resources, by their full names, as the API's own JSON, the newest first.
 
-        Raises tpuctl's exceptions. The list is read to its end, because its order is not documented, and filtered here: the
-        language of the API's filter is unverified.
+        Raises tpuctl's exceptions.
         """
-
-        def read(data: Mapping[str, Any]) -> dict[str, Any]:
-            return dict(_OPERATION.read(data))
-
-        with translate_errors():
-            listing = self._pages(
-                "tpu.v2 projects.locations.operations.list",
-                _OPERATIONS,
-                read,
-                name=f"projects/{project}/locations/{zone}",
-                pageSize=_OPERATION_PAGE_SIZE,
-            )
-        found = [one for one in listing.items if (one.get("metadata") or {}).get("target") in targets]
+        found = list_operations(self, project, zone, targets)
         found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
         return tuple(found[:limit])
+
+
+def list_operations(client: ApiClient, project: str, zone: str, targets: Collection[str]) -> list[dict[str, Any]]:
+    """Return the operations on some resources, by their full names, as the API's own JSON. Raises tpuctl's exceptions.
+
+    The list is read to its end, because its order is not documented, and filtered here: the language of the API's filter is
+    unverified.
+    """
+
+    def read(data: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(_OPERATION.read(data))
+
+    with translate_errors():
+        listing = client._pages(  # noqa: SLF001  # of this module's own kind
+            "tpu.v2 projects.locations.operations.list",
+            _OPERATIONS,
+            read,
+            name=f"projects/{project}/locations/{zone}",
+            pageSize=_OPERATION_PAGE_SIZE,
+        )
+    return [one for one in listing.items if (one.get("metadata") or {}).get("target") in targets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import InvalidInputError
-from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL, Node, Tier
+from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, Node, Tier
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import ANY, COUNT, INTEGER, TIME, ListOf, MapOf, Scalar, Shape
 
@@ -25,6 +25,8 @@ REQUEST_LABEL = "tpuctl-request"
 REMOVAL_LABEL = "tpuctl-rm"
 # The label of a node that is requested in several zones at once. Its value identifies the race.
 RACE_LABEL = "tpuctl-race"
+# All labels of tpuctl begin with it. They have the end of the node's time, its owner and its request: no option sets them.
+OWN_LABEL_PREFIX = "tpuctl-"
 _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL, OWNER_LABEL})
 # The most of them that one node has: a race never requests a node that is deleted at the end of its run.
 MAX_OWN_LABELS = len(_OWN_LABELS) - 1
@@ -413,6 +415,31 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
             meant = f"; did you mean `{good[0]}={good[1]}`?" if good[0] else ""
             raise InvalidInputError(f"`{key}={value}` is not a valid label", hint=_LABEL_RULE + meant)
     return dict(labels)
+
+
+_WRITERS_OF_OWN_LABELS = {
+    EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; `tpuctl extend NODE 2h` changes that of an existing one",
+    OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
+    RACE_LABEL: "`tpuctl up NODE --race` writes it",
+    REMOVAL_LABEL: "`tpuctl run NODE --up --rm` writes it",
+    REQUEST_LABEL: "each request that creates a node writes its own",
+}
+
+
+def check_user_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
+    """Return labels that a user sets, as `check_labels`. Raises `InvalidInputError` also for a label of tpuctl's own."""
+    check_no_own_labels(labels)
+    return check_labels(labels, kept=kept)
+
+
+def check_no_own_labels(labels: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError` for a label that only tpuctl writes: clean-ups and races delete nodes by them."""
+    for key in labels:
+        if key.startswith(OWN_LABEL_PREFIX) and key != KEEP_LABEL:
+            others = f"of the labels that begin with `{OWN_LABEL_PREFIX}`, users set `{KEEP_LABEL}` only"
+            raise InvalidInputError(
+                f"the label `{key}` cannot be set: it is tpuctl's own", hint=_WRITERS_OF_OWN_LABELS.get(key, others)
+            )
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

@@ -9,22 +9,19 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
-    QuotaError,
-    ServiceUnavailableError,
-    TimedOutError,
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import OWNER_LABEL, Node, NodeState
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
 from tpuctl.nodes.actuator import (
@@ -37,7 +34,7 @@ from tpuctl.nodes.actuator import (
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
-from tpuctl.nodes.expiry import with_expiry
+from tpuctl.nodes.expiry import ExpiryChange
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
@@ -45,10 +42,9 @@ from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from tpuctl.clock import Clock
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
@@ -143,7 +139,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
         text = f"{what} differ and cannot be changed while it is {node.state}"
         context.report(EventKind.NOTE, node.name, text)
         return
-    context.cloud.update_node(node.name, changes)
+    context.cloud.change_node(node.name, partial(spec_changes, spec=spec), expected_id=node.id)
     context.report(EventKind.ACTION, node.name, f"{what} updated", verb=str(Verb.UPDATE), fields=list(changes))
 
 
@@ -166,11 +162,6 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
     return changed_fields(node, wanted)
 
 
-def changed_fields(node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the API fields to write: only those whose value changes."""
-    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
-
-
 def change_expiry(
     context: ActionContext, node: Node, new_end: Callable[[Node], datetime | None], *, timeout: timedelta | None
 ) -> Node:
@@ -185,26 +176,13 @@ def change_expiry(
         if node.state.is_dead or node.state is NodeState.DELETING:
             hint = f"`tpuctl up {name.node_id} --ttl 8h` recreates it with a new time limit"
         raise ConflictError(f"`{name.node_id}` is {node.state}: its time limit cannot be changed", hint=hint)
-    chosen: list[datetime | None] = []
-
-    def change(labels: Mapping[str, str]) -> dict[str, str]:
-        end = new_end(Node(name, {**node.raw, "labels": labels}))
-        chosen.append(end)
-        return with_expiry(labels, end)
-
-    def late(waited: timedelta) -> TimedOutError:
-        return TimedOutError(
-            f"the time limit of `{name.node_id}` has not been changed after {format_duration(waited)}",
-            hint=f"check it with `tpuctl status {name.zone}/{name.node_id}`",
-        )
-
-    operation = context.cloud.change_labels(name, change, expected_id=node.id)
-    await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
-    text = "never" if chosen[-1] is None else format_timestamp(chosen[-1])
+    change = ExpiryChange(new_end)
+    changed = context.cloud.change_node(name, change, expected_id=node.id, timeout=timeout)
+    text = "never" if change.end is None else format_timestamp(change.end)
     with suppress(JournalError):  # nothing is destroyed
-        until = {} if chosen[-1] is None else {"until": text}
+        until = {} if change.end is None else {"until": text}
         context.record(name, "extend", reason=f"expires {text}", id=node.id, **until)
-    return context.cloud.find_node(name) or node
+    return changed
 
 
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
@@ -359,52 +337,3 @@ def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:
 
 def _report(context: ActionContext, node: Node, text: str, **data: object) -> None:
     context.report(EventKind.ACTION, node.name, text, **data)
-
-
-_OPERATION_INTERVAL = timedelta(seconds=2)
-
-
-def await_operation(
-    cloud: TpuClient,
-    clock: Clock,
-    operation: Operation,
-    *,
-    timeout: timedelta | None,
-    late: Callable[[timedelta], TimedOutError],
-) -> None:
-    """Wait until an operation has ended. Raises its error, and after the timeout the error `late` for the time waited.
-
-    While the API does not answer, the operation counts as running.
-    """
-    started = clock.monotonic()
-    while operation.name is not None and not operation.done:
-        waited = clock.monotonic() - started
-        if timeout is not None and waited >= timeout:
-            raise late(waited)
-        clock.sleep(_OPERATION_INTERVAL)
-        left = None if timeout is None else timeout - waited
-        with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
-            try:
-                operation = cloud.get_operation(operation.name)
-            except NotFoundError:
-                # The service forgets operations after a while: this one has ended.
-                return
-    if operation.error is not None:
-        raise cloud.operation_error(operation.error)
-
-
-def update_node(
-    cloud: TpuClient, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
-) -> None:
-    """Change fields, by the API's names, and wait until the operation has ended.
-
-    Raises the error of the operation, and `TimedOutError` after the timeout.
-    """
-
-    def late(waited: timedelta) -> TimedOutError:
-        return TimedOutError(
-            f"the update of `{name.node_id}` has not finished after {format_duration(waited)}",
-            hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
-        )
-
-    await_operation(cloud, clock, cloud.update_node(name, changes), timeout=timeout, late=late)

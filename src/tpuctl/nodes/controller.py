@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
@@ -60,7 +61,7 @@ from tpuctl.nodes.conditions import (
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, with_expiry
+from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
@@ -69,7 +70,7 @@ from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
-from tpuctl.ssh.keys import add_metadata_key
+from tpuctl.ssh.keys import add_metadata_key, with_metadata_key
 from tpuctl.ssh.routes import UnreachableError
 
 if TYPE_CHECKING:
@@ -925,9 +926,7 @@ class NodeReconciler:
         entry, present = self._context.workers.key_entry(node), node.metadata.get("ssh-keys", "")
         if entry and add_metadata_key(present, entry) != present:
             self.report(EventKind.ACTION, "adding our ssh key to its metadata", verb=str(Verb.UPDATE))
-            self._context.cloud.change_metadata(
-                self.name, lambda found: {**found, "ssh-keys": add_metadata_key(found.get("ssh-keys", ""), entry)}
-            )
+            self._context.cloud.change_node(self.name, partial(with_metadata_key, entry=entry), expected_id=node.id)
         self._key_sent_to = node.id
 
     def ensure_expiry(self) -> None:
@@ -937,10 +936,12 @@ class NodeReconciler:
             return
         if self.seen.differences or self.tracker.requested.pending:
             return  # it may be deleted, and the next one is created with that end
+        change_end: Callable[[Node], dict[str, Any]] = partial(set_expiry, end=end)
         if end is None and not removes_end:
             end = self._end_to_move_to(node)
             if end is None:
                 return
+            change_end = partial(move_expiry, end=end)
         elif not self.task.may_limit(node):
             change = f"--until {format_timestamp(end)}" if end else "--no-expiry"
             command = f"`tpuctl extend {self.name.zone}/{self.name.node_id} {change}`"
@@ -951,10 +952,10 @@ class NodeReconciler:
         if node.expires != end:
             text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            self._context.cloud.change_labels(self.name, lambda labels: with_expiry(labels, end), expected_id=node.id)
+            changed = self._context.cloud.change_node(self.name, change_end, expected_id=node.id)
             if end is None:
                 self.tracker.history.write("extend", reason="expires never", id=node.id)
-            self.tracker.note(node=Node(node.name, {**node.raw, "labels": with_expiry(node.labels, end)}))
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": changed.labels}))
         self.tracker.ends, self.tracker.removes_end = None, False
 
     def _end_to_move_to(self, node: Node) -> datetime | None:

@@ -21,7 +21,7 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import QueueWindow
-from tpuctl.nodes.actions import await_operation, spec_with_ssh_key
+from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Fail, Verb
 from tpuctl.nodes.lease import hold_lease
@@ -332,7 +332,7 @@ def accepted_request(
             hint="the request was sent and counts against the quota; `tpuctl queue list` shows it",
         )
 
-    await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
+    context.cloud.await_operation(operation, timeout=timeout, late=late)
     return context.cloud.get_queued_resource(request_name, version=version)
 
 

@@ -18,18 +18,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.command_text import command_word, fill_text
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
 from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.shapes import MapOf, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.clock import Clock
+    from tpuctl.models.node import Node
 
 
 _PUBLIC_KEY = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
@@ -338,6 +340,12 @@ def add_metadata_key(existing: str, entry: str, *, now: datetime | None = None) 
                 continue
         kept.append(line)
     return "\n".join([*kept, entry])
+
+
+def with_metadata_key(node: Node, entry: str, *, now: datetime | None = None) -> dict[str, Any]:
+    """Return the fields to write so that the node's metadata has the entry, as `add_metadata_key` adds it."""
+    present = node.metadata.get("ssh-keys", "")
+    return changed_fields(node, {"metadata": {**node.metadata, "ssh-keys": add_metadata_key(present, entry, now=now)}})
 
 
 def _is_valid_long_enough(found: _MetadataKey, wanted: _MetadataKey, now: datetime | None) -> bool:

@@ -29,7 +29,7 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, with_expiry
+from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, move_expiry
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.node_lookup import locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
@@ -265,8 +265,8 @@ def _end_moved_on(app: App, node: Node, one_off: OneOffNode) -> Iterator[None]:
             if later is None:
                 continue
             try:
-                app.client.change_labels(node.name, partial(with_expiry, end=later), expected_id=node.id)
-                end, warned = later, False
+                changed = app.client.change_node(node.name, partial(move_expiry, end=later), expected_id=node.id)
+                end, warned = changed.expires, False
             except TpuctlError as error:
                 if not warned:
                     app.terminal.warn(f"cannot move the end of the time of `{node.name.node_id}`: {error.message}")
