@@ -43,11 +43,11 @@ QUEUED = "projects/p/locations/us-central2-b/queuedResources/q"
 
 Change = Callable[[TpuClient], Operation]
 CHANGES: list[tuple[str, Change, dict[str, Any]]] = [
-    (f"POST {NODE}:stop", lambda client: client.stop_node(NAME), node("READY")),
+    (f"POST {NODE}:stop", lambda client: client.stop_node(NAME, meant), node("READY")),
     (f"POST {NODE}:start", lambda client: client.start_node(NAME), node("STOPPED")),
     (f"PATCH {NODE}", lambda client: client.update_node(NAME, {"labels": {"a": "b"}, "description": ""}), node()),
     (f"PATCH {NODE}", lambda client: client.change_metadata(NAME, lambda old: {**old, "k": "v"}), node()),
-    (f"DELETE {NODE}", lambda client: client.delete_node(NAME), node()),
+    (f"DELETE {NODE}", lambda client: client.delete_node(NAME, meant), node()),
 ]
 
 
@@ -94,7 +94,7 @@ def test_change_of_an_absent_node_raises_not_found(line: str, change: Change, _t
 
 def test_delete_of_an_absent_node_succeeds() -> None:
     with client_of(Service()) as (client, _server):
-        assert client.delete_node(NAME) == Operation(None, done=True)
+        assert client.delete_node(NAME, meant) == Operation(None, done=True)
 
 
 @pytest.mark.parametrize(("expected_id", "deletes"), [("7", 2), ("6", 1)])
@@ -109,7 +109,7 @@ def test_refusal_quotes_the_service_and_is_not_repeated() -> None:
     refusal = refuse(400, "FAILED_PRECONDITION", "stop is not supported while in state STARTING")
     with client_of(lambda _: refusal) as (client, server):
         with pytest.raises(ConflictError, match="stop is not supported while in state STARTING"):
-            client.stop_node(NAME)
+            client.stop_node(NAME, meant)
         assert server.lines == [f"POST {NODE}:stop"]
 
 
@@ -148,7 +148,7 @@ def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | Non
     there = {"name": QUEUED, "state": {"state": "ACTIVE"}}
     answers = [lost, Reply(there)] if lost else []
     with client_of(in_turn(*answers, Reply(operation()))) as (client, server):
-        assert client.delete_queued_resource(QUEUED, force=True) == OP
+        assert client.delete_queued_resource(QUEUED, meant, force=True) == OP
 
         deletes = [request.path for request in server.received if request.method == "DELETE"]
         assert len(deletes) == (2 if lost else 1)
@@ -158,7 +158,7 @@ def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | Non
 
 def test_delete_of_an_absent_queued_resource_succeeds() -> None:
     with client_of(lambda _: ABSENT) as (client, _server):
-        assert client.delete_queued_resource(QUEUED, force=False) == Operation(None, done=True)
+        assert client.delete_queued_resource(QUEUED, meant, force=False) == Operation(None, done=True)
         with pytest.raises(NotFoundError):
             client.get_queued_resource(QUEUED)
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeReference
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.request_actions import StillMeant
 
 
 def find_named(
@@ -110,6 +111,7 @@ def delete_targets(
     all_nodes: bool,
     ends_creations: bool = True,
     recheck: Callable[[DeletionTarget], None] = lambda _: None,
+    still_meant: StillMeant = lambda _: None,
 ) -> Deletion:
     """Delete targets and wait until they are gone; with `ends_creations` also `missing` ones that other clients are creating.
 
@@ -132,7 +134,9 @@ def delete_targets(
         app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
         listen() as listener,
     ):
-        results = tear_down(app.context(listener), targets, policy, by=by, wait=wait, recheck=recheck)
+        results = tear_down(
+            app.context(listener), targets, policy, by=by, wait=wait, recheck=recheck, still_meant=still_meant
+        )
         done = tuple(zip(targets, results, strict=True))
         deleted = [target for target, result in done if not isinstance(result, TpuctlError)]
         close_shared_connections(app, [target.node for target in deleted if target.node])

@@ -177,7 +177,7 @@ class ResourceGroup:
         return ", ".join(dict.fromkeys(states))
 
     @property
-    def identity(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, frozenset[object]]:
         """What must not have changed between the decision and the deletion: which resources, and their states."""
         request = self.request and (self.request.name, self.request.created, self.request.state)
         return request, frozenset((node.name, node.id, node.state) for node in self.nodes)
@@ -245,6 +245,12 @@ def group_resources(facts: GarbageFacts) -> list[ResourceGroup]:
             del rest[node.name]
         groups.append(ResourceGroup(facts.project, nodes, request))
     return [*groups, *(ResourceGroup(facts.project, (node,)) for node in rest.values())]
+
+
+def group_of(project: str, request: QueuedResource | None, nodes: Sequence[Node]) -> ResourceGroup:
+    """Return the group of a request with those of the nodes that belong to it, or of nodes alone, as they were just read."""
+    own = tuple(nodes) if request is None else tuple(node for node in nodes if _belongs_to(node, request))
+    return ResourceGroup(project, own, request)
 
 
 def _belongs_to(node: Node, request: QueuedResource) -> bool:

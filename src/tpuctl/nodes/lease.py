@@ -267,6 +267,10 @@ class LeaseKeeper:
         standing = judge_lease(found, self._identity.owner)
         return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else found
 
+    def holds(self, name: NodeName) -> bool:
+        """Return whether this process took the lease, and has not seen since that it lost it."""
+        return name in self._held
+
     def holders(self, names: Collection[NodeName]) -> dict[NodeName, Lease]:
         """Return the leases of these nodes that other processes hold now. Asks the store once, and for each record."""
         recorded = {name for project in {name.project for name in names} for name in self._store.names(project)}

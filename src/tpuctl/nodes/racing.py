@@ -35,6 +35,7 @@ from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
+from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.journal import Journal
+    from tpuctl.nodes.request_actions import StillMeant
 
 # Requests that are sent at the same time.
 _MOST_AT_ONCE = 8
@@ -287,18 +289,24 @@ def end_race(
     timeout: timedelta | None = None,
     keep: NodeName | None = None,
     wait: bool = True,
+    still_meant: StillMeant = lambda _: None,
 ) -> None:
     """Cancel all requests of a race but that of `keep`, with their nodes, and wait until the API says that they are gone.
 
     The lease of any other holder is ended first; `by` is the command that the holder's error names. Without `wait` each
-    request is cancelled once. Raises `ServiceUnavailableError` naming the requests that are left after the timeout.
+    request is cancelled once. `still_meant` gets each request as it was read right before, and raises if it must stay.
+    Raises `ServiceUnavailableError` naming the requests that are left after the timeout.
     """
     for name in race.names:
         if name != keep:
             end_lease(context, name, by)
     run = _RaceRun(context, race, Policy(timeout=timeout), wanted=(), spec=None, since=None)
-    run.kept, run.is_ending = keep, True
+    run.kept, run.is_ending, run.still_meant = keep, True, still_meant
     run.run(once=not wait)
+
+
+class _RequestChangedError(Exception):
+    """A request is not as it was observed: it is looked at again."""
 
 
 @dataclass(slots=True)
@@ -357,6 +365,7 @@ class _RaceRun:
         self.leases: ZoneLeases | None = None
         self.is_ending = False
         self.kept: NodeName | None = None
+        self.still_meant: StillMeant = lambda _: None
 
     @property
     def _left(self) -> timedelta | None:
@@ -695,16 +704,23 @@ class _RaceRun:
 
         Its state, and the owner of its node, are looked at right before.
         """
-        cloud, zone = self._context.cloud, self._zones[name]
-        current = cloud.find_queued_resource(name)
-        action = decide_cancel(RaceEntry(name=name, request=current), "")
-        if action is None or current is None or zone.request is None or current.created != zone.request.created:
+        seen = self._zones[name].request
+        action = decide_cancel(RaceEntry(name=name, request=seen), "")
+        if action is None or seen is None:
             return False
-        if action.force:
-            node = cloud.find_node(name)
-            if node is not None and last_segment(node.queued_resource or "") != current.queued_resource_id:
-                raise ConflictError(f"the node `{name.node_id}` is not from this request")
-        cloud.delete_queued_resource(current.name, force=action.force)
+
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
+            if (current.created, current.state) != (seen.created, seen.state):
+                raise _RequestChangedError
+            for node in nodes if action.force else ():
+                if last_segment(node.queued_resource or "") != current.queued_resource_id:
+                    raise ConflictError(f"the node `{name.node_id}` is not from this request")
+            self.still_meant(group_of(name.project, current, nodes))
+
+        try:
+            self._context.cloud.delete_queued_resource(seen.name, judge, force=action.force)
+        except _RequestChangedError:
+            return False
         return True
 
     def _choose(self, name: NodeName) -> None:
