@@ -1,12 +1,14 @@
 """Decide what `tpuctl gc` deletes, and why it leaves the rest alone. Pure: facts, rules and the time go in, items come out.
 
 A queued resource and its nodes are deleted together, so they are one group: it goes only if every node of it is meant. What
-is alive goes only if a rule that the user named applies to it, or if it lost a race that is over. What is unknown (a state, an
-age, a lease, whether a worker is in use, a zone that did not answer) never counts as dead, expired or idle.
+is alive goes only if a rule that the user named applies to it, or if it lost a race according to the journal here: a label can
+be copied. What is unknown (a state, an age, a lease, whether a worker is in use, a zone that did not answer) never counts as
+dead, expired or idle.
 """
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -92,8 +94,10 @@ class GarbageFacts:
     # The nodes that another process works on, with who does, or why the lease cannot be read.
     leases: Mapping[NodeName, str] = field(default_factory=dict)
     idleness: Mapping[NodeName, Idleness] = field(default_factory=dict)
-    # The nodes whose request lost a race that is over, with the zone of the winner.
+    # The nodes whose request lost a race that is over according to the journal, with the zone of the winner.
     lost: Mapping[NodeName, str] = field(default_factory=dict)
+    # The nodes whose request is labelled as of a race that is over, and of which the journal does not know whether it lost.
+    unproven: Collection[NodeName] = ()
     prices: PriceList = field(default_factory=price_table)
     # The nodes that grants cover: their chips are free.
     covered: Collection[NodeName] = ()
@@ -292,12 +296,16 @@ def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, 
 
 
 def _doubtful_item(item: GarbageItem, facts: GarbageFacts, rules: GarbageRules) -> GarbageItem | None:
-    """Return a group that no rule applies to, if the user must know why: a wrong label, or workers that did not answer."""
+    """Return a group that no rule applies to, if the user must know why: a wrong label, a race, workers that did not answer."""
     for node in item.group.described:
         if node.has_invalid_expiry and rules.expired:
             return replace(
                 item, why=f"label {EXPIRY_LABEL}={node.labels[EXPIRY_LABEL]}", left_because="it is not a time"
             )
+    if any(node.name in facts.unproven for node in item.group.described):
+        command = shlex.join(["tpuctl", "queue", "cancel", item.group.label])
+        text = f"not deleted, because the journal here does not know that it lost; `{command}` deletes it"
+        return replace(item, why="labelled as of a race", left_because=text)
     for node in item.group.nodes:
         idleness = facts.idleness.get(node.name)
         if rules.idle is not None and idleness is not None and idleness.lasted is None:

@@ -333,6 +333,8 @@ def retry_request(
     """
     clock = context.clock
     until = None if timeout is None else clock.monotonic() + timeout
+    # A request that could not be made again is better kept.
+    context.check(name, spec, replaces=request.requested_node(name.project))
     with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
         context.record(name, "delete", reason=f"retry: it is {request.state}", spec=spec.to_json())
         removal = RequestRemoval(context, name, request, until=until)

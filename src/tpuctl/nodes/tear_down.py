@@ -15,7 +15,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.node import OWNER_LABEL, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
@@ -148,6 +148,19 @@ def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget
         return target
     name = target.name
     race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
+    if race is not None and target.request is not None:
+        # Anyone can copy the label of a race: what another user has made, and the journal does not know, is not of it.
+        owner = target.request.labels.get(OWNER_LABEL)
+        foreign = {
+            other
+            for other, request in race.requests.items()
+            if other not in race.sent and request.labels.get(OWNER_LABEL) != owner
+        }
+        race = replace(
+            race,
+            names=tuple(other for other in race.names if other not in foreign),
+            requests={other: request for other, request in race.requests.items() if other not in foreign},
+        )
     has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
     return replace(target, race=race) if has_others else target
 
@@ -545,6 +558,8 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     project = reference.project or place.project
     named = place.name(reference)
     known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    # A search holds the leases of all its zones, and the journal has only those in which it has tried.
+    known += context.leases.namesakes(NodeName(project, "", reference.node_id))
     found = False
     for name in dict.fromkeys([named] if named else known):
         holder = context.leases.holder(name)
@@ -552,6 +567,24 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
             end_lease(context, name, by)
             found = True
     return found
+
+
+def end_searches(context: ActionContext, name: NodeName, *, by: str) -> list[NodeName]:
+    """End the leases of other zones that the holder of a node's lease has, so that it does not create the node there next.
+
+    Return the zones in which it has created the node meanwhile. A node that existed in another zone before is another one.
+    """
+    holder = context.leases.holder(name)
+    if holder is None or holder.record.ended is not None:
+        return []
+    ended = []
+    for other in context.leases.namesakes(name):
+        theirs = context.leases.holder(other) if other != name else None
+        is_same = theirs is not None and theirs.record.owner == holder.record.owner and theirs.record.ended is None
+        if is_same and context.cloud.find_node(other) is None:
+            end_lease(context, other, by)
+            ended.append(other)
+    return [other for other in ended if context.cloud.find_node(other) is not None]
 
 
 def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:
