@@ -240,8 +240,9 @@ def find_lost_requests(
         if len(members) < 2 or not usable:
             continue
         is_known = any(_has_entry(journal, name, race_id) for name in members)
-        ends = [request.valid_until for request in members.values()]
-        if not (is_known and sees_runs) and not all(end is not None and now - end >= CLEAN_UP_TIME for end in ends):
+        # A run requests nothing without an end.
+        ends = [request.valid_until for request in members.values() if request.valid_until is not None]
+        if not (is_known and sees_runs) and any(now - end < CLEAN_UP_TIME for end in ends):
             continue
         for name, request in members.items():
             if request.state.is_dead:
