@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import partial
+from random import Random
 from typing import Any
 
 import pytest
@@ -35,6 +37,7 @@ from tpuctl.nodes.selection import Selection, parse_label_conditions
 from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.terminal import StandardStreams
+from tpuctl.sandbox.administration import add_node
 
 NAME = NodeName("sandbox", ZONE, "demo")
 PAST, FUTURE = "1767000000", "4102444800"
@@ -45,16 +48,16 @@ GONE, READY = Policy(goal=Condition.GONE), Policy(goal=Condition.READY)
 
 
 class SlowJournal(Journal):
-    """A journal in which something happens once, after the entry of a deletion or stop was written."""
+    """A journal in which something happens to a node once, after the entry of its deletion or stop was written."""
 
-    def __init__(self, journal: Journal, happen: Callable[[], object]) -> None:
+    def __init__(self, journal: Journal, happens: dict[NodeName, Callable[[], object]]) -> None:
         self.__dict__.update(journal.__dict__)
-        self._happens = [happen]
+        self._happens = happens
 
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:
         super().append(name, event, at, durable=durable, **data)
-        if event in {"delete", "stop", "restart"} and self._happens:
-            self._happens.pop()()
+        if event in {"delete", "stop", "restart"}:
+            self._happens.pop(name, lambda: None)()
 
 
 Way = Callable[[App, ActionContext], object]
@@ -175,10 +178,10 @@ def relabel(app: App, **labels: str) -> None:
 
 
 # What another client does, and the changes that it requests.
-Happening = tuple[Callable[[App, Sandbox, bool, str], object], list[str]]
+Happening = tuple[Callable[[App, Sandbox, bool], object], list[str]]
 HAPPENINGS: dict[str, Happening] = {
     "nothing": (lambda *_: None, []),
-    "recreate": (lambda _, sandbox, is_queued, state: put_node(sandbox, state, is_queued=is_queued), []),
+    "recreate": (lambda _, sandbox, is_queued: put_node(sandbox, "READY", is_queued=is_queued), []),
     "extend": (lambda app, *_: relabel(app, **{"tpuctl-expires": FUTURE}), ["patch"]),
     "keep": (lambda app, *_: relabel(app, **{"tpuctl-keep": "yes"}), ["patch"]),
     "relabel": (lambda app, *_: relabel(app, team="vision"), ["patch"]),
@@ -212,7 +215,7 @@ def test_what_happens_before_the_last_look_counts(
 ) -> None:
     put_node(sandbox, row.state, is_queued=is_queued)
     happen, theirs = happening
-    journal = SlowJournal(app.journal, lambda: happen(app, sandbox, is_queued, row.state))
+    journal = SlowJournal(app.journal, {NAME: lambda: happen(app, sandbox, is_queued)})
 
     with suppress(NoLongerMeantError):
         row.way(app, replace(app.context(lambda _: None), journal=journal))
@@ -220,3 +223,54 @@ def test_what_happens_before_the_last_look_counts(
     ended = [change for change in sandbox.changes() if change in {"delete", "stop", "patch"}]
     assert ended[: len(theirs)] == theirs
     assert bool(ended[len(theirs) :]) is not is_spared, ended
+
+
+SLOPPY = ("soon", "0", "-1", "1767000000000", "01767000000")
+LAST_MOMENT: dict[str, Callable[[App, Sandbox, NodeName], object]] = {
+    "extend": lambda app, _, name: app.client.update_node(name, {"labels": {**LABELS, "tpuctl-expires": FUTURE}}),
+    "keep": lambda app, _, name: app.client.update_node(name, {"labels": {**LABELS, "tpuctl-keep": ""}}),
+    "recreate": lambda _, sandbox, name: put(sandbox, name.node_id, labels={"tpuctl-owner": USER}),
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nodes_in_random_worlds_stay_unless_their_own_label_has_expired_or_they_are_named(
+    app: App, sandbox: Sandbox, seed: int
+) -> None:
+    """`gc --expired`, `watch` and `down` one after the other, while another client changes nodes at the last moment."""
+    random = Random(seed)  # noqa: S311  # the same worlds each time
+    goes, happens, named = set(), {}, []
+    with sandbox.state.write() as session:
+        for number in range(30):
+            name = replace(NAME, node_id=f"n{number}")
+            expires, happening = random.choice(("", PAST, PAST, PAST, FUTURE, random.choice(SLOPPY))), ""
+            owner, is_kept = random.choice((USER, USER, "bob", "")), random.random() < 0.15
+            labels = {"tpuctl-owner": owner, "tpuctl-expires": expires, "tpuctl-race": random.choice(("", "ab12"))}
+            labels = {key: value for key, value in labels.items() if value}
+            labels |= {"tpuctl-keep": random.choice(("", "no"))} if is_kept else {}
+            add_node(session, name.node_id, zone=ZONE, age=timedelta(hours=1), labels=labels)
+            if random.random() < 0.2:
+                named.append(NodeReference(name.node_id, ZONE, "sandbox"))
+            elif random.random() < 0.5:
+                happening = random.choice([*LAST_MOMENT])
+                happens[name] = partial(LAST_MOMENT[happening], app, sandbox, name)
+            if named[-1:] == [NodeReference(name.node_id, ZONE, "sandbox")] or (
+                expires == PAST and not is_kept and not happening
+            ):
+                goes.add(name)
+    context = replace(app.context(lambda _: None), journal=SlowJournal(app.journal, happens))
+    rules, before = (
+        GarbageRules(owner=USER, expired=True),
+        {node.name for node in app.client.list_nodes("sandbox").nodes},
+    )
+
+    facts = GarbageFacts(project="sandbox", nodes=app.client.list_nodes("sandbox").nodes, requests=())
+    items = [item for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
+    GarbageRemover(context, rules, lambda _: {}).remove(items, timeout=None)
+    for node in app.client.list_nodes("sandbox").nodes:
+        delete_expired_node(context, node.name, node, by="watch")
+    sandbox.advance(minutes=5)
+    tear_down(context, find_named(app, context, named)[0], GONE, by="down", wait=True)
+
+    left = {node.name for node in app.client.list_nodes("sandbox").nodes}
+    assert before - left == goes, seed
