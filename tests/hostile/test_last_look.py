@@ -239,7 +239,8 @@ def test_nodes_in_random_worlds_stay_unless_their_own_label_has_expired_or_they_
 ) -> None:
     """`gc --expired`, `watch` and `down` one after the other, while another client changes nodes at the last moment."""
     random = Random(seed)  # noqa: S311  # the same worlds each time
-    goes, happens, named = set(), {}, []
+    goes, named = set(), []
+    happens: dict[NodeName, Callable[[], object]] = {}
     with sandbox.state.write() as session:
         for number in range(30):
             name = replace(NAME, node_id=f"n{number}")

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import product
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -205,7 +206,7 @@ def cores_in_use(session: StateSession, project: str) -> int:
     return sum(amount for (_, place), amount in quota_usage(session, project).items() if place in TYPES)
 
 
-RULES_OF = {
+RULES_OF: dict[str, dict[str, Any]] = {
     "expired": {"expired": True},
     "old": {"older_than": timedelta(days=3)},
     "waiting": {"waiting_for": timedelta(hours=6)},
