@@ -205,9 +205,9 @@ class Client:
         deletion is requested. A queued resource with other nodes is deleted only with `all_nodes`.
 
         Raises `ConflictError` if a job, a TPU process, an ssh session or another run of tpuctl uses the node, if another
-        user created or requested it, or if it has the label `tpuctl-keep`, unless `yes`; also if the name is ambiguous, or
-        exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other
-        `TpuctlError`.
+        user created or requested it (also if its creator is unknown), or if it has the label `tpuctl-keep`, unless `yes`; also
+        if the name is ambiguous, or exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it
+        did not answer, and other `TpuctlError`.
         """
         from tpuctl.nodes.deletion import (  # noqa: PLC0415  # not needed to import the package
             delete_targets,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -41,14 +42,29 @@ from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 
 SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base", labels={"team": "a"})
 OP = Operation.from_api(operation())
+_EXHAUSTED = refuse(429, "RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota).")
 QUEUED = "projects/p/locations/us-central2-b/queuedResources/q"
+
+
+def meant(*_: object) -> None:
+    """Agree to whatever was read."""
+
+
+def only(expected_id: str) -> Callable[[Node], None]:
+    """Return a check that refuses each node but one."""
+
+    def check(node: Node) -> None:
+        if node.id != expected_id:
+            raise ConflictError(f"it is {node.id}")
+
+    return check
 
 
 Change = Callable[[TpuClient], Operation]
 CHANGES: list[tuple[str, Change, dict[str, Any]]] = [
-    (f"POST {NODE}:stop", lambda client: client.stop_node(NAME), node("READY")),
+    (f"POST {NODE}:stop", lambda client: client.stop_node(NAME, meant), node("READY")),
     (f"POST {NODE}:start", lambda client: client.start_node(NAME), node("STOPPED")),
-    (f"DELETE {NODE}", lambda client: client.delete_node(NAME), node()),
+    (f"DELETE {NODE}", lambda client: client.delete_node(NAME, meant), node()),
 ]
 
 
@@ -120,23 +136,87 @@ def test_change_of_an_absent_node_raises_not_found(line: str, change: Change, _t
 
 def test_delete_of_an_absent_node_succeeds() -> None:
     with client_of(Service()) as (client, _server):
-        assert client.delete_node(NAME) == Operation(None, done=True)
+        assert client.delete_node(NAME, meant) == Operation(None, done=True)
 
 
-@pytest.mark.parametrize(("expected_id", "deletes"), [("7", 2), ("6", 1)])
-def test_lost_delete_is_not_repeated_on_a_newer_node_of_the_name(expected_id: str, deletes: int) -> None:
-    service = Service(node=node(), faults=[Drop()], lost_before=True)
-    with client_of(service) as (client, _server):
-        client.delete_node(NAME, expected_id=expected_id)
-        assert service.changes == [f"DELETE {NODE}"] * deletes
+ENDINGS: list[tuple[str, str, Callable[[TpuClient, Callable[[Node], None]], Operation]]] = [
+    ("READY", f"DELETE {NODE}", lambda client, check: client.delete_node(NAME, check)),
+    ("READY", f"POST {NODE}:stop", lambda client, check: client.stop_node(NAME, check)),
+]
+
+
+@pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
+@pytest.mark.parametrize(("expected_id", "is_sent"), [("7", True), ("6", False)], ids=["same", "recreated"])
+def test_ending_is_sent_only_to_the_node_that_is_meant(
+    state: str,
+    line: str,
+    end: Callable[[TpuClient, Callable[[Node], None]], Operation],
+    expected_id: str,
+    *,
+    is_sent: bool,
+) -> None:
+    with client_of(Service(node=node(state))) as (client, server):
+        with nullcontext() if is_sent else pytest.raises(ConflictError, match="it is 7"):
+            end(client, only(expected_id))
+        assert server.lines == [f"GET {NODE}", *[line] * is_sent]
+
+
+@pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
+@pytest.mark.parametrize("refusal", [Drop(), FAULT, _EXHAUSTED], ids=["lost", "fault", "rate"])
+def test_ending_is_not_repeated_on_a_newer_node_of_the_name(
+    state: str, line: str, end: Callable[[TpuClient, Callable[[Node], None]], Operation], refusal: Reply | Drop
+) -> None:
+    """The answer has taken a while: another client may have created a node of the same name."""
+    there = node(state)
+
+    def script(request: Received) -> Reply | Drop:
+        if request.method == "GET":
+            return Reply(there)
+        there["id"] = "8"
+        return refusal
+
+    with client_of(script, clock=ManualClock()) as (client, server):
+        assert end(client, meant) == Operation.unnamed()
+        assert [one for one in server.lines if one == line] == [line]
+
+
+@pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
+def test_ending_looks_right_before_each_sending(
+    state: str, line: str, end: Callable[[TpuClient, Callable[[Node], None]], Operation]
+) -> None:
+    """A node that is extended while a refused request waits is left alone."""
+    there, looks = node(state), []
+
+    def check(found: Node) -> None:
+        looks.append(found.labels)
+        if found.labels:
+            raise ConflictError("it is kept")
+
+    def script(request: Received) -> Reply | Drop:
+        if request.method == "GET":
+            return Reply(there)
+        there["labels"] = {"tpuctl-keep": "yes"}
+        return _EXHAUSTED
+
+    with client_of(script, clock=ManualClock()) as (client, server):
+        with pytest.raises(ConflictError, match="it is kept"):
+            end(client, check)
+        assert (looks, server.lines.count(line)) == ([{}, {"tpuctl-keep": "yes"}], 1)
+
+
+def test_ending_without_an_answer_to_the_look_is_not_sent() -> None:
+    with client_of(lambda _: FAULT, clock=ManualClock()) as (client, server):
+        with pytest.raises(ServiceUnavailableError) as raised:
+            client.delete_node(NAME, meant)
+        assert (type(raised.value), {*server.lines}) == (ServiceUnavailableError, {f"GET {NODE}"})
 
 
 def test_refusal_quotes_the_service_and_is_not_repeated() -> None:
     refusal = refuse(400, "FAILED_PRECONDITION", "stop is not supported while in state STARTING")
-    with client_of(lambda _: refusal) as (client, server):
+    with client_of(Service(node=node(), faults=[refusal], lost_before=True)) as (client, server):
         with pytest.raises(ConflictError, match="stop is not supported while in state STARTING"):
-            client.stop_node(NAME)
-        assert server.lines == [f"POST {NODE}:stop"]
+            client.stop_node(NAME, meant)
+        assert server.lines == [f"GET {NODE}", f"POST {NODE}:stop"]
 
 
 def test_simultaneous_changes_of_metadata_are_both_applied() -> None:
@@ -243,8 +323,11 @@ def test_update_that_others_overwrite_all_the_time_is_given_up() -> None:
 def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | None) -> None:
     there = {"name": QUEUED, "state": {"state": "ACTIVE"}}
     answers = [lost, Reply(there)] if lost else []
-    with client_of(in_turn(*answers, Reply(operation()))) as (client, server):
-        assert client.delete_queued_resource(QUEUED, force=True) == OP
+    with client_of(in_turn(Reply(there), *answers, *[Reply(there)] * bool(lost), Reply(operation()))) as (
+        client,
+        server,
+    ):
+        assert client.delete_queued_resource(QUEUED, meant, force=True) == OP
 
         deletes = [request.path for request in server.received if request.method == "DELETE"]
         assert len(deletes) == (2 if lost else 1)
@@ -254,7 +337,7 @@ def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | Non
 
 def test_delete_of_an_absent_queued_resource_succeeds() -> None:
     with client_of(lambda _: ABSENT) as (client, _server):
-        assert client.delete_queued_resource(QUEUED, force=False) == Operation(None, done=True)
+        assert client.delete_queued_resource(QUEUED, meant, force=False) == Operation(None, done=True)
         with pytest.raises(NotFoundError):
             client.get_queued_resource(QUEUED)
 
@@ -283,9 +366,6 @@ def test_preview_equals_the_request_and_sends_nothing() -> None:
         assert server.lines == []
 
 
-_EXHAUSTED = refuse(429, "RESOURCE_EXHAUSTED", "Resource has been exhausted (e.g. check quota).")
-
-
 @pytest.mark.parametrize("line", [f"DELETE {NODE}", f"POST {NODE}:stop"])
 def test_change_that_needs_no_quota_is_sent_again_after_each_429(line: str) -> None:
     change, there = next((change, there) for known, change, there in CHANGES if known == line)
@@ -302,11 +382,3 @@ def test_start_that_may_lack_quota_is_sent_once() -> None:
     with client_of(service) as (client, _server), pytest.raises(QuotaError):
         client.start_node(NAME)
     assert service.changes == [f"POST {NODE}:start"]
-
-
-def test_refused_deletion_is_not_repeated_on_a_newer_node() -> None:
-    """The answer has taken a while: another client may have created a node of the same name."""
-    service = Service(node=node(id="2"), faults=[_EXHAUSTED], lost_before=True)
-    with client_of(service, clock=ManualClock()) as (client, _server):
-        assert client.delete_node(NAME, expected_id="1") == Operation.unnamed()
-    assert service.changes == [f"DELETE {NODE}"]

@@ -71,7 +71,7 @@ def test_node_life_cycle_with_every_answer_lost(
     """Each change is applied once, whether the request or its answer was lost; a repeated create would be refused."""
     steps: list[tuple[str, Callable[[], Operation], NodeState]] = [
         ("create", lambda: client.create_node(NAME, SPEC), NodeState.READY),
-        ("stop", lambda: client.stop_node(NAME), NodeState.STOPPED),
+        ("stop", lambda: client.stop_node(NAME, lambda _: None), NodeState.STOPPED),
         ("start", lambda: client.start_node(NAME), NodeState.READY),
         ("patch", lambda: changed(client, {"labels": {"a": "b"}, "metadata": {"k": "v"}}), NodeState.READY),
     ]
@@ -86,7 +86,7 @@ def test_node_life_cycle_with_every_answer_lost(
     assert len(ids) == 1
     assert (found.labels, found.metadata["k"]) == ({"a": "b"}, "v")
     break_next(sandbox_state, kind, "delete")
-    settled(client, sandbox_state, client.delete_node(NAME, expected_id=ids.pop()))
+    settled(client, sandbox_state, client.delete_node(NAME, lambda _: None))
     with pytest.raises(NodeNotFoundError):
         client.get_node(NAME)
 

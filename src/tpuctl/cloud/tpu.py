@@ -7,6 +7,7 @@ its outcome is unknown. Requests that fail temporarily are retried if that is ha
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -102,6 +103,8 @@ _OPERATIONS_LIMIT = timedelta(seconds=15)
 _UPDATE = "update"
 # The header `date` has whole seconds.
 _CLOCK_GRANULARITY = timedelta(seconds=2)
+# A request for more nodes than these is looked at with one list.
+_MOST_LOOKUPS = 8
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
 
@@ -122,8 +125,12 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
-class _AlreadyDeletedError(Exception):
-    """The node of a deletion that would be sent again is gone: it never leaves this module."""
+class _AlreadyEndedError(Exception):
+    """What would be deleted or stopped is gone, or ends already: it never leaves this module."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self.operation = operation
 
 
 class _ChangedMeanwhileError(Exception):
@@ -331,61 +338,74 @@ class TpuClient(ApiClient):
 
         return self._change("create", name.node_id, send, is_requested)
 
-    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node. If it is gone, the returned operation is done.
+    def delete_node(self, name: NodeName, still_meant: Callable[[Node], None]) -> Operation:
+        """Delete a node if it is `still_meant`; see `_end`. If it is gone, the returned operation is done."""
+        return self._end(
+            "delete",
+            name.node_id,
+            self.preview_delete(name),
+            find=lambda: self._find(name),
+            identity=lambda node: node.id,
+            is_ending=lambda node: node.state is NodeState.DELETING,
+            still_meant=still_meant,
+        )
 
-        With `expected_id`, a delete that was refused for now, or whose answer was lost, is not repeated on a newer node of
-        the same name.
-        """
+    def delete_queued_resource(
+        self, name: str, still_meant: Callable[[QueuedResource, tuple[Node, ...]], None], *, force: bool
+    ) -> Operation:
+        """Delete a queued resource if it, with the nodes of its names, is `still_meant`; see `_end`.
 
-        def is_deleted() -> bool:
-            node = self._find(name)
-            if node is None or node.state is NodeState.DELETING:
-                return True
-            # Another id: the node is gone, and another client has already created one of the same name.
-            return expected_id not in {None, node.id}
-
-        def check() -> None:
-            if is_deleted():
-                raise _AlreadyDeletedError
-
-        def send() -> Operation:
-            try:
-                return self._delete(self.preview_delete(name), before_repeat=check)
-            except _AlreadyDeletedError:
-                return Operation.unnamed()
-
-        return self._change("delete", name.node_id, send, is_deleted)
-
-    def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
-        """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
-
-        Without `force` the service accepts it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
+        `force` deletes its nodes first. Without it the service accepts the deletion only in ACCEPTED, FAILED or SUSPENDED, or
+        without nodes [API field text]. If it is gone, the operation is done.
         """
         _check(name, "queuedResources")
         # One id for all retries: the service carries out a repeated request once [API field text of requestId].
         request = self._request("queuedResources.delete", name=name, force=force, requestId=str(self._uuid()))
 
-        def is_deleted() -> bool:
+        def find() -> tuple[QueuedResource, tuple[Node, ...]] | None:
             try:
                 fetch = self._request("queuedResources.get", name=name)
-                return self._attempt(fetch, _only(name, QueuedResource.from_api)).state is QueuedState.DELETING
+                found = self._attempt(fetch, _only(name, QueuedResource.from_api))
             except ApiRefusedError as error:
                 if _is_not_found(error):
-                    return True
+                    return None
                 raise
+            is_ending = found.state is QueuedState.DELETING
+            return found, () if is_ending else self._nodes_named(found.full_names(name.split("/")[1]))
 
-        return self._change("delete", last_segment(name), lambda: self._delete(request), is_deleted)
+        return self._end(
+            "delete",
+            last_segment(name),
+            request,
+            find=find,
+            identity=lambda found: found[0].created,
+            is_ending=lambda found: found[0].state is QueuedState.DELETING,
+            still_meant=lambda found: still_meant(*found),
+        )
 
     def start_node(self, name: NodeName) -> Operation:
         """Start a stopped node."""
         done = {NodeState.STARTING, NodeState.READY}
         return self._change_node("start", self.preview_start(name), name, lambda node: node.state in done)
 
-    def stop_node(self, name: NodeName) -> Operation:
-        """Stop a node, keeping its disk."""
-        done = {NodeState.STOPPING, NodeState.STOPPED}
-        return self._change_node("stop", self.preview_stop(name), name, lambda node: node.state in done)
+    def stop_node(self, name: NodeName, still_meant: Callable[[Node], None]) -> Operation:
+        """Stop a node if it is `still_meant`, keeping its disk; see `_end`. Raises `NodeNotFoundError`."""
+
+        def find() -> Node:
+            node = self._find(name)
+            if node is None:
+                raise NodeNotFoundError(name.node_id, name.zone)
+            return node
+
+        return self._end(
+            "stop",
+            name.node_id,
+            self.preview_stop(name),
+            find=find,
+            identity=lambda node: node.id,
+            is_ending=lambda node: node.state in {NodeState.STOPPING, NodeState.STOPPED},
+            still_meant=still_meant,
+        )
 
     def change_node(
         self,
@@ -485,14 +505,16 @@ class TpuClient(ApiClient):
 
         Nothing is sent again once another client has changed these fields. Raises the refusal of the service.
         """
+        sendings = itertools.count()
 
         def check() -> None:
-            if not is_same(node, self._find_expected(node.name, expected_id), fields):
+            # The caller has read the node right before the first sending.
+            if next(sendings) and not is_same(node, self._find_expected(node.name, expected_id), fields):
                 raise _ChangedMeanwhileError
 
         request = self.preview_update(node.name, fields)
         try:
-            return self._attempt(request, Operation.from_api, is_safe=False, before_repeat=check), None
+            return self._attempt(request, Operation.from_api, is_safe=False, before_sending=check), None
         except _ChangedMeanwhileError:
             return Operation.unnamed(), None
         except (TransportError, ApiRefusedError) as error:
@@ -636,14 +658,58 @@ class TpuClient(ApiClient):
             self._clock.sleep(self._policy.first * 2 ** (attempt - 1) + self._back_off(attempt))
         return None
 
-    def _delete(self, request: ApiRequest, *, before_repeat: Callable[[], None] = lambda: None) -> Operation:
-        """Send a delete until it was carried out, or may have been; succeeds if the resource is gone."""
-        try:
-            return self._attempt(request, Operation.from_api, is_safe=False, before_repeat=before_repeat)
-        except ApiRefusedError as error:
-            if _is_not_found(error):
-                return Operation(None, done=True)
-            raise
+    def _nodes_named(self, names: Sequence[NodeName]) -> tuple[Node, ...]:
+        """Return those of the nodes that exist. Raises `TransportError`, `ApiRefusedError` and `TpuctlError`."""
+        if len(names) <= _MOST_LOOKUPS:
+            return tuple(node for node in map(self._find, names) if node is not None)
+        zone = names[0].zone
+        listing = self._zone_pages("nodes", _NODES, Node.from_api, names[0].project, zone)
+        if listing.unreachable:
+            raise ServiceUnavailableError(f"the nodes of {zone} cannot be read now", hint="try again in a few minutes")
+        return tuple(node for node in listing.items if node.name in names)
+
+    def _end(
+        self,
+        verb: str,
+        what: str,
+        request: ApiRequest,
+        *,
+        find: Callable[[], T | None],
+        identity: Callable[[T], object],
+        is_ending: Callable[[T], bool],
+        still_meant: Callable[[T], None],
+    ) -> Operation:
+        """Delete or stop something that is still meant: every deletion and every stop is sent here.
+
+        Right before each sending, `find` reads it and `still_meant` judges what was read, and raises if it must stay; nothing
+        comes between this look and the request. So the caller writes journal and lease before. A request that was refused for
+        now, or whose answer was lost, is not repeated on another resource that has the name since.
+        """
+        seen: list[object] = []
+
+        def is_over(found: T | None) -> bool:
+            return found is None or is_ending(found) or (bool(seen) and identity(found) != seen[0])
+
+        def look() -> None:
+            with translate_errors():
+                found = find()
+            if found is None or is_over(found):
+                raise _AlreadyEndedError(Operation(None, done=found is None and not seen))
+            still_meant(found)
+            seen.append(identity(found))
+
+        def send() -> Operation:
+            try:
+                return self._attempt(request, Operation.from_api, is_safe=False, before_sending=look)
+            except _AlreadyEndedError as ended:
+                return ended.operation
+            except ApiRefusedError as error:
+                # `find` raises where an absent resource is an error.
+                if _is_not_found(error) and find() is None:
+                    return Operation(None, done=True)
+                raise
+
+        return self._change(verb, what, send, lambda: is_over(find()))
 
     def _change_node(
         self, verb: str, request: ApiRequest, name: NodeName, is_done: Callable[[Node], bool]
@@ -665,10 +731,16 @@ class TpuClient(ApiClient):
         refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
         limit of one call covers everything.
         """
+        failure: TransportError | ApiRefusedError | None = None
         with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
             for sent in range(1, _MAX_SENDS + 1):
                 try:
                     return send()
+                except ServiceUnavailableError as error:
+                    # The look before the request had no answer.
+                    if failure is None:
+                        raise
+                    raise _unknown_outcome_error(verb, name, failure) from error
                 except (TransportError, ApiRefusedError) as error:
                     # A refusal of the second sending may mean that the first was carried out.
                     if not is_uncertain(error) and sent == 1:
@@ -686,6 +758,7 @@ class TpuClient(ApiClient):
                 self._clock.sleep(self._back_off(sent))
             if isinstance(failure, ApiRefusedError):
                 raise translate(failure) from failure
+            assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
             raise _unknown_outcome_error(verb, name, failure) from failure
 
     def _uuid(self) -> UUID:

@@ -6,6 +6,7 @@ Each function checks what the service would refuse, takes the lease, writes to t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -28,9 +29,9 @@ from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
     RequestedChange,
-    check_same_node,
     describe_file_choices,
     describe_spec,
+    require_same,
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
@@ -49,6 +50,9 @@ if TYPE_CHECKING:
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+
+# Gets a selected node, and what has its name right before a deletion or stop; raises if that is no longer meant.
+StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
@@ -202,18 +206,20 @@ def reset_nodes(
     resets: Sequence[NodeReset],
     *,
     recheck: Callable[[Node], object] = lambda _: None,
+    still_meant: StillSelected = lambda *_: None,
     force_lease: bool = False,
 ) -> list[NodeResult | TpuctlError]:
     """Reboot, restart or recreate nodes, and wait until they are usable again. Return the results in order.
 
-    `recheck` is called right before each change, and raises if the node is no longer meant. The failure of one node does not
+    Both checks raise if a node is no longer meant: `recheck` before its lease is taken, `still_meant` gets it with what was
+    read right before it is stopped or deleted. The failure of one node does not
     stop the others. A node fails with `ConflictError` if another client holds its lease, unless `force_lease`.
     """
     requested: list[ReconcileRequest | TpuctlError] = []
     for one in resets:
         try:
             recheck(one.node)
-            requested.append(_request_reset(context, one, force_lease=force_lease))
+            requested.append(_request_reset(context, one, still_meant, force_lease=force_lease))
         except TpuctlError as error:
             requested.append(error)
     tasks = [task for task in requested if not isinstance(task, TpuctlError)]
@@ -223,7 +229,9 @@ def reset_nodes(
     return [task if isinstance(task, TpuctlError) else next(results) for task in requested]
 
 
-def _request_reset(context: ActionContext, reset: NodeReset, *, force_lease: bool) -> ReconcileRequest:
+def _request_reset(
+    context: ActionContext, reset: NodeReset, still_meant: StillSelected, *, force_lease: bool
+) -> ReconcileRequest:
     """Send the first request of a reset, and return what is left to do."""
     node, policy = reset.node, reset.policy
     match reset.mode:
@@ -233,14 +241,16 @@ def _request_reset(context: ActionContext, reset: NodeReset, *, force_lease: boo
                 with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
                     context.record(node.name, "restart", reason="reset", id=node.id, repair=False)
                     _report(context, node, "stopping it, to start it again", verb="stop")
-                    pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+                    operation = context.cloud.stop_node(node.name, _judge(node, still_meant))
+                    pending = RequestedChange(Verb.STOP, operation, node.id)
             policy = replace(policy, may_start=True)
             return ReconcileRequest(name=node.name, policy=policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
             _reboot(context, node, force_lease=force_lease)
             return ReconcileRequest(name=node.name, policy=policy, purpose="reset")
         case ResetMode.RECREATE:
-            return _recreate(context, node, replace(policy, may_start=True, may_create=True), force_lease=force_lease)
+            policy = replace(policy, may_start=True, may_create=True)
+            return _recreate(context, node, policy, still_meant, force_lease=force_lease)
         case ResetMode.AUTO:
             raise AssertionError("plan.reset_mode returns a definite mode")
 
@@ -289,7 +299,7 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def stop_node(context: ActionContext, node: Node) -> RequestedChange:
+def stop_node(context: ActionContext, node: Node, still_meant: StillSelected = lambda *_: None) -> RequestedChange:
     """Stop a node that `needs_stop`, keeping its boot disk. The lease of any other holder is ended first."""
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
@@ -300,7 +310,17 @@ def stop_node(context: ActionContext, node: Node) -> RequestedChange:
     _report(context, node, "stopping it", verb="stop")
     if node.tier.can_start_again:
         _write_to_journal(context, node, "stop")
-    return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+    return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name, _judge(node, still_meant)), node.id)
+
+
+def _judge(node: Node, still_meant: StillSelected) -> Callable[[Node], None]:
+    """Return the check of what has the name of a node right before its deletion or stop."""
+
+    def judge(current: Node) -> None:
+        require_same(node, current)
+        still_meant(node, current)
+
+    return judge
 
 
 def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
@@ -318,13 +338,15 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
         context.workers.reboot(node)
 
 
-def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> ReconcileRequest:
+def _recreate(
+    context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
+) -> ReconcileRequest:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
-        check_same_node(context, node)
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
-        pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
+        operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
+        pending = RequestedChange(Verb.DELETE, operation, node.id)
     return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 
 

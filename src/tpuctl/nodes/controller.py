@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.operation import Operation
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
@@ -878,6 +879,8 @@ class NodeReconciler:
                     assert_never(decision)
         except LeaseLostError:
             self.lease.raise_lost()
+        except _ChangedError:
+            self.report(EventKind.NOTE, "it changed right before the request, which was not sent")
         except ServiceUnavailableError as error:
             # The next snapshot shows whether the change was carried out.
             tracker.record_outage(error)
@@ -1134,8 +1137,8 @@ class NodeReconciler:
         try:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
-                operation = self._context.cloud.stop_node(self.name)
-        except LeaseLostError:
+                operation = self._context.cloud.stop_node(self.name, partial(_require_unchanged, node))
+        except (LeaseLostError, _ChangedError):
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
@@ -1159,11 +1162,8 @@ class NodeReconciler:
         context.check(self.name, spec, replaces=node)
         entry = {"reason": reason, "id": node.id, "spec": spec.to_json(), "repair": is_repair}
         with self._changing(Verb.DELETE, "delete", **entry) as ready:
-            current = context.cloud.find_node(self.name)
-            if current is not None and current.id != node.id:
-                return  # Another node has the name now: fetch it before the next decision.
             ready(f"deleting it: {reason}", id=node.id)
-            operation = context.cloud.delete_node(self.name, expected_id=node.id)
+            operation = context.cloud.delete_node(self.name, partial(_require_unchanged, node))
         self.was_repaired = self.was_repaired or is_repair
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, node.id))
         tracker.record_deletion()
@@ -1175,15 +1175,17 @@ class NodeReconciler:
         if spec is None or seen is None:
             raise AssertionError("only the request of a queued spec is deleted")
         entry = {"reason": decision.reason, "spec": spec.to_json(), "repair": decision.is_repair}
-        with self._changing(Verb.DELETE, "delete", **entry) as ready:
-            try:
-                current = context.cloud.get_queued_resource(decision.request_name)
-            except NotFoundError:
-                return
+
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
             if (current.state, current.created) != (seen.state, seen.created):
-                return  # Look again before the next decision.
-            ready(f"deleting its queued resource `{current.queued_resource_id}`: {decision.reason}")
-            operation = context.cloud.delete_queued_resource(decision.request_name, force=decision.force)
+                raise _ChangedError
+            for node in nodes:
+                if self.seen.node is not None and node.name == self.name:
+                    _require_unchanged(self.seen.node, node)
+
+        with self._changing(Verb.DELETE, "delete", **entry) as ready:
+            ready(f"deleting its queued resource `{seen.queued_resource_id}`: {decision.reason}")
+            operation = context.cloud.delete_queued_resource(decision.request_name, judge, force=decision.force)
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
         # Its node went with it: that was not another client.
@@ -1196,6 +1198,16 @@ class NodeReconciler:
 def _interrupts_setup(decision: Decision) -> TypeGuard[Reboot | Restart | Delete]:
     """Return whether a decision is a repair, which would end the set-up of a node that lives."""
     return isinstance(decision, Reboot | Restart) or (isinstance(decision, Delete) and decision.is_repair)
+
+
+class _ChangedError(Exception):
+    """What was observed changed right before the request, which is not sent: look again before the next decision."""
+
+
+def _require_unchanged(node: Node, current: Node) -> None:
+    """Raise `_ChangedError` unless a node that was just read is the one that was observed, as it was."""
+    if (current.id, current.state, current.health) != (node.id, node.state, node.health):
+        raise _ChangedError
 
 
 def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandError:

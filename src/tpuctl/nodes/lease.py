@@ -267,6 +267,14 @@ class LeaseKeeper:
         standing = judge_lease(found, self._identity.owner)
         return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else found
 
+    def holds(self, name: NodeName) -> bool:
+        """Return whether this process took the lease, and has not seen since that it lost it."""
+        return name in self._held
+
+    def namesakes(self, name: NodeName) -> list[NodeName]:
+        """Return the nodes of the same name, in any zone of the project, that have a record."""
+        return [other for other in self._store.names(name.project) if other.node_id == name.node_id]
+
     def holders(self, names: Collection[NodeName]) -> dict[NodeName, Lease]:
         """Return the leases of these nodes that other processes hold now. Asks the store once, and for each record."""
         recorded = {name for project in {name.project for name in names} for name in self._store.names(project)}
@@ -708,15 +716,22 @@ class ZoneLeases:
         self._guards: dict[NodeName, LeaseGuard] = {}
 
     def __getitem__(self, name: NodeName) -> LeaseGuard:
+        """Return the guard of a zone, which may not hold its lease."""
+        if name not in self._guards:
+            self._guards[name] = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
         return self._guards[name]
+
+    def check(self) -> None:
+        """Raise `TakenOverError` or `DeletedByOtherError` if another client has ended or taken one of the leases."""
+        for guard in self._guards.values():
+            guard.find_other_holder()
 
     def keep(self, names: Collection[NodeName]) -> None:
         """Take the leases that are missing, and renew the others. Raises `ConflictError` if another client has one."""
         for guard in self._guards.values():
             guard.keep()
-        for name in sorted(set(names) - set(self._guards)):
-            guard = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
-            self._guards[name] = guard
+        for name in sorted(set(names)):
+            guard = self[name]
             if not guard.take():
                 raise ConflictError(
                     f"`{name.node_id}` in {name.zone} is in use by {guard.held_by}",

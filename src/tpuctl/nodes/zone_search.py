@@ -73,18 +73,20 @@ def bring_up_somewhere(
     clock = context.clock
     began = clock.monotonic() if task.since is None else task.since
     task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
-    if is_begun:
-        (result,) = bring_up_nodes(context, [task], once=once)
-        if not isinstance(result, TpuctlError):
-            return result
-        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
-        if once or is_over or not isinstance(result, _MOVE_ON):
-            raise result
-        context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
-    offers = find_offers()
-    names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
+    # From the first attempt to the last: `down` must find who would create the node, in a pause too.
     with hold_leases(context, force_lease=task.force_lease) as leases:
-        # From the first attempt to the last: `down` must find who would create the node, in a pause too.
+        if is_begun:
+            guard = leases[task.name]
+            guard.take()  # another client may hold it: then this run waits
+            (result,) = bring_up_nodes(context, [replace(task, lease=guard)], once=once)
+            if not isinstance(result, TpuctlError):
+                return result
+            is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+            if once or is_over or not isinstance(result, _MOVE_ON):
+                raise result
+            context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
+        offers = find_offers()
+        names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
         leases.keep(names.values())
         return _search(context, task, spec, names, leases, once=once, announce=announce)
 
@@ -125,6 +127,7 @@ def _search(
                 context.report(EventKind.WAIT, task.name, text, next_look=pause.total_seconds())
                 _sleep_with_leases(context, leases, names.values(), until=now + pause)
             case TryNext(offer):
+                leases.check()
                 name, attempt = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
                 wanted, policy = with_tier(spec, offer.tier), task.policy
                 if attempts and (there := _find_elsewhere(context, name, wanted)):
