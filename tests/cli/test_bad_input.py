@@ -134,8 +134,8 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "name one: `--type v4-8`; see `tpuctl types --project p`",
         ),
         (
-            ("status", "Demo_1", "--project", "p"),
-            "`Demo_1` is not a node name",
+            ("status", "Demo 1", "--project", "p"),
+            "`Demo 1` is not a node name",
             (
                 "a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
                 "hyphen; did you mean `demo-1`?"
@@ -202,7 +202,7 @@ def test_invalid_input_prints_the_value_and_a_hint(
         (("history", "--output=json"), "usage"),
         (("wait", "demo", "--timeout", "soon", "-ojson"), "usage"),
         (("list", "-o", "json"), "setting"),
-        (("status", "Demo_1", "--project", "p", "-o", "json"), "invalid_input"),
+        (("status", "Demo 1", "--project", "p", "-o", "json"), "invalid_input"),
     ],
 )
 def test_error_in_json_is_one_object_on_stderr(bare: Console, arguments: tuple[str, ...], kind: str) -> None:

@@ -29,7 +29,7 @@ from tpuctl.errors import (
     worst_exit_code,
 )
 from tpuctl.models.node import Tier
-from tpuctl.names import NodeName, closest_match
+from tpuctl.names import NodeName, check_new_node_id, closest_match
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
@@ -76,17 +76,28 @@ def locate_for_create(
     if name is not None:
         began = app.clock.monotonic()
         try:
-            return name, app.client.find_node(name)
+            found = app.client.find_node(name)
         except (ServiceUnavailableError, QuotaError) as error:
             if not is_patient or is_connection_refused(error) or deadline_has_passed():
                 raise
             app.silent_since = began if app.silent_since is None else app.silent_since
             return name, None
-    found = search_node(app.client, place, reference)
-    if found is not None:
-        return found.name, found
-    zone = zone_to_create(app, reference, spec)
-    return NodeName(reference.project or place.project, zone, reference.node_id), None
+    elif found := search_node(app.client, place, reference):
+        name = found.name
+    else:
+        name = NodeName(reference.project or place.project, zone_to_create(app, reference, spec), reference.node_id)
+    if found is None:
+        check_may_be_created(app, name)
+    return name, found
+
+
+def check_may_be_created(app: App, name: NodeName) -> None:
+    """Raise `InvalidInputError` for a name that no new node can have; not for one that a node or a request had before."""
+    try:
+        check_new_node_id(name.node_id)
+    except InvalidInputError:
+        if app.journal.last_spec(name) is None and app.client.find_queued_resource(name) is None:
+            raise
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
