@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.node_lookup import WaitTarget
     from tpuctl.nodes.tear_down import DeletionTarget
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
@@ -278,6 +279,8 @@ class Client:
     ) -> Node | None:
         """Wait for a condition of a node and return it, None if it is gone. Changes nothing.
 
+        A node that is requested and does not exist yet is waited for with its queued resource.
+
         The condition is by default `ssh`, or `healthy` where workers cannot be reached. Raises `NotFoundError`,
         `TimedOutError`, and what makes the condition impossible.
         """
@@ -291,11 +294,10 @@ class Client:
 
         with self._call() as app:
 
-            def find_names(wanted: Condition) -> Sequence[NodeName]:
-                name = locate_for_wait(app, _node_text(node), goal=wanted)
-                return [name] if name else []
+            def find_targets(wanted: Condition) -> Sequence[WaitTarget]:
+                return locate_for_wait(app, _node_text(node), goal=wanted)
 
-            tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=timeout)
+            tasks = plan_wait(app, find_targets, goal=goal, probe=None, timeout=timeout)
             with app.in_flight("nothing was changed", resume=""):
                 results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
             return _node_of(results[0]) if results else None

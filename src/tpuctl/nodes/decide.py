@@ -149,7 +149,7 @@ def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
 
 def _decide_gone(policy: Policy, seen: ObservedState) -> Decision:
     """Decide about a node that does not exist or is being deleted."""
-    if _is_suspended_by_service(seen) and not seen.is_queued:
+    if _is_suspended_by_service(seen) and not (seen.is_queued and policy.may_create):
         return Fail(preempted_error(seen))
     if seen.held_by:
         # A holder that recreates the node deletes it first.
@@ -342,9 +342,10 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
     after = f" after {format_duration(seen.waited)}" if policy.timeout else ""
     if seen.node is None and seen.request is not None and seen.is_queued:
         request = seen.request
+        verb = "wait" if policy.is_read_only else "up"
         hint = (
             "no change was undone: the request counts against the quota, and its node bills as soon as it runs; "
-            f"continue with `tpuctl up {name}`, or cancel it with `tpuctl queue cancel {name}`"
+            f"continue with `tpuctl {verb} {name}`, or cancel it with `tpuctl queue cancel {name}`"
         )
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)

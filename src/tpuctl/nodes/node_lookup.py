@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.accelerators import (
     documented_zones_of,
@@ -16,6 +16,8 @@ from tpuctl.clock import deadline_has_passed
 from tpuctl.cloud.errors import is_connection_refused
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
+    AccessError,
+    CredentialsError,
     ExitCode,
     InvalidInputError,
     NodeNotFoundError,
@@ -36,6 +38,7 @@ from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     IncompleteListError,
+    find_request,
     queued_resources_or_none,
     search_node,
     search_requested_name,
@@ -176,18 +179,51 @@ def _remembered_zone(app: App, node_id: str) -> str | None:
     return found[0].zone
 
 
-def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
-    """Return the full name of a node to wait for; None if the goal is gone and the node is in no zone."""
-    reference, name = _search(app, text)
+class WaitTarget(NamedTuple):
+    """A node to wait for; `is_queued`: a queued resource requests, or requested, it."""
+
+    name: NodeName
+    is_queued: bool = False
+
+
+def locate_for_wait(app: App, text: str, *, goal: Condition) -> tuple[WaitTarget, ...]:
+    """Return the node to wait for, or each node of a queued resource; none if the goal is gone and no zone has the node."""
+    reference = app.reference(text, allow_queued=True)
+    project, named = reference.project or app.place.project, app.place.name(reference)
+    found = None if named else search_node(app.client, app.place, reference)
+    if goal.is_usable and found is None:
+        request = _request_or_none(app, reference, is_optional=named is not None)
+        if request and (named is None or request.owns(named.node_id) or app.client.find_node(named) is None):
+            names = request.full_names(project)
+            its_own = [each for each in names if each.node_id == reference.node_id]
+            return tuple(WaitTarget(each, is_queued=True) for each in its_own or names)
+    name = found.name if found else named
     if name is None and goal is not Condition.GONE:
-        raise NodeNotInProjectError(reference.node_id, reference.project or app.place.project)
-    return name
+        raise NodeNotInProjectError(reference.node_id, project)
+    return () if name is None else (WaitTarget(name),)
+
+
+def _request_or_none(app: App, reference: NodeReference, *, is_optional: bool) -> QueuedResource | None:
+    """Return the queued resource of a name; with `is_optional` None also if the API does not answer."""
+    try:
+        return find_request(app.client, app.place, reference)
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may see nodes may lack the permission to list queued resources.
+        return None
+    except (ServiceUnavailableError, QuotaError):
+        if is_optional:
+            return None
+        raise
 
 
 def locate_for_watch(app: App, text: str) -> NodeName:
     """Return the full name of a node to watch. It may not exist: it may be requested, or another run may be recreating it."""
-    reference, name = _search(app, text)
-    project = reference.project or app.place.project
+    reference = app.reference(text)
+    project, name = reference.project or app.place.project, app.place.name(reference)
+    if name is None and (found := search_node(app.client, app.place, reference)):
+        name = found.name
     name = name or search_requested_name(app.client, project, reference, ())
     if name is not None:
         return name
@@ -195,15 +231,6 @@ def locate_for_watch(app: App, text: str) -> NodeName:
     if zone is None:
         raise NodeNotInProjectError(reference.node_id, project)
     return NodeName(project, zone, reference.node_id)
-
-
-def _search(app: App, text: str) -> tuple[NodeReference, NodeName | None]:
-    """Return the full name of a node: as the user named it, or from a search in all zones."""
-    reference = app.reference(text)
-    name = app.place.name(reference)
-    if name is None and (found := search_node(app.client, app.place, reference)):
-        name = found.name
-    return reference, name
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,8 @@ class ReconcileRequest:
     lease: LeaseGuard | None = None
     # Repairs of earlier runs that count against the budgets.
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
+    # A queued resource requests, or requested, the node: its state is shown while there is no node.
+    is_queued: bool = False
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
     accepts_healthy: bool = False
     # When the timeout began to count, by the monotonic clock. None: now.
@@ -136,7 +138,7 @@ class NodeTracker:
             node=None,
             is_ours=is_ours,
             attempts=task.attempts,
-            is_queued=self.queued_spec is not None,
+            is_queued=self.queued_spec is not None or task.is_queued,
         )
 
     def _find_queued_spec(self) -> NodeSpec | None:
@@ -290,14 +292,17 @@ class NodeTracker:
                 self.history.write("request", state=str(request.state), text=request.initiator)
                 text = f"queued resource {request.state}"
                 self._context.report(EventKind.STATE, self._task.name, text, request=str(request.state))
-        is_asked_by_us = identity == self._living_request or self.requested.verb is Verb.CREATE
+        # A run that only waits follows the request of any client.
+        is_asked_by_us = (
+            identity == self._living_request or self.requested.verb is Verb.CREATE or self.policy.is_read_only
+        )
         if request is None or not request.state.is_dead:
             self._living_request = identity
         elif request.state is QueuedState.FAILED and is_asked_by_us:
             self._living_request = None
             cause = self._context.cloud.operation_error(request.error) if request.error else None
             self.requested.begin(None)
-            self.record_failure(Verb.CREATE, request_failure(request, cause))
+            self.record_failure(Verb.CREATE, request_failure(request, cause, is_left=self.policy.is_read_only))
         differences: tuple[SpecDifference, ...] = ()
         if request is not None and self.spec is not None:
             differences = self.spec.differences(request.requested_node(self._task.name.project))
