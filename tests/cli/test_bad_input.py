@@ -128,6 +128,33 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`--labels team` is not KEY=VALUE",
             "for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
         ),
+        *(
+            (
+                (*UP, "--type", "v4-8", option, value),
+                f"a value of `{option}` number 1 has a comma, which begins the next key",
+                (
+                    "use `--startup-script FILE` or `--metadata-from-file KEY=FILE`, or choose another delimiter: "
+                    "`--metadata '^:^KEY=a,b:OTHER=c'`"
+                ),
+            )
+            for option, value in (
+                ("--metadata", "startup-script=#! /bin/bash\necho hi, you\nA=1"),
+                ("--metadata", "startup-script=#! /bin/bash\nA=1,B=2"),
+                ("--metadata", "a=1,b=2\nc=3"),
+                ("--metadata", "args=--lr=1,--steps=2"),
+                ("--metadata", "a=x, y z=1"),
+                ("--metadata", "a=x,y"),
+                ("--metadata-from-file", "a=x,y"),
+            )
+        ),
+        *(
+            (
+                (*UP, "--type", "v4-8", "--metadata", f"{key}=x"),
+                "item 1 of `--metadata` number 1 has no valid key",
+                "a key is up to 128 letters, digits, `_` and `-`",
+            )
+            for key in ("a b", "a.b", "ä", "k" * 129)
+        ),
         (
             ("create", "demo", "--project", "p"),
             "no accelerator type given",

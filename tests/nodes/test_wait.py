@@ -160,30 +160,28 @@ def test_wait_for_a_requested_node_follows_its_queued_resource(tpuctl: Console, 
 
 @one_face
 @pytest.mark.parametrize(
-    ("request_state", "name", "error", "exit_code"),
+    ("request_state", "error", "exit_code"),
     [
         (
             "WAITING_FOR_RESOURCES",
-            "ask",
             "`demo` is not ready after 2m: its queued resource `ask` is WAITING_FOR_RESOURCES",
             5,
         ),
-        ("FAILED", "demo", "the queued resource `ask` FAILED; the service gives no reason", 6),
+        ("FAILED", "the queued resource `ask` FAILED; the service gives no reason", 6),
         (
             "SUSPENDED",
-            "demo",
             "`demo` was preempted: its queued resource `ask` is SUSPENDED, and it cannot be recreated on its own",
             8,
         ),
-        ("DELETING", "demo", "the queued resource `ask` is being deleted", 8),
+        ("DELETING", "the queued resource `ask` is being deleted", 8),
     ],
 )
 def test_wait_for_a_requested_node_ends_as_its_queued_resource(
-    tpuctl: Console, sandbox: Sandbox, request_state: str, name: str, error: str, exit_code: int
+    tpuctl: Console, sandbox: Sandbox, request_state: str, error: str, exit_code: int
 ) -> None:
     sandbox.add_queued_resource("ask", zone=ZONE, state=request_state, node_ids=("demo",), initiator="SERVICE")
 
-    out, err, code = tpuctl("wait", name, "--for", "ready", "--timeout", "2m")
+    out, err, code = tpuctl("wait", "ask", "--for", "ready", "--timeout", "2m")
 
     assert (out, told(err)[:2], code) == ("", [f"queued resource {request_state}", f"error: {error}"], exit_code)
 

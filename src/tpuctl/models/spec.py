@@ -391,6 +391,9 @@ _LABEL_RULE = (
     "keys and values have up to 63 lower-case letters, digits, `_` and `-`; letters of other scripts are fine; "
     "a key begins with a letter"
 )
+# [Compute Engine v1, Metadata.items.key].
+_METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+METADATA_KEY_RULE = "a key is up to 128 letters, digits, `_` and `-`"
 _TAG_RULE = (
     "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
 )
@@ -413,6 +416,11 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
             meant = f"; did you mean `{good[0]}={good[1]}`?" if good[0] else ""
             raise InvalidInputError(f"`{key}={value}` is not a valid label", hint=_LABEL_RULE + meant)
     return dict(labels)
+
+
+def is_metadata_key(text: str) -> bool:
+    """Return whether metadata can have a key."""
+    return _METADATA_KEY.fullmatch(text) is not None
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
