@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpuctl.accelerators import canonical_type
 from tpuctl.errors import ConflictError
 from tpuctl.models.node import Health, Node, NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.errors import TpuctlError
@@ -85,6 +86,16 @@ class StartupState(StrEnum):
         return self is not StartupState.RUNNING
 
 
+class WorkerIdentity(NamedTuple):
+    """Who a worker is by its TPU metadata, which JAX, PyTorch/XLA and Ray read. A text is empty if the metadata have none."""
+
+    number: str  # agent-worker-number
+    accelerator_type: str  # accelerator-type
+    environment: str  # tpu-env: only whether it is empty
+    environment_number: str = ""  # WORKER_ID in it
+    environment_type: str = ""  # ACCELERATOR_TYPE in it
+
+
 @dataclass(frozen=True, slots=True)
 class WorkerSnapshot:
     """The observed state of one worker. A field is None if it was not requested or could not be determined."""
@@ -99,6 +110,9 @@ class WorkerSnapshot:
     holders: tuple[str, ...] = ()
     # The message of ssh, or another explanation.
     detail: str = field(default="", compare=False)
+    identity: WorkerIdentity | None = field(default=None, compare=False)
+    # What is wrong with its identity, by those of the others: `says that it is worker 1`.
+    misidentified: str = ""
 
 
 class Verb(StrEnum):
@@ -386,6 +400,8 @@ def worker_meets(policy: Policy, worker: WorkerSnapshot, level: Condition, promi
     if policy.has_probe:
         # The probe runs after the script that reports the startup: without that report it did not run.
         return worker.failed is None if worker.failed or worker.startup is not None else None
+    if worker.misidentified:
+        return False
     if promised is None:
         return True
     return worker.chips == promised if worker.chips is not None else None
@@ -394,6 +410,36 @@ def worker_meets(policy: Policy, worker: WorkerSnapshot, level: Condition, promi
 def promised_chips(node: Node) -> int | None:
     """Return the number of chips of each worker by the accelerator type; None for an unknown type."""
     return node.accelerator.chips_per_worker if node.accelerator else None
+
+
+def find_misidentified(node: Node, identities: Mapping[int, WorkerIdentity]) -> dict[int, str]:
+    """Return what is wrong with the TPU metadata of workers, by their numbers; without those on which they are right.
+
+    Of two workers with the same number, the one that should have another is wrong.
+    """
+    found = {}
+    for worker, one in identities.items():
+        names = {
+            "agent-worker-number": one.number,
+            "accelerator-type": one.accelerator_type,
+            "tpu-env": one.environment,
+        }
+        wrong_types = [
+            text
+            for text in (one.accelerator_type, one.environment_type)
+            if text and node.accelerator and canonical_type(text) != node.accelerator.name
+        ]
+        if blank := [name for name, value in names.items() if not value]:
+            found[worker] = f"has blank TPU metadata ({', '.join(blank)})"
+        elif one.number != str(worker) and any(
+            one.number == other.number for at, other in identities.items() if at != worker
+        ):
+            found[worker] = f"has the TPU metadata of worker {one.number}"
+        elif one.environment_number not in {"", one.number}:
+            found[worker] = f"has TPU metadata of two workers ({one.number} and, in tpu-env, {one.environment_number})"
+        elif wrong_types:
+            found[worker] = f"has the TPU metadata of a `{wrong_types[0]}`"
+    return found
 
 
 def all_answer(seen: ObservedState, node: Node) -> bool:
@@ -548,6 +594,8 @@ def _shortfall(policy: Policy, worker: WorkerSnapshot, level: Condition, promise
         return "has not ended its startup" if worker.startup is not None else "has not reported its startup"
     if policy.has_probe:
         return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
+    if worker.misidentified:
+        return worker.misidentified
     return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not reported its chips"
 
 

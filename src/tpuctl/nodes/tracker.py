@@ -472,7 +472,10 @@ class StateAges:
         reported = _compared_fields(node)
         if reported != self._reported:
             self._reported, self.reported_since = reported, now
-        answers = tuple((worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in workers)
+        answers = tuple(
+            (worker.answer, worker.startup, worker.chips, worker.failed is None, worker.misidentified)
+            for worker in workers
+        )
         picture = node and (reported, answers, len(node.endpoints))
         if picture == self._picture:
             return
