@@ -136,7 +136,7 @@ INACTIVE = "LoadState=loaded\nActiveState=inactive\nResult=success"
             StartupState.RUNNING,
             "cloud-init still runs",
         ),
-        ({"cloud-init": "status: error", "systemctl": INACTIVE}, StartupState.FAILED, "cloud-init failed"),
+        ({"cloud-init": "status: error", "systemctl": INACTIVE}, StartupState.CLOUD_INIT_FAILED, "cloud-init failed"),
         ({"systemctl": INACTIVE}, StartupState.DONE, ""),
         ({"systemctl": f"Job=17\n{INACTIVE}"}, StartupState.RUNNING, "the startup script still runs"),
         ({"systemctl": f"{INACTIVE}\nJob=17"}, StartupState.RUNNING, "the startup script still runs"),

@@ -37,12 +37,45 @@ def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: Eve
     clock.after(timedelta(minutes=20), lambda: fake_ssh(worker_report(startup="failed")))
 
     by_ssh = tpuctl(*UP)[::2]
-    out, err, code = tpuctl(*UP, "--for", "startup")
+    out, err, code = tpuctl(*UP, "--for", "startup", "--allow-failed-startup")
 
     assert by_ssh == ("demo\tREADY\n", 0)
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
     assert clock.monotonic() > timedelta(minutes=20)
     assert told(err)[-1].endswith("its startup script has failed")
+
+
+@one_face
+@pytest.mark.parametrize("goal", ["startup", "devices"])
+@pytest.mark.parametrize("verb", ["up", "wait"])
+def test_failed_startup_script_is_an_error_an_event_and_a_field(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, verb: str, goal: str
+) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    fake_ssh(f"{WORKER} *198.18.0.2*) {worker_report(startup='failed')} ;; *) {worker_report()} ;; esac")
+
+    out, err, code = tpuctl(verb, "demo", "--for", goal, "--events", "-")
+    accepted = tpuctl(verb, "demo", "--for", goal, "--allow-failed-startup", "-o", "json")
+
+    failed = "its startup script has failed on worker 1"
+    assert [
+        (one["text"], one["startup"], one["failed_workers"])
+        for one in map(json.loads, out.splitlines())
+        if "startup" in one
+    ] == [(failed, "failed", [1])]
+    assert (errors(err), code) == ([f"error: `demo` is READY, but {failed}"], 10)
+    assert (json.loads(accepted[0])["startup"], accepted[2]) == ({"state": "failed", "failedWorkers": [1]}, 0)
+
+
+@one_face
+def test_failed_cloud_init_alone_is_a_note(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    put(sandbox)
+    fake_ssh(worker_report(startup="failed").replace("about=-", "about=cloud-init"))
+
+    out, err, code = tpuctl("wait", "demo", "--for", "startup")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert told(err)[-1].endswith("; cloud-init has failed")
 
 
 @one_face

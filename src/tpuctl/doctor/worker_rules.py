@@ -245,7 +245,7 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             wait = on_node("wait until it ends", "wait", "--for", "startup")
             why = "what it installs or starts may still be missing"
             yield warning(result.detail or "the startup still runs", wait, see, why=why)
-        case StartupState.FAILED:
+        case StartupState.FAILED | StartupState.CLOUD_INIT_FAILED:
             why = "what it installs or starts may be missing or incomplete"
             yield warning(result.detail or "the startup failed", see, why=why)
         case StartupState.DONE:

@@ -78,7 +78,8 @@ class StartupState(StrEnum):
     UNKNOWN = "unknown"  # the worker has no record of it; counts as ended
     RUNNING = "running"
     DONE = "done"
-    FAILED = "failed"  # ended with an error
+    FAILED = "failed"  # the startup script ended with an error
+    CLOUD_INIT_FAILED = "cloud-init-failed"  # cloud-init alone did
 
     @property
     def has_ended(self) -> bool:
@@ -170,6 +171,8 @@ class Policy:
     has_probe: bool = False
     # Only wait for changes of others: a defect does not end the wait.
     is_read_only: bool = False
+    # A node on which a startup script failed is not usable, if the goal includes the startup.
+    refuses_failed_startup: bool = False
     repair: Repair = Repair.NONE
     max_reboots: int = 1
     max_restarts: int = 2
@@ -523,13 +526,27 @@ def usable_note(policy: Policy, seen: ObservedState, node: Node) -> str | None:
         notes.append("its health is not reported yet")
     elif node.health is not Health.HEALTHY:
         notes.append(f"the service reports {describe_health(node)}")
-    failed = [index for index, worker in enumerate(seen.workers) if worker.startup is StartupState.FAILED]
-    if policy.goal.includes(Condition.STARTUP) and failed:
-        which = "" if len(seen.workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
-        notes.append(f"its startup script has failed{which}")
+    if policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
+        notes.append(describe_failed_scripts(seen.workers))
+    elif policy.goal.includes(Condition.STARTUP) and any(
+        worker.startup is StartupState.CLOUD_INIT_FAILED for worker in seen.workers
+    ):
+        notes.append("cloud-init has failed")
     if policy.goal is Condition.DEVICES and not policy.has_probe and promised_chips(node) is None:
         notes.append(f"the number of chips of `{node.accelerator_type}` is unknown, so it was not compared")
     return "; ".join(notes) or None
+
+
+def failed_scripts(workers: Sequence[WorkerSnapshot]) -> tuple[int, ...]:
+    """Return the workers on which the startup script failed."""
+    return tuple(index for index, worker in enumerate(workers) if worker.startup is StartupState.FAILED)
+
+
+def describe_failed_scripts(workers: Sequence[WorkerSnapshot]) -> str:
+    """Return in words on which workers the startup script failed."""
+    failed = failed_scripts(workers)
+    which = "" if len(workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
+    return f"its startup script has failed{which}"
 
 
 def named_workers(indices: Sequence[int]) -> str:

@@ -15,6 +15,7 @@ from tpuctl.errors import (
     AccessError,
     BrokenNodeError,
     ConflictError,
+    FailedStartupError,
     InvalidInputError,
     InvalidRequestError,
     NoCapacityError,
@@ -42,7 +43,9 @@ from tpuctl.nodes.conditions import (
     Requeue,
     Start,
     Verb,
+    describe_failed_scripts,
     explain_not_usable,
+    failed_scripts,
     first_missing_condition,
     ssh_advice,
     usable_note,
@@ -237,6 +240,8 @@ def _decide_stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision
 
 def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
     if first_missing_condition(policy, seen, node) is None:
+        if policy.refuses_failed_startup and policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
+            return Fail(failed_startup_error(seen))
         return Done(policy.goal, usable_note(policy, seen, node))
     found = None if policy.goal is Condition.READY or policy.is_read_only else find_defect(policy, seen, node, now)
     why = explain_not_usable(policy, seen, node)
@@ -384,6 +389,16 @@ def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage) -> Time
         f"the API has not answered for {format_duration(outage.duration)} ({outage.error.message}); it is unknown whether "
         f"`{name}` is {_wanted(policy)}; {known}",
         hint=f"no change was undone; check it with `tpuctl status {name}`",
+    )
+
+
+def failed_startup_error(seen: ObservedState) -> FailedStartupError:
+    """Return the error for a node whose startup script failed."""
+    name, worker = seen.name.node_id, failed_scripts(seen.workers)[0]
+    read = f"tpuctl ssh {name} --worker {worker} -- sudo journalctl -u google-startup-scripts.service -b --no-pager"
+    return FailedStartupError(
+        f"`{name}` is READY, but {describe_failed_scripts(seen.workers)}",
+        hint=f"read its log: `{read}`\n`--allow-failed-startup` accepts the node",
     )
 
 

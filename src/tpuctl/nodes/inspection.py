@@ -197,6 +197,8 @@ def parse_inspection(output: str, *, probe: str | None, timeout: timedelta) -> I
     verb = "still run" if "," in match["about"] else "still runs"
     detail = {StartupState.RUNNING: f"{what} {verb}", StartupState.FAILED: f"{what} failed"}.get(startup, "")
     identity = None if match["identity"] is None else WorkerIdentity(*match["identity"].split("/"))
+    if startup is StartupState.FAILED and match["about"] == "cloud-init":
+        startup = StartupState.CLOUD_INIT_FAILED
     return InspectionReport(startup, int(match["chips"]), holders, failed, detail, identity)
 
 

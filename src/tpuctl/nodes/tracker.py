@@ -29,6 +29,8 @@ from tpuctl.nodes.conditions import (
     SshAnswer,
     Verb,
     WorkerSnapshot,
+    describe_failed_scripts,
+    failed_scripts,
 )
 from tpuctl.nodes.decide import change_is_visible
 from tpuctl.nodes.expiry import inherit_expiry, is_expired
@@ -120,6 +122,7 @@ class NodeTracker:
         self.ages = StateAges(self._started)
         # The last answers of the workers, and when they were probed.
         self.workers: tuple[WorkerSnapshot, ...] = ()
+        self._failed_scripts: tuple[int, ...] = ()  # that were reported
         self._probed_at: timedelta | None = None
         self._failed_at: timedelta | None = None
         self._was_alive = False
@@ -352,6 +355,9 @@ class NodeTracker:
         """Return the observed state with all durations as of now."""
         now, node = self._context.clock.monotonic(), self.seen.node
         self.ages.update(node, self.workers, now, self._context.server_now())
+        if (failed := failed_scripts(self.workers)) and failed != self._failed_scripts:
+            self._failed_scripts, text = failed, describe_failed_scripts(self.workers)
+            self._context.report(EventKind.NOTE, self._task.name, text, startup="failed", failed_workers=[*failed])
         failure = self.seen.failure
         usual: tuple[timedelta, ...] = ()
         if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:

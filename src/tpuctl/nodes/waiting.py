@@ -24,6 +24,7 @@ def plan_wait(
     goal: str | None,
     probe: str | None,
     timeout: timedelta | str | None,
+    allow_failed_startup: bool,
 ) -> list[ReconcileRequest]:
     """Return what to wait for, of the nodes that `find_targets` returns for the condition. Changes nothing.
 
@@ -31,7 +32,13 @@ def plan_wait(
     the time limit.
     """
     since, wanted = app.clock.monotonic(), choose_goal(app, goal, probe=probe)
-    policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
+    policy = Policy(
+        goal=wanted,
+        has_probe=probe is not None,
+        is_read_only=True,
+        refuses_failed_startup=probe is None and not allow_failed_startup,
+        timeout=deadline(app, timeout),
+    )
     targets = retry_until_answered(app, lambda: find_targets(wanted), timeout=policy.timeout, since=since)
     return [
         ReconcileRequest(

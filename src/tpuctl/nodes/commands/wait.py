@@ -9,7 +9,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
 from tpuctl.app.route_options import route_options
-from tpuctl.nodes.commands.policy_options import probe_option
+from tpuctl.nodes.commands.policy_options import failed_startup_option, probe_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Condition
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="Condition to wait for. [default: ssh]",
 )
 @probe_option
+@failed_startup_option
 @route_options
 @timeout_option
 @events_option
@@ -39,6 +40,7 @@ def command(
     selection: GivenSelection,
     goal: str | None,
     probe: str | None,
+    allow_failed_startup: bool,
     timeout: timedelta | str | None,
     events: str | None,
 ) -> int:
@@ -69,7 +71,9 @@ def command(
         found = select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()
         return [WaitTarget(node.name) for node in found]
 
-    tasks = plan_wait(app, find_targets, goal=goal, probe=probe, timeout=timeout)
+    tasks = plan_wait(
+        app, find_targets, goal=goal, probe=probe, timeout=timeout, allow_failed_startup=allow_failed_startup
+    )
     with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
         outcomes = reconcile_nodes(app.context(progress), tasks)
     return show_results(app, outcomes)
