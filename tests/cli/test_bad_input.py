@@ -33,6 +33,29 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     [
         (("lst",), "there is no command `tpuctl lst`", "did you mean `tpuctl list`?"),
         (("pause", "demo"), "there is no command `tpuctl pause`", "did you mean `tpuctl stop`?"),
+        *(
+            (
+                tuple(line.split()),
+                f"there is no command `tpuctl {line.split()[0]}`",
+                f"did you mean `tpuctl {ours}`?",
+            )
+            for line, ours in (
+                ("attach-disk demo --disk d", "update NODE --attach-disk DISK"),
+                ("detach-disk demo --disk d", "update NODE --detach-disk DISK"),
+                ("perform-maintenance demo", "maintenance NODE --perform"),
+                ("queued-resources create demo", "up NODE --queue"),
+                ("queued-resources list", "queue list"),
+                ("queued-resources describe demo", "queue status"),
+                ("queued-resources delete demo", "queue cancel"),
+                ("queued-resources", "queue"),
+                ("tpu-vm list", "list"),
+                ("tpu-vm attach-disk demo", "update NODE --attach-disk DISK"),
+                ("gcloud alpha compute tpus tpu-vm describe demo", "describe"),
+                ("compute tpus queued-resources list", "queue list"),
+                ("tpu-vm", "--help"),
+            )
+        ),
+        (("scp", "a", "demo:", "--batch-size", "5"), "`tpuctl scp` has no option `--batch-size`", "use `--fanout`"),
         (("restart", "demo"), "there is no command `tpuctl restart`", "did you mean `tpuctl reset --mode restart`?"),
         (("frobnicate",), "there is no command `tpuctl frobnicate`", "see `tpuctl --help`"),
         (("--zoen", "x", "list"), "`tpuctl` has no option `--zoen`", "did you mean `--zone`?"),

@@ -24,7 +24,7 @@ from tpuctl.errors import (
     QuotaError,
     TimedOutError,
 )
-from tpuctl.models.node import Node, NodeState
+from tpuctl.models.node import Health, Node, NodeState
 from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
@@ -40,6 +40,7 @@ from tpuctl.nodes.conditions import (
     NextStep,
     ObservedState,
     Policy,
+    Repair,
     Requeue,
     Start,
     Verb,
@@ -245,6 +246,8 @@ def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime
         return Done(policy.goal, usable_note(policy, seen, node))
     found = None if policy.goal is Condition.READY or policy.is_read_only else find_defect(policy, seen, node, now)
     why = explain_not_usable(policy, seen, node)
+    if found is None and policy.repair is Repair.RECREATE and _is_in_maintenance(node):
+        return _wait(seen, f"{why}; {_maintenance_advice(node)}")
     if found is None:
         return _wait(seen, why)
     act = plan_repair(policy, seen, node, found)
@@ -254,6 +257,20 @@ def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime
     if seen.held_by and isinstance(act, Fail):
         return _wait_for_holder(seen)
     return act
+
+
+def _is_in_maintenance(node: Node) -> bool:
+    """Return whether the service works on a READY node."""
+    announced = node.upcoming_maintenance
+    is_ongoing = node.health is Health.UNHEALTHY_MAINTENANCE or (
+        announced is not None and announced.status == "ONGOING"
+    )
+    return node.state is NodeState.READY and is_ongoing
+
+
+def _maintenance_advice(node: Node) -> str:
+    again = f"`tpuctl reset {node.name.node_id} --mode recreate`"
+    return f"the service ends maintenance, repair does not: {again} recreates it now, its boot disk is lost"
 
 
 def _wait(seen: ObservedState, reason: str) -> Requeue:
@@ -378,6 +395,8 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
         hint += f", or delete it with `tpuctl down {name}`"
     if policy.goal.is_usable and (more := ssh_advice(seen)):
         hint = f"{more}\n{hint}"
+    if policy.goal.is_usable and _is_in_maintenance(seen.node):
+        hint = f"{_maintenance_advice(seen.node)}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
 
 

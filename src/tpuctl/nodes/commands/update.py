@@ -174,7 +174,7 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
 
 
 _LABEL_COMMANDS = {
-    EXPIRY_LABEL: "`tpuctl extend NODE 2h` changes the end of a node's time, `tpuctl extend NODE never` removes it",
+    EXPIRY_LABEL: "`tpuctl extend NODE 2h` changes the end of a node's time, `tpuctl extend NODE --no-expiry` removes it",
     OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
 }
 
