@@ -194,7 +194,8 @@ def test_up_that_may_recreate_names_the_command_that_ends_maintenance(tpuctl: Co
 
     _, err, code = tpuctl("up", "demo", "--repair", "recreate", "--for", "healthy", "--timeout", "5m")
 
-    advice = "the service ends maintenance, repair does not: `tpuctl reset demo --mode recreate` recreates it now, its boot disk is lost"
+    again = "`tpuctl reset demo --mode recreate`"
+    advice = f"the service ends maintenance, repair does not: {again} recreates it now, its boot disk is lost"
     assert (f"it is READY but UNHEALTHY_MAINTENANCE; {advice}" in told(err), f"  hint: {advice}" in err, code) == (
         True,
         True,
