@@ -189,6 +189,12 @@ class BrokenNodeError(TpuctlError):
     kind = "broken"
 
 
+class FailedStartupError(BrokenNodeError):
+    """The startup script of a node failed."""
+
+    kind = "failed_startup"
+
+
 class PreemptedError(TpuctlError):
     """The service preempted the node while a command ran there. The same command may succeed on another node."""
 

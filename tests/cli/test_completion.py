@@ -365,7 +365,7 @@ FREE = {
         "--impersonate-service-account", "--journal", "--lease", "--network", "--range", "--remove", "--remove-labels",
         "--remove-metadata", "--remove-tags", "--reservation", "--scopes", "--service-account", "--subnetwork", "--vm",
     },
-    "a path on a worker": {"--collect", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
+    "a path on a worker": {"--collect", "--mount", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
     "an address": {"--call", "--endpoint", "--forward", "-D", "-L", "-R"},
     "an option of ssh or scp": {"--scp-flag", "--ssh-flag", "-o"},
 }  # fmt: skip

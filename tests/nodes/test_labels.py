@@ -60,7 +60,7 @@ COMMANDS = {
     "watch": ("watch", "demo", "--zone", "us-central2-b", "--type", "v4-8"),
 }
 HINTS = {
-    "tpuctl-expires": "`--ttl 8h` limits the time of a new node; `tpuctl extend NODE 2h` changes that of an existing one",
+    "tpuctl-expires": "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
     "tpuctl-owner": "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
     "tpuctl-race": "`tpuctl up NODE --race` writes it",
     "tpuctl-request": "each request that creates a node writes its own",

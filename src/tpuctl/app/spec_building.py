@@ -21,10 +21,18 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_tags, check_user_labels
+from tpuctl.models.spec import (
+    MAX_OWN_LABELS,
+    METADATA_KEY_RULE,
+    DataDisk,
+    NodeSpec,
+    check_tags,
+    check_user_labels,
+    is_metadata_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.config.settings import Settings
@@ -209,6 +217,9 @@ def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) ->
 
 def _metadata(app: App, settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
     metadata = {**settings.pairs("metadata"), **given}
+    for key in metadata:
+        if not is_metadata_key(key):
+            raise InvalidInputError(f"`{key}` is not a valid key of metadata", hint=METADATA_KEY_RULE)
     setting, script = settings["startup_script"], settings.path("startup_script")
     if setting is not None and script is not None:
         if "startup-script" in metadata:
@@ -247,23 +258,42 @@ def parse_pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
 
     Raises `InvalidInputError`, which names a wrong item by its position if values may be secret.
     """
+    # A part may be a part of a secret.
     found: dict[str, str] = {}
+    is_secret = flag.startswith("--metadata")
     for place, text in enumerate(texts, start=1):
         match = GCLOUD_DELIMITER.match(text)
         parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
+        if is_secret and match is None and _is_cut_value(parts):
+            raise InvalidInputError(
+                f"a value of `{flag}` number {place} has a comma, which begins the next key",
+                hint="use `--startup-script FILE` or `--metadata-from-file KEY=FILE`, or choose another delimiter: "
+                "`--metadata '^:^KEY=a,b:OTHER=c'`",
+            )
         for number, part in enumerate(filter(None, parts), start=1):
             key, sign, value = part.partition("=")
             if not sign or not key:
-                # It may be a part of a secret.
-                is_secret = flag.startswith("--metadata")
                 given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
                 raise InvalidInputError(
                     f"{given} is not KEY=VALUE",
                     hint="for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
                 )
+            if is_secret and not is_metadata_key(key.strip()):
+                raise InvalidInputError(
+                    f"item {number} of `{flag}` number {place} has no valid key", hint=METADATA_KEY_RULE
+                )
             check_not_masked(f"`{key.strip()}`", value)
             found[key.strip()] = value
     return found
+
+
+def _is_cut_value(parts: Sequence[str]) -> bool:
+    """Return whether one value with commas was cut: it has several lines, or what follows a comma cannot be a key."""
+    later = [part.partition("=") for part in filter(None, parts[1:])]
+    has_lines = any("\n" in part or "\r" in part for part in parts)
+    return any(
+        has_lines or not sign or key.startswith("-") or not is_metadata_key(key.strip()) for key, sign, _ in later
+    )
 
 
 def parse_items(texts: tuple[str, ...]) -> tuple[str, ...]:

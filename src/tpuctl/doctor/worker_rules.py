@@ -33,7 +33,7 @@ from tpuctl.doctor.verdicts import (
     workers_text,
 )
 from tpuctl.durations import format_duration
-from tpuctl.nodes.conditions import StartupState, promised_chips
+from tpuctl.nodes.conditions import StartupState, find_misidentified, promised_chips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -137,6 +137,34 @@ def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> It
         )
 
 
+@workers_rule("TPU989", "TPU metadata of the workers")
+def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+    """Check the number and the accelerator type in the metadata of each worker: an error if they are blank or of another one.
+
+    JAX, PyTorch/XLA and Ray read `agent-worker-number`, `accelerator-type` and `tpu-env` to find their place in the slice.
+    """
+    reports = known_on_workers(facts, lambda report: report.inspection)
+    identities = {number: report.identity for number, report in reports.items() if report.identity is not None}
+    wrong = find_misidentified(facts.node, identities)
+    for number, identity in identities.items():
+        about = {"number": identity.number, "acceleratorType": identity.accelerator_type}
+        if number not in wrong:
+            yield number, ok("its TPU metadata are its own", facts=about)
+            continue
+        yield (
+            number,
+            error(
+                f"it {wrong[number]}",
+                on_node("reset it, which keeps its boot disk", "reset", "--for", "devices"),
+                on_node(
+                    "if that does not help, recreate the node: its boot disk is lost", "reset", "--mode", "recreate"
+                ),
+                why="programs of a slice wait for one another without end, or number their workers wrongly",
+                facts=about,
+            ),
+        )
+
+
 @workers_rule("TPU973", "processes that hold the TPU")
 def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     """Show the processes that hold the TPU of each worker: a note, since training does that. Only one process can hold it.
@@ -219,7 +247,7 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             wait = on_node("wait until it ends", "wait", "--for", "startup")
             why = "what it installs or starts may still be missing"
             yield warning(result.detail or "the startup still runs", wait, see, why=why)
-        case StartupState.FAILED:
+        case StartupState.FAILED | StartupState.CLOUD_INIT_FAILED:
             why = "what it installs or starts may be missing or incomplete"
             yield warning(result.detail or "the startup failed", see, why=why)
         case StartupState.DONE:

@@ -393,6 +393,9 @@ _LABEL_RULE = (
     "keys and values have up to 63 lower-case letters, digits, `_` and `-`; letters of other scripts are fine; "
     "a key begins with a letter"
 )
+# [Compute Engine v1, Metadata.items.key].
+_METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+METADATA_KEY_RULE = "a key is up to 128 letters, digits, `_` and `-`"
 _TAG_RULE = (
     "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
 )
@@ -418,7 +421,7 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
 
 
 _WRITERS_OF_OWN_LABELS = {
-    EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; `tpuctl extend NODE 2h` changes that of an existing one",
+    EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
     OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
     RACE_LABEL: "`tpuctl up NODE --race` writes it",
     REMOVAL_LABEL: "`tpuctl run NODE --up --rm` writes it",
@@ -440,6 +443,11 @@ def check_no_own_labels(labels: Mapping[str, str]) -> None:
             raise InvalidInputError(
                 f"the label `{key}` cannot be set: it is tpuctl's own", hint=_WRITERS_OF_OWN_LABELS.get(key, others)
             )
+
+
+def is_metadata_key(text: str) -> bool:
+    """Return whether metadata can have a key."""
+    return _METADATA_KEY.fullmatch(text) is not None
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

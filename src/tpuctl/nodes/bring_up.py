@@ -17,7 +17,7 @@ from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.expiry import LimitChange
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
-from tpuctl.nodes.node_lookup import locate_for_create, remembered_spec, user_label
+from tpuctl.nodes.node_lookup import check_may_be_created, locate_for_create, remembered_spec, user_label
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -127,6 +127,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     offers = find_offers()
     reference = app.reference(nodes[0])
     name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+    check_may_be_created(app, name)
     if request.race:
         return _plan_race(app, [replace(name, zone=offer.zone) for offer in offers], request)
     return _plan_zones(app, name, lambda: offers, request)

@@ -58,6 +58,7 @@ from tpuctl.nodes.conditions import (
     SshAnswer,
     Start,
     Verb,
+    failed_scripts,
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
@@ -104,6 +105,8 @@ class NodeResult:
     """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
+    # The workers on which its startup script failed; None if the run did not wait for the startup.
+    failed_scripts: tuple[int, ...] | None = None
 
 
 def reconcile_node(
@@ -214,7 +217,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         ended = expiry_note(node.tracker.node, node.server_now())
         text = f"its time has ended, it {ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
         node.report(EventKind.NOTE, text)
-    return NodeResult(node.seen.node)
+    return NodeResult(node.seen.node, failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None)
 
 
 def _describe_reached(policy: Policy, level: Condition) -> str:

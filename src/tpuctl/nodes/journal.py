@@ -20,7 +20,7 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
 from tpuctl.files import make_private_folder, read_own_file, replace_file
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.nodes.journal_entries import (
     JournalEntry,
     ZoneMemory,
@@ -340,11 +340,11 @@ class LocalJournalStore:
         """Do nothing: every line is written at once."""
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        # A node name has no dot: a file with one is a rotated file.
+        # The stem of a node has no dot: a file with one is a rotated file.
         return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
 
     def _path(self, name: NodeName) -> Path:
-        return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
+        return self._folder / _folder_of(name.project) / name.zone / f"{file_stem(name.node_id)}.jsonl"
 
 
 def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
@@ -420,7 +420,7 @@ def _folder_of(project: str) -> str:
 
 def _name(path: Path) -> NodeName:
     project, zone, node_id = path.with_suffix("").parts[-3:]
-    return NodeName(project.replace("_", ":"), zone, node_id)
+    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id))
 
 
 # How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
@@ -528,10 +528,10 @@ class BucketJournalStore:
         start = len(self._place.object_name(""))
         found = self._objects.list(self._place.bucket, prefix)
         parts = [name[start:].removesuffix(".jsonl").split("/") for name in found if name.endswith(".jsonl")]
-        return sorted(NodeName(*part) for part in parts if len(part) == 3)
+        return sorted(NodeName(part[0], part[1], node_id_of_file(part[2])) for part in parts if len(part) == 3)
 
     def _object(self, name: NodeName) -> str:
-        return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
+        return self._place.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.jsonl")
 
 
 # Files of Podman and Docker.

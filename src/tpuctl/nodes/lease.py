@@ -47,7 +47,7 @@ from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError,
 from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
@@ -487,7 +487,7 @@ class LocalLeaseStore:
         """Return the nodes of a project that have a record."""
         files = (self._folder / project).glob("*/*.json")
         with self._explained():
-            return [NodeName(project, file.parent.name, file.stem) for file in files]
+            return [NodeName(project, file.parent.name, node_id_of_file(file.stem)) for file in files]
 
     def close(self) -> None:
         """Mark this process as dead in all its records."""
@@ -529,7 +529,7 @@ class LocalLeaseStore:
             _is_locked(other)
 
     def _file(self, name: NodeName) -> Path:
-        return self._folder / name.project / name.zone / f"{name.node_id}.json"
+        return self._folder / name.project / name.zone / f"{file_stem(name.node_id)}.json"
 
     def _process(self, owner: str) -> Path:
         # The name is read from a file: it must not lead out of the folder.
@@ -597,10 +597,10 @@ class BucketLeaseStore:
         prefix = self._path.object_name(f"{project}/")
         found = self._objects.list(self._path.bucket, prefix)
         parts = [name.removeprefix(prefix).removesuffix(".json").split("/") for name in found]
-        return [NodeName(project, *each) for each in parts if len(each) == 2]
+        return [NodeName(project, part[0], node_id_of_file(part[1])) for part in parts if len(part) == 2]
 
     def _object(self, name: NodeName) -> str:
-        return self._path.object_name(f"{name.project}/{name.zone}/{name.node_id}.json")
+        return self._path.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.json")
 
 
 # How often to check whether another process still holds the lease.

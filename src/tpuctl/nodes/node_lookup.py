@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.accelerators import (
     documented_zones_of,
@@ -16,6 +16,8 @@ from tpuctl.clock import deadline_has_passed
 from tpuctl.cloud.errors import is_connection_refused
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
+    AccessError,
+    CredentialsError,
     ExitCode,
     InvalidInputError,
     NodeNotFoundError,
@@ -29,13 +31,14 @@ from tpuctl.errors import (
     worst_exit_code,
 )
 from tpuctl.models.node import Tier
-from tpuctl.names import NodeName, closest_match
+from tpuctl.names import NodeName, check_new_node_id, closest_match
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.journal import is_being_recreated
 from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     IncompleteListError,
+    find_request,
     queued_resources_or_none,
     search_node,
     search_requested_name,
@@ -76,17 +79,28 @@ def locate_for_create(
     if name is not None:
         began = app.clock.monotonic()
         try:
-            return name, app.client.find_node(name)
+            found = app.client.find_node(name)
         except (ServiceUnavailableError, QuotaError) as error:
             if not is_patient or is_connection_refused(error) or deadline_has_passed():
                 raise
             app.silent_since = began if app.silent_since is None else app.silent_since
             return name, None
-    found = search_node(app.client, place, reference)
-    if found is not None:
-        return found.name, found
-    zone = zone_to_create(app, reference, spec)
-    return NodeName(reference.project or place.project, zone, reference.node_id), None
+    elif found := search_node(app.client, place, reference):
+        name = found.name
+    else:
+        name = NodeName(reference.project or place.project, zone_to_create(app, reference, spec), reference.node_id)
+    if found is None:
+        check_may_be_created(app, name)
+    return name, found
+
+
+def check_may_be_created(app: App, name: NodeName) -> None:
+    """Raise `InvalidInputError` for a name that no new node can have; not for one that a node or a request had before."""
+    try:
+        check_new_node_id(name.node_id)
+    except InvalidInputError:
+        if app.journal.last_spec(name) is None and app.client.find_queued_resource(name) is None:
+            raise
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
@@ -165,18 +179,51 @@ def _remembered_zone(app: App, node_id: str) -> str | None:
     return found[0].zone
 
 
-def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
-    """Return the full name of a node to wait for; None if the goal is gone and the node is in no zone."""
-    reference, name = _search(app, text)
+class WaitTarget(NamedTuple):
+    """A node to wait for; `is_queued`: a queued resource requests, or requested, it."""
+
+    name: NodeName
+    is_queued: bool = False
+
+
+def locate_for_wait(app: App, text: str, *, goal: Condition) -> tuple[WaitTarget, ...]:
+    """Return the node to wait for, or each node of a queued resource; none if the goal is gone and no zone has the node."""
+    reference = app.reference(text, allow_queued=True)
+    project, named = reference.project or app.place.project, app.place.name(reference)
+    found = None if named else search_node(app.client, app.place, reference)
+    if goal.is_usable and found is None:
+        request = _request_or_none(app, reference, is_optional=named is not None)
+        if request and (named is None or request.owns(named.node_id) or app.client.find_node(named) is None):
+            names = request.full_names(project)
+            its_own = [each for each in names if each.node_id == reference.node_id]
+            return tuple(WaitTarget(each, is_queued=True) for each in its_own or names)
+    name = found.name if found else named
     if name is None and goal is not Condition.GONE:
-        raise NodeNotInProjectError(reference.node_id, reference.project or app.place.project)
-    return name
+        raise NodeNotInProjectError(reference.node_id, project)
+    return () if name is None else (WaitTarget(name),)
+
+
+def _request_or_none(app: App, reference: NodeReference, *, is_optional: bool) -> QueuedResource | None:
+    """Return the queued resource of a name; with `is_optional` None also if the API does not answer."""
+    try:
+        return find_request(app.client, app.place, reference)
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may see nodes may lack the permission to list queued resources.
+        return None
+    except (ServiceUnavailableError, QuotaError):
+        if is_optional:
+            return None
+        raise
 
 
 def locate_for_watch(app: App, text: str) -> NodeName:
     """Return the full name of a node to watch. It may not exist: it may be requested, or another run may be recreating it."""
-    reference, name = _search(app, text)
-    project = reference.project or app.place.project
+    reference = app.reference(text)
+    project, name = reference.project or app.place.project, app.place.name(reference)
+    if name is None and (found := search_node(app.client, app.place, reference)):
+        name = found.name
     name = name or search_requested_name(app.client, project, reference, ())
     if name is not None:
         return name
@@ -184,15 +231,6 @@ def locate_for_watch(app: App, text: str) -> NodeName:
     if zone is None:
         raise NodeNotInProjectError(reference.node_id, project)
     return NodeName(project, zone, reference.node_id)
-
-
-def _search(app: App, text: str) -> tuple[NodeReference, NodeName | None]:
-    """Return the full name of a node: as the user named it, or from a search in all zones."""
-    reference = app.reference(text)
-    name = app.place.name(reference)
-    if name is None and (found := search_node(app.client, app.place, reference)):
-        name = found.name
-    return reference, name
 
 
 @dataclass(frozen=True, slots=True)

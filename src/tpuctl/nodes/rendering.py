@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.command_text import quote_word
@@ -377,10 +378,17 @@ def _health_style(health: Health) -> str:
     return "green" if health is Health.HEALTHY else "red"
 
 
-def nodes_view(app: App, nodes: Sequence[Node], *, is_list: bool = True) -> View:
+def nodes_view(
+    app: App,
+    nodes: Sequence[Node],
+    *,
+    is_list: bool = True,
+    failed_scripts: Mapping[NodeName, Sequence[int]] = MappingProxyType({}),
+) -> View:
     """Return the view of nodes that a command changed: name and state, or the whole nodes as JSON.
 
-    Without `is_list` the JSON of one node is an object.
+    Without `is_list` the JSON of one node is an object. `failed_scripts`: the workers of some nodes on which the startup
+    script failed.
     """
 
     def show(terminal: Terminal) -> None:
@@ -392,6 +400,9 @@ def nodes_view(app: App, nodes: Sequence[Node], *, is_list: bool = True) -> View
 
     def value() -> Any:  # JSON
         values = nodes_json(app, nodes)
+        for node, entry in zip(nodes, values, strict=True):
+            if (failed := failed_scripts.get(node.name)) is not None:
+                entry["startup"] = {"state": "failed" if failed else "done", "failedWorkers": [*failed]}
         return values if is_list or len(values) != 1 else values[0]
 
     return View(value=value, names=lambda: node_labels(nodes), text=show)
@@ -441,11 +452,17 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     errors = [result for result in results if isinstance(result, TpuctlError)]
     if errors and len(results) == 1:
         raise errors[0]
-    nodes = [result.node for result in results if not isinstance(result, TpuctlError) and result.node]
+    found = [result for result in results if not isinstance(result, TpuctlError) and result.node]
+    nodes = [result.node for result in found if result.node]
     refresh_ssh_entries(app, nodes)
     summarize_nodes(app, nodes)
     if nodes or not errors:
-        app.show(nodes_view(app, nodes, is_list=len(results) > 1))
+        startups = {
+            result.node.name: result.failed_scripts
+            for result in found
+            if result.node and result.failed_scripts is not None
+        }
+        app.show(nodes_view(app, nodes, is_list=len(results) > 1, failed_scripts=startups))
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK

@@ -29,6 +29,8 @@ from tpuctl.nodes.conditions import (
     SshAnswer,
     Verb,
     WorkerSnapshot,
+    describe_failed_scripts,
+    failed_scripts,
 )
 from tpuctl.nodes.decide import change_is_visible
 from tpuctl.nodes.expiry import inherit_expiry, is_expired
@@ -69,6 +71,8 @@ class ReconcileRequest:
     lease: LeaseGuard | None = None
     # Repairs of earlier runs that count against the budgets.
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
+    # A queued resource requests, or requested, the node: its state is shown while there is no node.
+    is_queued: bool = False
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
     accepts_healthy: bool = False
     # When the timeout began to count, by the monotonic clock. None: now.
@@ -121,6 +125,7 @@ class NodeTracker:
         self._set_up_since: timedelta | None = None
         # The last answers of the workers, and when they were probed.
         self.workers: tuple[WorkerSnapshot, ...] = ()
+        self._failed_scripts: tuple[int, ...] = ()  # that were reported
         self._probed_at: timedelta | None = None
         self._failed_at: timedelta | None = None
         self._was_alive = False
@@ -139,7 +144,7 @@ class NodeTracker:
             node=None,
             is_ours=is_ours,
             attempts=task.attempts,
-            is_queued=self.queued_spec is not None,
+            is_queued=self.queued_spec is not None or task.is_queued,
         )
 
     def _find_queued_spec(self) -> NodeSpec | None:
@@ -306,14 +311,17 @@ class NodeTracker:
                 self.history.write("request", state=str(request.state), text=request.initiator)
                 text = f"queued resource {request.state}"
                 self._context.report(EventKind.STATE, self._task.name, text, request=str(request.state))
-        is_asked_by_us = identity == self._living_request or self.requested.verb is Verb.CREATE
+        # A run that only waits follows the request of any client.
+        is_asked_by_us = (
+            identity == self._living_request or self.requested.verb is Verb.CREATE or self.policy.is_read_only
+        )
         if request is None or not request.state.is_dead:
             self._living_request = identity
         elif request.state is QueuedState.FAILED and is_asked_by_us:
             self._living_request = None
             cause = self._context.cloud.operation_error(request.error) if request.error else None
             self.requested.begin(None)
-            self.record_failure(Verb.CREATE, request_failure(request, cause))
+            self.record_failure(Verb.CREATE, request_failure(request, cause, is_left=self.policy.is_read_only))
         differences: tuple[SpecDifference, ...] = ()
         if request is not None and self.spec is not None:
             differences = self.spec.differences(request.requested_node(self._task.name.project))
@@ -363,6 +371,9 @@ class NodeTracker:
         """Return the observed state with all durations as of now."""
         now, node = self._context.clock.monotonic(), self.seen.node
         self.ages.update(node, self.workers, now, self._context.server_now())
+        if (failed := failed_scripts(self.workers)) and failed != self._failed_scripts:
+            self._failed_scripts, text = failed, describe_failed_scripts(self.workers)
+            self._context.report(EventKind.NOTE, self._task.name, text, startup="failed", failed_workers=[*failed])
         failure = self.seen.failure
         usual: tuple[timedelta, ...] = ()
         if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
@@ -483,7 +494,10 @@ class StateAges:
         reported = _compared_fields(node)
         if reported != self._reported:
             self._reported, self.reported_since = reported, now
-        answers = tuple((worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in workers)
+        answers = tuple(
+            (worker.answer, worker.startup, worker.chips, worker.failed is None, worker.misidentified)
+            for worker in workers
+        )
         picture = node and (reported, answers, len(node.endpoints))
         if picture == self._picture:
             return

@@ -34,7 +34,7 @@ from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat, StatusLine, View
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.workers.environment import environment_warning, job_variables
+from tpuctl.workers.environment import job_variables
 from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
     from tpuctl.ssh.ssh_errors import SshFailedError
-    from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.runner import RunRequest, RunResult
     from tpuctl.workers.worker_jobs import Job, JobScope
     from tpuctl.workers.worker_session import OutputSink, WorkerResult
@@ -65,7 +64,6 @@ def run_and_show(app: App, targets: Sequence[Target], request: RunRequest) -> in
 
 def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> RunResult:
     """Run a command on workers, show its output, and return the results."""
-    warn_about_environment(app, request.environment, [target.node for target in targets])
     source = _stdin_source(app, targets, request)
     with WorkerOutputStreams(
         app.terminal, targets, to_stderr=_is_script(app), folder=request.log_folder, keeps_failure=True
@@ -93,13 +91,6 @@ def run_into(
         source=source,
     )
     return with_diagnosis(result if request.detach else with_preemptions(app, result), tail)
-
-
-def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
-    """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
-    largest = max(nodes, key=lambda node: node.workers)
-    if text := environment_warning(job_variables(options, largest, 0), largest.workers):
-        app.terminal.warn(text)
 
 
 def with_diagnosis(result: RunResult, tail: OutputTail) -> RunResult:

@@ -27,6 +27,7 @@ from tpuctl.nodes.commands.idle_options import IdleOptions, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
+    failed_startup_option,
     hook_options,
     level_option,
     probe_option,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 @idle_options
 @level_option
 @probe_option
+@failed_startup_option
 @grouped_option(
     "--replace",
     group=OptionGroup.REPAIR,
@@ -96,6 +98,7 @@ def command(
     checks: CheckOptions,
     goal: str | None,
     probe: str | None,
+    allow_failed_startup: bool,
     replace: bool,
     on_recover: str | None,
     timeout: timedelta | str | None,
@@ -132,6 +135,7 @@ def command(
         goal=goal,
         probe=probe,
         yes=yes,
+        refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
         **queue_policy(app, spec, timeout=timeout, is_awaited=not no_wait, **queueing.given),
