@@ -175,7 +175,8 @@ class TpuClient(ApiClient):
     def list_nodes(self, project: str, zones: Sequence[str] = (), *, version: str = V2) -> NodeListing:
         """Return the nodes of the zones, or of all zones, as a version of the API shows them. Raises if no zone answered.
 
-        As v2 shows them if the project may not use the other version. Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
+        As v2 shows them if the project may not use the other version.
+        Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
         """
         listing = self._as_shown(
             version, lambda version: self._list("nodes", _NODES, Node.from_api, project, zones, version=version)

@@ -247,9 +247,7 @@ class NodeSpec:
     def not_compared(self, node: Node, *, made_as: NodeSpec | None = None) -> tuple[str, ...]:
         """Return the fields that the user set and that cannot be compared: neither the API nor the journal shows them."""
         return tuple(
-            name
-            for name in FIELDS
-            if name in self.named and self._compare(name, node, made_as)[1] is _NOT_SHOWN
+            name for name in FIELDS if name in self.named and self._compare(name, node, made_as)[1] is _NOT_SHOWN
         )
 
     def _compare(self, name: str, node: Node, made_as: NodeSpec | None) -> tuple[Any, Any]:
@@ -262,25 +260,43 @@ class NodeSpec:
             found = row.wanted(made_as, node)
         return wanted, found
 
-    def over(self, former: NodeSpec, names: Collection[str]) -> NodeSpec:
-        """Return the spec to recreate a node that had the `former` spec: the fields of these names, and flags, change it.
+    def over(self, former: NodeSpec, names: Collection[str] = (), *, exists: bool = False) -> NodeSpec:
+        """Return the spec of a node that had the `former` one: the fields of these names, and those of flags, change it.
 
-        Labels, metadata and tags of flags are added. Fields that belong to a changed one follow it.
+        Fields that belong to a changed one follow it. Labels, metadata and tags are added; only on a node that `exists`, and
+        is not recreated, do files change them, and its description.
         """
         names = {*names, *self.flagged} - _ADDED
+        if exists and self.description is not None:
+            names |= {"description"}
         if "accelerator_type" in names and self.accelerator_type != former.accelerator_type:
             names |= {"topology", "runtime_version"}
         if "tier" in names and self.tier != former.tier:
             names |= {"reservation", "is_calendar", "run_for"}
         return replace(
             former,
-            **{name: getattr(self, name) for name in names},
-            labels={**former.labels, **self.flagged.get("labels", {})},
-            metadata={**former.metadata, **self.flagged.get("metadata", {})},
-            tags=tuple(dict.fromkeys((*former.tags, *self.flagged.get("tags", ())))),
+            **{
+                "ttl": self.ttl if former.ttl is None else former.ttl,
+                **{name: getattr(self, name) for name in ("setup", "description") if getattr(former, name) is None},
+                **{name: getattr(self, name) for name in names},
+            },
+            labels=self._added("labels", former, exists=exists),
+            metadata=self._added("metadata", former, exists=exists),
+            tags=tuple(dict.fromkeys((*former.tags, *self.tags))),
             named=frozenset(names & self.named),
             flagged=self.flagged,
         )
+
+    def _added(self, name: str, former: NodeSpec, *, exists: bool) -> dict[str, str]:
+        own: Mapping[str, str] = getattr(self, name)
+        before: Mapping[str, str] = getattr(former, name)
+        return {**own, **before, **(own if exists else self.flagged.get(name, {}))}
+
+    def changes_of(self, former: NodeSpec, names: Collection[str]) -> tuple[SpecDifference, ...]:
+        """Return in which of these fields this spec differs from a former one."""
+        node = Node(NodeName("", "", ""), {})
+        compared = ((name, FIELDS[name].wanted(self, node), FIELDS[name].wanted(former, node)) for name in names)
+        return tuple(SpecDifference(name, new, old) for name, new, old in compared if new != old)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON for the journal."""
@@ -300,6 +316,12 @@ class NodeSpec:
         """Parse the result of `to_json`, without fields of other versions of tpuctl. Raises `ShapeError`."""
         JOURNALED_SPEC.check(data)
         return cls(**{name: row.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
+
+    def completed_from(self, made_as: NodeSpec, node: Node) -> NodeSpec:
+        """Return the spec of an existing node, with the fields that the API does not show from the one that created it."""
+        hidden = [name for name, row in FIELDS.items() if row.found and row.found(made_as, node) is _NOT_SHOWN]
+        own = ["queue"] if node.queued_resource else []
+        return replace(self, **{name: getattr(made_as, name) for name in (*hidden, *own, "is_calendar")})
 
     @classmethod
     def from_node(cls, node: Node) -> NodeSpec:
@@ -437,6 +459,11 @@ _SECONDS = Scalar("a number of seconds", lambda value: COUNT.accepts(value) and 
 _TIER = Scalar("a tier", lambda value: value in list(Tier))
 
 
+def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
+    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
+
+
 def _seconds(value: timedelta | None) -> int | None:
     return None if value is None else int(value.total_seconds())
 
@@ -496,7 +523,7 @@ FIELDS: Final[Mapping[str, SpecField]] = {
         encode=list,
         decode=tuple,
     ),
-    "labels": SpecField(shape=MapOf(str), encode=lambda value: without_own_labels(value)),
+    "labels": SpecField(shape=MapOf(str), encode=without_own_labels),
     "tags": SpecField(shape=ListOf(str), encode=list, decode=tuple),
     "metadata": SpecField(shape=MapOf(str), encode=dict),
     "data_disks": SpecField(
@@ -560,8 +587,13 @@ class SpecDifference:
     wanted: Any
     found: Any
 
+    @property
+    def shown_wanted(self) -> str:
+        """The requested value, for a message."""
+        return _shown(self.wanted)
+
     def __str__(self) -> str:
-        return f"{self.field}: wanted {_shown(self.wanted)}, found {_shown(self.found)}"
+        return f"{self.field}: wanted {self.shown_wanted}, found {_shown(self.found)}"
 
 
 def _shown(value: Any) -> str:  # any field of a spec
@@ -576,11 +608,6 @@ def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:
 
 def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
     return {key: value for key, value in values.items() if value is not None}
-
-
-def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
-    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 
 
 # Labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63 characters, values of 0 to 63;

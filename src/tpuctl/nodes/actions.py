@@ -342,6 +342,8 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
 
 def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> ReconcileRequest:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
+    # Checked before the deletion: a node that could not be created again is better kept.
+    context.check(node.name, spec, replaces=node)
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
         check_same_node(context, node)

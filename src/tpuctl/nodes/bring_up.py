@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, TypeVar
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
 from tpuctl.models.node import NodeState
+from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.expiry import LimitChange
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
-from tpuctl.nodes.node_lookup import locate_for_create, remembered_spec, user_label
+from tpuctl.nodes.node_lookup import (
+    as_it_was,
+    as_it_was_somewhere,
+    differences_of,
+    locate_for_create,
+    remembered_spec,
+    user_label,
+)
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -112,7 +120,11 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
         if spec is None:
             return _plan_nodes(app, nodes, request)
     spec = spec or (race.spec if race else None)
-    request = replace(request, spec=require_type(spec, choice))
+    spec = require_type(spec, choice)
+    if found is None and race is None and choice is not None:
+        price = request.preflight.settings.hourly_price
+        spec = request.limit.applied(as_it_was_somewhere(app, nodes[0], choice.zones, spec, price=price), app.now())
+    request = replace(request, spec=spec)
     if race is not None and not (request.race and choice):
         return _plan_race(app, race.names, request)
     if choice is None:
@@ -166,7 +178,8 @@ def _plan_zones(
     spec = require_type(request.spec, None)
     node, wanted, began, note = None, spec, app.clock.monotonic(), ""
     if is_begun:
-        _, node, _ = _locate(app, str(first), request)
+        _, node, located = _locate(app, str(first), request)
+        spec = require_type(located, None)
         wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers)
     task = _task(app, first, node, wanted, request=request)
     task = replace(task, since=began if task.since is None else task.since)
@@ -282,6 +295,13 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
         spec = request.limit.applied(spec, app.now())
+    elif spec is not None:
+        if found is not None and spec.version_to_read != V2:
+            version = spec.version_to_read
+            found = ask(lambda: app.client.find_node(name, version=version))
+        spec = request.limit.applied(
+            as_it_was(app, name, found, spec, price=request.preflight.settings.hourly_price), app.now()
+        )
     if found is None and spec is not None and not request.skip_validation:
         wanted = spec
         ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
@@ -295,7 +315,7 @@ def _task(
 
     Raises `NotConfirmedError` if the user refuses.
     """
-    differences = spec.differences(found) if spec and found else ()
+    differences = differences_of(app, found, spec)
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)

@@ -60,7 +60,7 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, with_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
-from tpuctl.nodes.journal import is_being_recreated
+from tpuctl.nodes.journal import former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
@@ -327,6 +327,11 @@ class Controller:
             [node.name for node in nodes],
             present=[node.name for node in nodes if node.seen.node],
             requested=[node.name for node in with_requests],
+            # The newest of each that any node needs: it shows all that the other does.
+            versions=(
+                max(node.tracker.versions[0] for node in nodes),
+                max(node.tracker.versions[1] for node in nodes),
+            ),
         )
         failed: dict[NodeReconciler, TpuctlError] = {}
         for node in nodes:
@@ -428,9 +433,11 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
     """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
     entries = context.journal.entries(task.name)
     spec = task.spec
-    if spec is None and is_being_recreated(context.journal, task.name):
-        remembered = context.journal.last_spec(task.name)
-        spec = remembered.spec if remembered else None
+    former = former_spec(context.journal, task.name)
+    if spec is not None and former is not None:
+        spec = spec.over(former)
+    elif is_being_recreated(context.journal, task.name):
+        spec = former
     tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
     return replace(task, attempts=tried, spec=spec)
 
@@ -706,7 +713,8 @@ class NodeReconciler:
 
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
-        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
+        version = self.tracker.versions[0]
+        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=version)))
 
     def is_found_expired(self) -> bool:
         """Fetch this node alone, and return whether its time has ended; False if the API does not answer."""

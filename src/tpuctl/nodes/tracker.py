@@ -16,7 +16,7 @@ from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, Tp
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import V2, NodeSpec
 from tpuctl.nodes.conditions import (
     ApiOutage,
     Condition,
@@ -130,6 +130,10 @@ class NodeTracker:
         self._request_state: object = None
         self._request_since = self._started
         self._throttled = 0
+        # The id of the node that the spec of a keeper is that of.
+        self._based_on = ""
+        # What was said not to be compared.
+        self._not_compared: set[str] = set()
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = ObservedState(
             name=task.name,
@@ -238,9 +242,13 @@ class NodeTracker:
             self.history.write(str(event.kind), **event.data)
             self._context.emit(event)
         differences = self.seen.differences
+        if node is not None and self.policy.is_keeper and self._task.spec is not None and node.id != self._based_on:
+            # It is recreated as it is: only flags, and for a node that the journal does not know files, change that.
+            named = () if self.history.made_as(node) else self._task.spec.named
+            self.spec, self._based_on = self._task.spec.over(self.history.spec_as_it_is(node), named), node.id
         if node is None or before is None or node.raw != before.raw:
             self.workers = ()
-            differences = self.spec.differences(node) if self.spec and node else ()
+            differences = self._compare(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
         self._inherit_expiry(node, request)
@@ -300,8 +308,26 @@ class NodeTracker:
             self.record_failure(Verb.CREATE, request_failure(request, cause))
         differences: tuple[SpecDifference, ...] = ()
         if request is not None and self.spec is not None:
-            differences = self.spec.differences(request.requested_node(self._task.name.project))
+            requested = request.requested_node(self._task.name.project)
+            differences = self._compare(requested, created=request.created)
         self.note(request_differences=differences)
+
+    def _compare(self, node: Node, *, created: datetime | None = None) -> tuple[SpecDifference, ...]:
+        """Return the fields in which a node, existing or requested, differs from the spec. Say once what is not compared."""
+        if self.spec is None:
+            return ()
+        made = self.history.made_as(node, created=created)
+        unknown = self.spec.not_compared(node, made_as=made)
+        if new := set(unknown) - self._not_compared:
+            self._not_compared |= new
+            text = f"not compared, because neither the API nor the journal shows it: {', '.join(sorted(new))}"
+            self._context.report(EventKind.NOTE, self._task.name, text)
+        return self.spec.differences(node, made_as=made)
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        """The versions of the API that show what is compared of the node, and of its queued resource."""
+        return (self.spec.version_to_read, self.spec.version_to_read_request) if self.spec else (V2, V2)
 
     def _workers_matter(self) -> bool:
         """Return whether answers of the workers can change the decision."""
@@ -388,7 +414,7 @@ class NodeTracker:
         """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
         self.record_deletion()
         self._created_id = None
-        self.history.created = (self._context.server_now(), self.spec.setup if self.spec else None)
+        self.history.record_creation(self._context.server_now(), self.spec)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def record_deletion(self) -> None:
@@ -636,34 +662,40 @@ class NodeSnapshot:
 
 
 def fetch_snapshots(
-    cloud: TpuClient, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+    cloud: TpuClient,
+    names: Collection[NodeName],
+    *,
+    present: Collection[NodeName],
+    requested: Collection[NodeName],
+    versions: tuple[str, str] = (V2, V2),
 ) -> dict[NodeName, NodeSnapshot]:
-    """Return a snapshot of each node, with one list call for each zone.
+    """Return a snapshot of each node, with one list call for each zone; `versions` are those of nodes and of requests.
 
     A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
     `requested` nodes are fetched too.
     """
     if len(names) == 1:
         (name,) = names
-        snapshots = {name: _fetch_one(cloud, name)}
+        snapshots = {name: _fetch_one(cloud, name, version=versions[0])}
     else:
-        snapshots = _fetch_many(cloud, names)
+        snapshots = _fetch_many(cloud, names, version=versions[0])
         for name in present:
             if snapshots[name].node is None and snapshots[name].error is None:
-                snapshots[name] = _fetch_one(cloud, name)
-    for name, request in _fetch_owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
+                snapshots[name] = _fetch_one(cloud, name, version=versions[0])
+    awaited = [name for name in requested if snapshots[name].error is None]
+    for name, request in _fetch_owners(cloud, awaited, version=versions[1]).items():
         snapshots[name] = request if request.error else replace(request, node=snapshots[name].node)
     return snapshots
 
 
-def _fetch_one(cloud: TpuClient, name: NodeName) -> NodeSnapshot:
+def _fetch_one(cloud: TpuClient, name: NodeName, *, version: str) -> NodeSnapshot:
     try:
-        return NodeSnapshot(cloud.find_node(name))
+        return NodeSnapshot(cloud.find_node(name, version=version))
     except TpuctlError as error:
         return NodeSnapshot(error=error)
 
 
-def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_many(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     zones: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         zones[name.project].add(name.zone)
@@ -673,7 +705,7 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
         calls: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
         for zones_asked in calls if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
             try:
-                listing = cloud.list_nodes(project, zones_asked)
+                listing = cloud.list_nodes(project, zones_asked, version=version)
             except TpuctlError as error:
                 errors |= {(project, zone): error for zone in zones_asked or wanted}
                 continue
@@ -682,13 +714,13 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
     return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
 
 
-def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_owners(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
     for project, zone in {(name.project, name.zone) for name in names}:
         here = [name for name in names if (name.project, name.zone) == (project, zone)]
         try:
-            listing = cloud.list_queued_resources(project, (zone,))
+            listing = cloud.list_queued_resources(project, (zone,), version=version)
         except TpuctlError as error:
             snapshots |= {name: NodeSnapshot(error=error) for name in here}
             continue
