@@ -296,8 +296,9 @@ class TpuClient(ApiClient):
                     return self._attempt(request, Operation.from_api, is_safe=False)
                 except (TransportError, ApiRefusedError) as error:
                     failure = error
-                is_unsure = is_uncertain(failure)
-                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409
+                # ABORTED is also a 409: another change was faster, and it says nothing about the name [google.rpc.Code].
+                is_unsure = is_uncertain(failure) or _is_aborted(failure)
+                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409 and not is_unsure
                 if is_unsure or is_last:
                     node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
                     if node and node.labels.get(REQUEST_LABEL) == label:
@@ -305,6 +306,8 @@ class TpuClient(ApiClient):
                     if node:
                         raise _name_taken_error(name)
                     # If the name is taken now, then by the first sending, so the node will become visible.
+                    if is_last and _is_aborted(failure):
+                        raise translate(failure) from failure
                     if (is_last or deadline_has_passed()) and (is_unsure or is_taken):
                         raise _unknown_outcome_error("create", name.node_id, failure) from failure
                 if not is_unsure:
@@ -701,6 +704,10 @@ def _is_closed(failure: _ZoneFailure) -> bool:
 
 def _is_not_found(failure: Exception) -> bool:
     return isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
+
+
+def _is_aborted(failure: Exception) -> bool:
+    return isinstance(failure, ApiRefusedError) and failure.refusal.status == "ABORTED"
 
 
 def _type(data: Mapping[str, Any]) -> str:

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
-from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
@@ -292,7 +292,7 @@ class LeaseKeeper:
     def renew(self, name: NodeName) -> bool:
         """Renew the lease if that is due. Return False if it is not ours any more.
 
-        If the store does not answer, the lease stays ours for now: no change is sent before `begin` has written.
+        If the store cannot be used, the lease stays ours for now: no change is sent before `begin` has written.
         """
         ours = self._held.get(name)
         if ours is None:
@@ -301,7 +301,7 @@ class LeaseKeeper:
             return True
         try:
             return self._rewrite(name, ours.record)
-        except ServiceUnavailableError:
+        except TpuctlError:
             return True
 
     def begin(self, name: NodeName, verb: str) -> bool:
@@ -326,14 +326,14 @@ class LeaseKeeper:
             raise
 
     def done(self, name: NodeName) -> None:
-        """Write that the change has ended. If the store does not answer, the next `renew` writes it."""
+        """Write that the change has ended. If the store cannot be used, the next `renew` writes it: the change was sent."""
         ours = self._held.get(name)
         if ours is None or ours.record.acting is None:
             return
         try:
             with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
                 self._rewrite(name, replace(ours.record, acting=None))
-        except ServiceUnavailableError:
+        except TpuctlError:
             self._mark_idle(name)
 
     def release(self, name: NodeName) -> None:

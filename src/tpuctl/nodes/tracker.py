@@ -96,6 +96,10 @@ _SHORTEST_SURVEY = timedelta(seconds=5)
 _PROBE_TIMEOUT = timedelta(minutes=2)
 
 
+# A request in these states is about to end, or has ended.
+_ENDED = frozenset({QueuedState.DELETING, QueuedState.FAILED, QueuedState.SUSPENDING, QueuedState.SUSPENDED})
+
+
 class NodeTracker:
     """The facts about one node."""
 
@@ -189,6 +193,7 @@ class NodeTracker:
         is_known_now = snapshot.has_request or self.seen.is_queued
         request = snapshot.request if is_known_now else snapshot.request or known
         try:
+            request = request or self._fetch_request_again(known)
             failed = self.requested.settle(node, request, now)
         except (ServiceUnavailableError, QuotaError) as error:
             self.record_outage(error)
@@ -204,7 +209,8 @@ class NodeTracker:
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
         # A node that this run saw alive is being deleted, or is gone, without a request of this run.
-        has_vanished = (
+        is_request_gone = node is None and self._has_lost_request(request)
+        has_vanished = is_request_gone or (
             (node is None or node.state is NodeState.DELETING)
             and self._was_alive
             and before is not None
@@ -242,10 +248,7 @@ class NodeTracker:
             self.history.write(str(event.kind), **event.data)
             self._context.emit(event)
         differences = self.seen.differences
-        if node is not None and self.policy.is_keeper and self._task.spec is not None and node.id != self._based_on:
-            # It is recreated as it is: only flags, and for a node that the journal does not know files, change that.
-            named = () if self.history.made_as(node) else self._task.spec.named
-            self.spec, self._based_on = self._task.spec.over(self.history.spec_as_it_is(node), named), node.id
+        self._keep_as_it_is(node)
         if node is None or before is None or node.raw != before.raw:
             self.workers = ()
             differences = self._compare(node) if self.spec and node else ()
@@ -277,6 +280,30 @@ class NodeTracker:
         self.last_end = None if seen.is_kept else seen.expires
         if self.spec is not None:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
+
+    def _keep_as_it_is(self, node: Node | None) -> None:
+        """Let a keeper recreate a node as it is: only flags change that, and files if the journal does not know the node."""
+        wanted = self._task.spec
+        if node is None or wanted is None or not self.policy.is_keeper or node.id == self._based_on:
+            return
+        named = () if self.history.made_as(node) else wanted.named
+        self.spec, self._based_on = wanted.over(self.history.spec_as_it_is(node), named), node.id
+
+    def _fetch_request_again(self, known: QueuedResource | None) -> QueuedResource | None:
+        """Return the known queued resource, which a list lacks; None only after a 404 from the API."""
+        if known is None or self.requested.verb is Verb.DELETE:
+            return None
+        try:
+            return self._context.cloud.get_queued_resource(known.name, version=self.versions[1])
+        except NotFoundError:
+            return None
+
+    def _has_lost_request(self, request: QueuedResource | None) -> bool:
+        """Return whether another client has deleted the queued resource that this run saw waiting for a node that never was."""
+        known = self.seen.request
+        if known is None or known.state in _ENDED or self.requested.verb is Verb.DELETE or self.seen.was_there:
+            return False
+        return request is None or (request.created == known.created and request.state is QueuedState.DELETING)
 
     def _has_time_ended(self, request: QueuedResource | None) -> bool:
         """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""

@@ -190,6 +190,8 @@ class ZoneRing:
         self._context, self._zones = context, zones
         self._left: dict[str, list[str]] = {}
         self._rounds: dict[str, int] = {}
+        # Where waiting does not help: a quota of 0, say.
+        self._hopeless: set[NodeName] = set()
 
     def successor(self, node: NodeReconciler) -> tuple[ReconcileRequest, timedelta] | None:
         """Return the same node in the next zone, and the pause before it; None unless its zone has no capacity for it.
@@ -200,8 +202,12 @@ class ZoneRing:
         is_empty = seen.node is None and seen.request is None
         if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
             return None
+        if seen.failure.error.is_lasting:
+            self._hopeless.add(old)
         if not self._left.get(old.node_id):
-            ring = list(self._zones(spec))
+            ring = [zone for zone in self._zones(spec) if replace(old, zone=zone) not in self._hopeless]
+            if not ring:
+                return None
             start = ring.index(old.zone) + 1 if old.zone in ring else 0
             self._left[old.node_id] = ring[start:] + ring[:start]
             self._rounds[old.node_id] = self._rounds.get(old.node_id, -1) + 1
