@@ -432,11 +432,12 @@ def _found_tier(spec: NodeSpec, node: Node) -> Any:  # a tier, or that it is not
     """Return the tier of a node. Best-effort and flex-start are shown by no node, the calendar mode by those of v2alpha1."""
     is_marked = node.tier is not Tier.ON_DEMAND or _scheduling(node).get("provisioningModel") == "STANDARD"
     is_hidden = bool(spec.tier and spec.tier.needs_queue) or (spec.is_calendar and not is_marked)
-    return _NOT_SHOWN if is_hidden else node.tier
+    return _NOT_SHOWN if is_hidden else _as_queued(node.tier, node)
 
 
-def _wanted_tier(spec: NodeSpec, node: Node) -> Tier | None:
-    return Tier.SPOT if spec.tier is Tier.PREEMPTIBLE and node.queued_resource else spec.tier
+def _as_queued(tier: Tier | None, node: Node) -> Tier | None:
+    """Return a tier; spot for a preemptible node that comes from a queued resource."""
+    return Tier.SPOT if tier is Tier.PREEMPTIBLE and node.queued_resource else tier
 
 
 def _found_reservation(_: NodeSpec, node: Node) -> Any:  # a text, or that it is not shown
@@ -485,7 +486,7 @@ FIELDS: Final[Mapping[str, SpecField]] = {
     ),
     "tier": SpecField(
         shape=_TIER,
-        wanted=_wanted_tier,
+        wanted=lambda spec, node: _as_queued(spec.tier, node),
         found=_found_tier,
         encode=lambda value: value and str(value),
         decode=Tier,

@@ -23,6 +23,7 @@ from tpuctl.nodes.node_lookup import (
     as_it_was_somewhere,
     differences_of,
     locate_for_create,
+    made_as,
     remembered_spec,
     user_label,
 )
@@ -180,7 +181,7 @@ def _plan_zones(
     if is_begun:
         _, node, located = _locate(app, str(first), request)
         spec = require_type(located, None)
-        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers)
+        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers, made_as=made_as(app, node))
     task = _task(app, first, node, wanted, request=request)
     task = replace(task, since=began if task.since is None else task.since)
     if request.dry_run and not is_begun:

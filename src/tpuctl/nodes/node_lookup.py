@@ -212,11 +212,16 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
 
 def differences_of(app: App, found: Node | None, spec: NodeSpec | None) -> tuple[SpecDifference, ...]:
     """Return in which fields an existing node differs from a spec, by the API and the journal."""
-    if found is None or spec is None:
-        return ()
+    return spec.differences(found, made_as=made_as(app, found)) if found is not None and spec is not None else ()
+
+
+def made_as(app: App, found: Node | None) -> NodeSpec | None:
+    """Return the spec that tpuctl created a node with; None if the journal does not have it."""
+    if found is None:
+        return None
     history = NodeHistory(app.journal, found.name, app.clock)
     history.read()
-    return spec.differences(found, made_as=history.made_as(found))
+    return history.made_as(found)
 
 
 def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: PriceOf) -> None:

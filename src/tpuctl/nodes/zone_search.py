@@ -17,7 +17,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
-from tpuctl.models.spec import SHORTEST_QUEUE
+from tpuctl.models.spec import SHORTEST_QUEUE, V2ALPHA1
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease import hold_leases
@@ -46,13 +46,23 @@ _MOVE_ON = (NoCapacityError, QuotaError, CheckFailedError, RequestExpiredError)
 
 
 def spec_of_attempt(
-    cloud: TpuClient, name: NodeName, spec: NodeSpec, *, node: Node | None, tiers: Sequence[Tier]
+    cloud: TpuClient,
+    name: NodeName,
+    spec: NodeSpec,
+    *,
+    node: Node | None,
+    tiers: Sequence[Tier],
+    made_as: NodeSpec | None = None,
 ) -> NodeSpec:
-    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`."""
+    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`.
+
+    `made_as` is the spec that the node was created with, if the journal has it: the API does not show all types.
+    """
     if len(tiers) < 2:
         return spec
-    found = node or cloud.find_queued_resource(name)
-    return with_tier(spec, found.tier) if found is not None and found.tier in tiers else spec
+    found = node or cloud.find_queued_resource(name, version=V2ALPHA1)
+    tier = made_as.tier if made_as and made_as.tier else found.tier if found else None
+    return with_tier(spec, tier) if tier in tiers else spec
 
 
 def bring_up_somewhere(
