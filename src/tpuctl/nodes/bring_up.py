@@ -216,6 +216,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
     """Plan a request in all zones at once, of which the first that is ACTIVE is kept, and the wait until it is usable."""
     began = app.clock.monotonic()
     spec = request.limit.applied(replace(require_type(request.spec, None), queue=True), app.now())
+    _check_setup(app, names[0], spec)
     if request.once and not request.dry_run:
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
@@ -320,6 +321,8 @@ def _task(
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
+    if found is None:
+        _check_setup(app, name, spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
@@ -353,6 +356,17 @@ def _task(
         removes_idle=request.removes_idle,
         may_limit=may_limit,
     )
+
+
+def _check_setup(app: App, name: NodeName, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the set-up of a new node could not run: the node would bill, and never be usable."""
+    if spec is None or not spec.setup:
+        return
+    if obstacle := app.workers.obstacle() or app.workers.obstacle_of_new(name, spec):
+        raise InvalidInputError(
+            f"the set-up of `{name.node_id}` cannot run: {obstacle}",
+            hint="make ssh possible, or leave `--setup` out; `--startup-script FILE` runs without ssh",
+        )
 
 
 def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:
