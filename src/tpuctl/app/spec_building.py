@@ -64,6 +64,8 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     _check_texts(settings.text("service_account"), given.cidr_block)
     word = settings.text("tier")
     tier = _tier_of_reservation(given, Tier(word) if word else None)
+    if tier is Tier.PREEMPTIBLE and settings.is_on("queue"):
+        note_queued_preemptible(app)
     spec = replace(
         given,
         accelerator_type=accelerator_type,
@@ -150,6 +152,11 @@ def _check_texts(service_account: str | None, cidr_block: str | None) -> None:
         raise InvalidInputError(
             f"`--cidr-block {cidr_block}` is not a range of addresses", hint="write it like `10.240.0.0/29`"
         ) from None
+
+
+def note_queued_preemptible(app: App) -> None:
+    """Say that a queued resource has no preemptible capacity [API v2, QueuedResource]: `NodeSpec` makes it spot."""
+    app.terminal.note("a queued preemptible node is spot: a queued resource has no other preemptible capacity")
 
 
 def _tier_of_reservation(given: NodeSpec, tier: Tier | None) -> Tier | None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.events import NodeEvent
-    from tpuctl.models.node import Node, Tier
+    from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Policy
@@ -105,6 +106,9 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     Raises `NotConfirmedError` if the user refuses, `ConflictError` for a name that is ambiguous, and `InvalidInputError`.
     """
     choice, spec = zone_choice(app), request.spec
+    if spec is not None and (spec.queue or request.race):
+        tiers = [Tier.SPOT if tier is Tier.PREEMPTIBLE else tier for tier in request.tiers]
+        request = replace(request, tiers=tuple(dict.fromkeys(tiers)))
     if len(nodes) == 1:
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(request.tiers) > 1:
@@ -214,8 +218,10 @@ def _plan_zones(
 
 def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> PlannedWork:
     """Plan a request in all zones at once, of which the first that is ACTIVE is kept, and the wait until it is usable."""
-    began = app.clock.monotonic()
-    spec = request.limit.applied(replace(require_type(request.spec, None), queue=True), app.now())
+    began, spec = app.clock.monotonic(), require_type(request.spec, None)
+    if spec.tier is Tier.PREEMPTIBLE:
+        note_queued_preemptible(app)
+    spec = request.limit.applied(replace(spec, queue=True), app.now())
     _check_setup(app, names[0], spec)
     if request.once and not request.dry_run:
         raise InvalidInputError(

@@ -484,7 +484,8 @@ class LocalLeaseStore:
     def close(self) -> None:
         """Mark this process as dead in all its records."""
         for owner, descriptor in self._alive.items():
-            self._process(owner).unlink(missing_ok=True)
+            with suppress(OSError):  # the lock ends with the descriptor, whatever becomes of the file
+                self._process(owner).unlink(missing_ok=True)
             os.close(descriptor)
         self._alive.clear()
 
