@@ -215,6 +215,17 @@ def differences_of(app: App, found: Node | None, spec: NodeSpec | None) -> tuple
     return spec.differences(found, made_as=made_as(app, found)) if found is not None and spec is not None else ()
 
 
+def differences_of_request(
+    app: App, name: NodeName, request: QueuedResource | None, spec: NodeSpec | None
+) -> tuple[SpecDifference, ...]:
+    """Return in which fields the node of a queued resource differs from a spec, by the API and the journal."""
+    if request is None or spec is None:
+        return ()
+    history, node = NodeHistory(app.journal, name, app.clock), request.requested_node(name.project)
+    history.read()
+    return spec.differences(node, made_as=history.made_as(node, created=request.created))
+
+
 def made_as(app: App, found: Node | None) -> NodeSpec | None:
     """Return the spec that tpuctl created a node with; None if the journal does not have it."""
     if found is None:
