@@ -78,6 +78,16 @@ def test_price_limit_holds_for_recreations(spot_node: Console, sandbox: Sandbox,
     assert (code, sandbox.changes()) == (9, ["create"])
 
 
+def test_price_limit_holds_for_a_reset(tpuctl: Console, sandbox: Sandbox) -> None:
+    assert tpuctl("up", "sb", "--type", "v5litepod-16", "--zone", WEST)[2] == 0
+    limit_price(tpuctl)
+
+    _, err, code = tpuctl("reset", "sb", "--mode", "recreate", "--yes")
+
+    assert "a v5litepod-16 (on-demand) costs $19.20/h, more than the limit of $8/h" in err
+    assert (code, sandbox.changes()) == (9, ["create"])
+
+
 def test_new_node_of_a_deleted_one_does_not_change_the_tier_without_a_flag(
     spot_node: Console, sandbox: Sandbox
 ) -> None:

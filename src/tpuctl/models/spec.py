@@ -114,7 +114,7 @@ class NodeSpec:
     kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
     # What flags of this run set, by field: the journal does not keep it. Labels, metadata and tags: only those of flags.
-    flagged: Mapping[str, Any] = field(default_factory=dict)
+    flagged: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def workers(self) -> int:

@@ -126,7 +126,8 @@ def _fitting_image(name: str, offered: Sequence[str], accelerator: AcceleratorTy
         return closest_match(name, offered)
     fitting = [one for one in offered if judge_image(one, accelerator).match is ImageFit.FITS]
     default = accelerator.runtime_version
-    return closest_match(name, fitting) or (default if default in fitting else None)
+    # A misspelled version, not another framework's image.
+    return closest_match(name, fitting, similarity=0.8) or (default if default in fitting else None)
 
 
 def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:
