@@ -114,7 +114,7 @@ def test_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> No
 
 @pytest.mark.parametrize("refusals", [1, 2])
 def test_aborted_create_says_nothing_about_the_name(refusals: int) -> None:
-    service = Service(faults=[refuse(409, "ABORTED")] * refusals)
+    service = Service(faults=[refuse(409, "ABORTED")] * refusals, lost_before=True)
     with client_of(service) as (client, _):
         if refusals == 1:
             assert client.create_node(NAME, SPEC) == OP
