@@ -60,9 +60,9 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, with_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
-from tpuctl.nodes.journal import former_spec, is_being_recreated
+from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
-from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
+from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
@@ -216,14 +216,18 @@ def _describe_reached(policy: Policy, level: Condition) -> str:
     return "usable, the probe passed," if level is Condition.DEVICES and policy.has_probe else _CONDITION_PHRASES[level]
 
 
+# Errors that say nothing about the node: what is left of it is said with them.
+_ENDS_A_RUN = (AccessError, LeaseError, JournalError)
+
+
 def report_failure(node: NodeReconciler, error: TpuctlError) -> TpuctlError:
     """Report that the run stops working on a node, and return the error."""
-    if isinstance(error, AccessError) and node.seen.node is not None:
+    if isinstance(error, _ENDS_A_RUN) and node.seen.node is not None and not node.seen.node.state.is_dead:
         left = (
             f"`{node.name.node_id}` was left {node.seen.node.state}: it keeps running, and billing starts when it runs"
         )
         error.hint = f"{error.hint}\n{left}" if error.hint else left
-    elif isinstance(error, AccessError) and node.seen.is_queued and node.seen.request is not None:
+    elif isinstance(error, _ENDS_A_RUN) and node.seen.is_queued and node.seen.request is not None:
         left = (
             f"its queued resource was left {node.seen.request.state} and counts against the quota: "
             f"`tpuctl queue cancel {node.name.node_id}` cancels it"

@@ -215,9 +215,7 @@ class JournalError(TpuctlError):
 
     def __init__(self, where: object, reason: str, *, remedy: str | None = None) -> None:
         remedy = remedy or "free some space or make the folder writable, or set TPUCTL_STATE_DIR"
-        super().__init__(
-            f"cannot write the journal: {where}: {reason}", hint=f"no change was made in the cloud; {remedy}"
-        )
+        super().__init__(f"cannot write the journal: {where}: {reason}", hint=f"the change was not sent; {remedy}")
 
 
 class UnreadableJournalError(TpuctlError):

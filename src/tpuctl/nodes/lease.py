@@ -74,7 +74,7 @@ _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc", "mo
 
 
 class LeaseError(TpuctlError):
-    """The lease of a node cannot be read or written. No change was made."""
+    """The lease of a node cannot be read or written. The change that it is for was not sent."""
 
     kind = "lease"
 
@@ -155,7 +155,7 @@ def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]
         return shape.read(parse_json(content))
     except ShapeError as error:
         raise LeaseError(
-            f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+            f"cannot read `{where}`: not a lease of this version of tpuctl; the change was not sent",
             hint="make sure that no process uses the node, delete the file or object, and try again",
         ) from error
 
@@ -320,7 +320,7 @@ class LeaseKeeper:
                 if not self._rewrite(name, replace(ours.record, acting=verb)):
                     return False
             hint = "try again in a few minutes"
-            raise LeaseError("writing the lease takes too long; no change was made", hint=hint)
+            raise LeaseError("writing the lease takes too long; the change was not sent", hint=hint)
         except TpuctlError:
             self._mark_idle(name)
             raise
@@ -534,7 +534,7 @@ class LocalLeaseStore:
             yield
         except OSError as error:
             raise LeaseError(
-                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; no change was made",
+                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; the change was not sent",
                 hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
             ) from error
 
