@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import (
     accelerator_type_from_topology,
@@ -16,6 +16,7 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_generation,
 )
+from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
@@ -43,6 +44,11 @@ SPEC_SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
 )  # fmt: skip
+# Fields that only options set; of labels and data disks, those of the options alone.
+_ONLY_OPTIONS = (
+    "reservation", "is_calendar", "run_for", "boot_disk_size", "cidr_block", "queue_count", "labels", "tags", "data_disks",
+    "shielded_secure_boot",
+)  # fmt: skip
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -66,6 +72,8 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     _check_texts(settings.text("service_account"), given.cidr_block)
     word = settings.text("tier")
     tier = _tier_of_reservation(given, Tier(word) if word else None)
+    if tier is Tier.PREEMPTIBLE and settings.is_on("queue"):
+        note_queued_preemptible(app)
     spec = replace(
         given,
         accelerator_type=accelerator_type,
@@ -99,7 +107,25 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     }
     if settings["version"] is None:
         named.discard("runtime_version")
-    return replace(spec, named=frozenset(named))
+    return replace(spec, named=frozenset(named), flagged=_of_flags(settings, given, spec))
+
+
+# The fields of a spec that a setting of another name sets.
+_FIELD_OF_SETTING = {"type": "accelerator_type", "version": "runtime_version"}
+
+
+def _of_flags(settings: Settings, given: NodeSpec, spec: NodeSpec) -> dict[str, Any]:
+    """Return what flags set of a spec. Settings of files and variables do not count."""
+    keys = [key for key in (*SPEC_SETTINGS, "queue", "internal_ips") if key != "startup_script"]
+    sources = {_FIELD_OF_SETTING.get(key, key): settings[key] for key in keys}
+    names = {name for name, found in sources.items() if found and found.source.kind is SourceKind.FLAG}
+    names |= {"topology"} if given.topology else set()
+    names |= {"tier"} if given.reservation else set()
+    own = {name: getattr(given, name) for name in _ONLY_OPTIONS if getattr(given, name) not in (None, (), {}, False)}
+    metadata, script = dict(given.metadata), settings["startup_script"]
+    if script is not None and script.source.kind is SourceKind.FLAG:
+        metadata["startup-script"] = spec.metadata["startup-script"]
+    return {**own, **{name: getattr(spec, name) for name in names}, **({"metadata": metadata} if metadata else {})}
 
 
 # Documentation of flex-start: at most 7 days.
@@ -134,6 +160,11 @@ def _check_texts(service_account: str | None, cidr_block: str | None) -> None:
         raise InvalidInputError(
             f"`--cidr-block {cidr_block}` is not a range of addresses", hint="write it like `10.240.0.0/29`"
         ) from None
+
+
+def note_queued_preemptible(app: App) -> None:
+    """Say that a queued resource has no preemptible capacity [API v2, QueuedResource]: `NodeSpec` makes it spot."""
+    app.terminal.note("a queued preemptible node is spot: a queued resource has no other preemptible capacity")
 
 
 def _tier_of_reservation(given: NodeSpec, tier: Tier | None) -> Tier | None:

@@ -63,7 +63,7 @@ from tpuctl.models.node_changes import NodeChange, differing_fields, is_same, re
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import REQUEST_LABEL, NodeSpec, QueueWindow
+from tpuctl.models.spec import REQUEST_LABEL, V2, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 
@@ -200,20 +200,29 @@ class TpuClient(ApiClient):
                 "reservations", _RESERVATIONS, Reservation.from_api, project, zone, version="v2alpha1"
             ).items
 
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
-        """Return the nodes of the zones, or of all zones. Raises if no zone answered.
+    def list_nodes(self, project: str, zones: Sequence[str] = (), *, version: str = V2) -> NodeListing:
+        """Return the nodes of the zones, or of all zones, as a version of the API shows them. Raises if no zone answered.
 
+        As v2 shows them if the project may not use the other version.
         Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
         """
-        listing = self._list("nodes", _NODES, Node.from_api, project, zones)
+        listing = self._as_shown(
+            version, lambda version: self._list("nodes", _NODES, Node.from_api, project, zones, version=version)
+        )
         return NodeListing(listing.items, listing.unreachable)
 
     def list_queued_resources(self, project: str, zones: Sequence[str] = (), *, version: str = "v2") -> QueuedListing:
         """Return the queued resources of the zones, or of all zones. v2alpha1 also shows best-effort and flex-start.
 
+        As v2 shows them if the project may not use the other version.
         Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
-        listing = self._list("queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version)
+        listing = self._as_shown(
+            version,
+            lambda version: self._list(
+                "queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version
+            ),
+        )
         return QueuedListing(listing.items, listing.unreachable)
 
     def get_node(self, name: NodeName) -> Node:
@@ -223,10 +232,27 @@ class TpuClient(ApiClient):
             raise NodeNotFoundError(name.node_id, name.zone)
         return node
 
-    def find_node(self, name: NodeName) -> Node | None:
-        """Return a node; None only after a 404 from the API, never after another failure."""
-        with translate_errors():
-            return self._find(name)
+    def find_node(self, name: NodeName, *, version: str = V2) -> Node | None:
+        """Return a node; None only after a 404 from the API v2, never after another failure.
+
+        As `version` shows it, or as v2 does if the project may not use that.
+        """
+
+        def find(version: str) -> Node | None:
+            with translate_errors():
+                return self._find(name, version=version)
+
+        return self._as_shown(version, find)
+
+    @staticmethod
+    def _as_shown(version: str, ask: Callable[[str], T]) -> T:
+        """Return the answer of a version of the API; that of v2 if the other version has none, or refuses."""
+        if version != V2:
+            with suppress(InvalidRequestError, NotFoundError, AccessError):
+                found = ask(version)
+                if found is not None:
+                    return found
+        return ask(V2)
 
     def get_operation(self, name: str) -> Operation:
         """Return an operation by its full name."""
@@ -241,12 +267,19 @@ class TpuClient(ApiClient):
         fetch = self._request("queuedResources.get", version=version, name=name)
         return self._call(fetch, _only(name, QueuedResource.from_api))
 
-    def find_queued_resource(self, name: NodeName) -> QueuedResource | None:
-        """Return the queued resource that has the id of this node; None only after a 404 from the API."""
-        try:
-            return self.get_queued_resource(queued_resource_name(name))
-        except NotFoundError:
-            return None
+    def find_queued_resource(self, name: NodeName, *, version: str = V2) -> QueuedResource | None:
+        """Return the queued resource that has the id of this node; None only after a 404 from the API v2.
+
+        As `version` shows it, or as v2 does if the project may not use that.
+        """
+
+        def find(version: str) -> QueuedResource | None:
+            try:
+                return self.get_queued_resource(queued_resource_name(name), version=version)
+            except NotFoundError:
+                return None
+
+        return self._as_shown(version, find)
 
     def guest_attributes(
         self, name: NodeName, worker: int | None = None, *, path: str = ""
@@ -291,8 +324,9 @@ class TpuClient(ApiClient):
                     return self._attempt(request, Operation.from_api, is_safe=False)
                 except (TransportError, ApiRefusedError) as error:
                     failure = error
-                is_unsure = is_uncertain(failure)
-                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409
+                # ABORTED is also a 409: another change was faster, and it says nothing about the name [google.rpc.Code].
+                is_unsure = is_uncertain(failure) or _is_aborted(failure)
+                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409 and not is_unsure
                 if is_unsure or is_last:
                     node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
                     if node and node.labels.get(REQUEST_LABEL) == label:
@@ -300,6 +334,8 @@ class TpuClient(ApiClient):
                     if node:
                         raise _name_taken_error(name)
                     # If the name is taken now, then by the first sending, so the node will become visible.
+                    if is_last and _is_aborted(failure):
+                        raise translate(failure) from failure
                     if (is_last or deadline_has_passed()) and (is_unsure or is_taken):
                         raise _unknown_outcome_error("create", name.node_id, failure) from failure
                 if not is_unsure:
@@ -638,10 +674,11 @@ class TpuClient(ApiClient):
             body=body,
         )
 
-    def _find(self, name: NodeName) -> Node | None:
+    def _find(self, name: NodeName, *, version: str = V2) -> Node | None:
         """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""
         try:
-            return self._attempt(self._request("nodes.get", name=name), _only(str(name), Node.from_api))
+            fetch = self._request("nodes.get", version=version, name=name)
+            return self._attempt(fetch, _only(str(name), Node.from_api))
         except ApiRefusedError as error:
             if _is_not_found(error):
                 return None
@@ -870,6 +907,10 @@ def _is_closed(failure: _ZoneFailure) -> bool:
 
 def _is_not_found(failure: Exception) -> bool:
     return isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
+
+
+def _is_aborted(failure: Exception) -> bool:
+    return isinstance(failure, ApiRefusedError) and failure.refusal.status == "ABORTED"
 
 
 def _type(data: Mapping[str, Any]) -> str:

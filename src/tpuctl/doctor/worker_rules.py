@@ -319,12 +319,15 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
 def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _: Node) -> Iterator[Verdict]:
     """Check the disk space of `/`, the home and `/tmp` on each worker: a warning from 85 % used, an error from 97 %.
 
-    The boot disk has about 100 GB and cannot be resized [observed: users' reports].
+    The boot disk has about 100 GB unless the node was created with `--boot-disk-size`, and cannot be resized [observed: users'
+    reports].
     """
     logs = report.logs.value if isinstance(report.logs, Known) else None
     has_large_log = logs is not None and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING
     remove = run_there("remove libtpu's logs, when no training runs", "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
-    resize = Remedy("the boot disk cannot be resized: create the node with `--data-disk` for large files")
+    resize = Remedy(
+        "the boot disk cannot be resized: create the node with `--boot-disk-size 300GB`, or with `--data-disk` for large files"
+    )
     for disk in disks:
         shell = f"sudo du -xh --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -h | tail -n 20"
         find = run_there("find what uses the space: often pip's cache, docker images and old checkpoints", shell)

@@ -342,6 +342,8 @@ def _recreate(
     context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
 ) -> ReconcileRequest:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
+    # Checked before the deletion: a node that could not be created again is better kept.
+    context.check(node.name, spec, replaces=node)
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)

@@ -64,9 +64,9 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
-from tpuctl.nodes.journal import is_being_recreated
+from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
-from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
+from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
@@ -225,14 +225,18 @@ def _describe_reached(policy: Policy, level: Condition) -> str:
     return "usable, the probe passed," if level is Condition.DEVICES and policy.has_probe else _CONDITION_PHRASES[level]
 
 
+# Errors that say nothing about the node: what is left of it is said with them.
+_ENDS_A_RUN = (AccessError, LeaseError, JournalError)
+
+
 def report_failure(node: NodeReconciler, error: TpuctlError) -> TpuctlError:
     """Report that the run stops working on a node, and return the error."""
-    if isinstance(error, AccessError) and node.seen.node is not None:
+    if isinstance(error, _ENDS_A_RUN) and node.seen.node is not None and not node.seen.node.state.is_dead:
         left = (
             f"`{node.name.node_id}` was left {node.seen.node.state}: it keeps running, and billing starts when it runs"
         )
         error.hint = f"{error.hint}\n{left}" if error.hint else left
-    elif isinstance(error, AccessError) and node.seen.is_queued and node.seen.request is not None:
+    elif isinstance(error, _ENDS_A_RUN) and node.seen.is_queued and node.seen.request is not None:
         left = (
             f"its queued resource was left {node.seen.request.state} and counts against the quota: "
             f"`tpuctl queue cancel {node.name.node_id}` cancels it"
@@ -352,6 +356,11 @@ class Controller:
             [node.name for node in nodes],
             present=[node.name for node in nodes if node.seen.node],
             requested=[node.name for node in with_requests],
+            # The newest of each that any node needs: it shows all that the other does.
+            versions=(
+                max(node.tracker.versions[0] for node in nodes),
+                max(node.tracker.versions[1] for node in nodes),
+            ),
         )
         failed: dict[NodeReconciler, TpuctlError] = {}
         for node in nodes:
@@ -453,9 +462,11 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
     """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
     entries = context.journal.entries(task.name)
     spec = task.spec
-    if spec is None and is_being_recreated(context.journal, task.name):
-        remembered = context.journal.last_spec(task.name)
-        spec = remembered.spec if remembered else None
+    former = former_spec(context.journal, task.name)
+    if spec is not None and former is not None:
+        spec = spec.over(former)
+    elif is_being_recreated(context.journal, task.name):
+        spec = former
     tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
     return replace(task, attempts=tried, spec=spec)
 
@@ -768,7 +779,8 @@ class NodeReconciler:
 
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
-        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
+        version = self.tracker.versions[0]
+        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=version)))
 
     def is_found_expired(self) -> bool:
         """Fetch this node alone, and return whether its time has ended; False if the API does not answer."""

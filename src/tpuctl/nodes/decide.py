@@ -312,7 +312,8 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         return Delete(f"its creation failed: {error.message}", node.id)
     if may_repeat and isinstance(error, RequestExpiredError) and _outlasts_its_request(policy, seen):
         return None
-    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
+    is_patient = policy.is_patient and not error.is_lasting
+    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
         # The hint names the usual cause of an internal error [observed: code 13 without capacity].
@@ -425,6 +426,11 @@ def failed_startup_error(seen: ObservedState) -> FailedStartupError:
 def vanished_error(seen: ObservedState) -> NotFoundError:
     """Return the error for a node that another client deleted during the run; there is no evidence of a preemption."""
     name = seen.name.node_id
+    if not seen.was_there and seen.is_queued:
+        return NotFoundError(
+            f"the queued resource `{name}` in {seen.name.zone} was deleted by another client; not requested again",
+            hint=f"`tpuctl up {name}` asks again",
+        )
     when = f" at {format_timestamp(seen.last_alive)}" if seen.last_alive and not seen.node else ""
     return NotFoundError(
         f"`{name}` in {seen.name.zone} {'is being' if seen.node else 'was'} deleted by another client{when}",

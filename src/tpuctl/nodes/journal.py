@@ -215,9 +215,7 @@ class JournalError(TpuctlError):
 
     def __init__(self, where: object, reason: str, *, remedy: str | None = None) -> None:
         remedy = remedy or "free some space or make the folder writable, or set TPUCTL_STATE_DIR"
-        super().__init__(
-            f"cannot write the journal: {where}: {reason}", hint=f"no change was made in the cloud; {remedy}"
-        )
+        super().__init__(f"cannot write the journal: {where}: {reason}", hint=f"the change was not sent; {remedy}")
 
 
 class UnreadableJournalError(TpuctlError):
@@ -628,7 +626,24 @@ class NodeHistory:
 
     def spec_as_it_is(self, node: Node) -> NodeSpec:
         """Return the spec of an existing node, with the set-up of the last creation, which only the journal knows."""
-        return replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
+        spec = replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
+        made = self.made_as(node)
+        return spec if made is None else spec.completed_from(made, node)
+
+    def record_creation(self, at: datetime, spec: NodeSpec | None) -> None:
+        """Record that the node was requested with this spec."""
+        self.created = (at, spec.setup if spec else None)
+        self._created_spec = spec.to_json() if spec else {}
+
+    def made_as(self, node: Node, *, created: datetime | None = None) -> NodeSpec | None:
+        """Return the spec that tpuctl created this node with; None if it is not the one of the last creation.
+
+        `created` is the time of the creation of a node that is only requested.
+        """
+        created = node.created if created is None else created
+        if self.created is None or not self._created_spec or REQUEST_LABEL not in node.labels or created is None:
+            return None
+        return NodeSpec.from_json(self._created_spec) if created >= self.created[0] - _SKEW else None
 
     def setup_to_do(self, node: Node) -> str | None:
         """Return the set-up that has not run yet on a node that tpuctl created; None for any other node."""
@@ -685,11 +700,33 @@ def is_being_recreated(journal: Journal, name: NodeName) -> bool:
     is_between = False
     for entry in journal.entries(name):
         if entry.get("event") == "delete":
-            reason = str(entry.get("reason"))
-            is_between = reason not in FINAL_REASONS and not reason.startswith("gc: ")
+            is_between = not _is_final(str(entry.get("reason")))
         elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
             is_between = False
     return is_between
+
+
+def was_ended(journal: Journal, name: NodeName) -> bool:
+    """Return whether the last thing that tpuctl did with the node was to delete it for good."""
+    is_ended = False
+    for entry in journal.entries(name):
+        if entry.get("event") == "delete":
+            is_ended = _is_final(str(entry.get("reason")))
+        elif entry.get("event") in {"create", "bringing-up", "usable"}:
+            is_ended = False
+    return is_ended
+
+
+def former_spec(journal: Journal, name: NodeName) -> NodeSpec | None:
+    """Return the spec of a node that tpuctl created and has not deleted for good; None if there is none."""
+    remembered = journal.last_spec(name)
+    if remembered is None or was_ended(journal, name) or has_failed_creation(journal.entries(name)):
+        return None
+    return remembered.spec
+
+
+def _is_final(reason: str) -> bool:
+    return reason in FINAL_REASONS or reason.startswith("gc: ")
 
 
 def current_spec(journal: Journal, node: Node, clock: Clock) -> NodeSpec:

@@ -43,7 +43,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
-from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
@@ -74,7 +74,7 @@ _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc", "mo
 
 
 class LeaseError(TpuctlError):
-    """The lease of a node cannot be read or written. No change was made."""
+    """The lease of a node cannot be read or written. The change that it is for was not sent."""
 
     kind = "lease"
 
@@ -155,7 +155,7 @@ def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]
         return shape.read(parse_json(content))
     except ShapeError as error:
         raise LeaseError(
-            f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+            f"cannot read `{where}`: not a lease of this version of tpuctl; the change was not sent",
             hint="make sure that no process uses the node, delete the file or object, and try again",
         ) from error
 
@@ -300,7 +300,7 @@ class LeaseKeeper:
     def renew(self, name: NodeName) -> bool:
         """Renew the lease if that is due. Return False if it is not ours any more.
 
-        If the store does not answer, the lease stays ours for now: no change is sent before `begin` has written.
+        If the store cannot be used, the lease stays ours for now: no change is sent before `begin` has written.
         """
         ours = self._held.get(name)
         if ours is None:
@@ -309,7 +309,7 @@ class LeaseKeeper:
             return True
         try:
             return self._rewrite(name, ours.record)
-        except ServiceUnavailableError:
+        except TpuctlError:
             return True
 
     def begin(self, name: NodeName, verb: str) -> bool:
@@ -328,20 +328,20 @@ class LeaseKeeper:
                 if not self._rewrite(name, replace(ours.record, acting=verb)):
                     return False
             hint = "try again in a few minutes"
-            raise LeaseError("writing the lease takes too long; no change was made", hint=hint)
+            raise LeaseError("writing the lease takes too long; the change was not sent", hint=hint)
         except TpuctlError:
             self._mark_idle(name)
             raise
 
     def done(self, name: NodeName) -> None:
-        """Write that the change has ended. If the store does not answer, the next `renew` writes it."""
+        """Write that the change has ended. If the store cannot be used, the next `renew` writes it: the change was sent."""
         ours = self._held.get(name)
         if ours is None or ours.record.acting is None:
             return
         try:
             with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
                 self._rewrite(name, replace(ours.record, acting=None))
-        except ServiceUnavailableError:
+        except TpuctlError:
             self._mark_idle(name)
 
     def release(self, name: NodeName) -> None:
@@ -492,7 +492,8 @@ class LocalLeaseStore:
     def close(self) -> None:
         """Mark this process as dead in all its records."""
         for owner, descriptor in self._alive.items():
-            self._process(owner).unlink(missing_ok=True)
+            with suppress(OSError):  # the lock ends with the descriptor, whatever becomes of the file
+                self._process(owner).unlink(missing_ok=True)
             os.close(descriptor)
         self._alive.clear()
 
@@ -541,7 +542,7 @@ class LocalLeaseStore:
             yield
         except OSError as error:
             raise LeaseError(
-                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; no change was made",
+                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; the change was not sent",
                 hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
             ) from error
 

@@ -16,7 +16,7 @@ from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, Tp
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import V2, NodeSpec
 from tpuctl.nodes.conditions import (
     ApiOutage,
     Condition,
@@ -100,6 +100,10 @@ _SHORTEST_SURVEY = timedelta(seconds=5)
 _PROBE_TIMEOUT = timedelta(minutes=2)
 
 
+# A request in these states is about to end, or has ended.
+_ENDED = frozenset({QueuedState.DELETING, QueuedState.FAILED, QueuedState.SUSPENDING, QueuedState.SUSPENDED})
+
+
 class NodeTracker:
     """The facts about one node."""
 
@@ -138,6 +142,10 @@ class NodeTracker:
         self._request_state: object = None
         self._request_since = self._started
         self._throttled = 0
+        # The id of the node that the spec of a keeper is that of.
+        self._based_on = ""
+        # What was said not to be compared.
+        self._not_compared: set[str] = set()
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = ObservedState(
             name=task.name,
@@ -206,6 +214,7 @@ class NodeTracker:
         is_known_now = snapshot.has_request or self.seen.is_queued
         request = snapshot.request if is_known_now else snapshot.request or known
         try:
+            request = request or self._fetch_request_again(known)
             failed = self.requested.settle(node, request, now)
         except (ServiceUnavailableError, QuotaError) as error:
             self.record_outage(error)
@@ -221,7 +230,8 @@ class NodeTracker:
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
         # A node that this run saw alive is being deleted, or is gone, without a request of this run.
-        has_vanished = (
+        is_request_gone = node is None and self._has_lost_request(request)
+        has_vanished = is_request_gone or (
             (node is None or node.state is NodeState.DELETING)
             and self._was_alive
             and before is not None
@@ -259,9 +269,10 @@ class NodeTracker:
             self.history.write(str(event.kind), **event.data)
             self._context.emit(event)
         differences = self.seen.differences
+        self._keep_as_it_is(node)
         if node is None or before is None or node.raw != before.raw:
             self.workers = ()
-            differences = self.spec.differences(node) if self.spec and node else ()
+            differences = self._compare(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
         self._inherit_expiry(node, request)
@@ -290,6 +301,30 @@ class NodeTracker:
         self.last_end = None if seen.is_kept else seen.expires
         if self.spec is not None:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
+
+    def _keep_as_it_is(self, node: Node | None) -> None:
+        """Let a keeper recreate a node as it is: only flags change that, and files if the journal does not know the node."""
+        wanted = self._task.spec
+        if node is None or wanted is None or not self.policy.is_keeper or node.id == self._based_on:
+            return
+        named = () if self.history.made_as(node) else wanted.named
+        self.spec, self._based_on = wanted.over(self.history.spec_as_it_is(node), named), node.id
+
+    def _fetch_request_again(self, known: QueuedResource | None) -> QueuedResource | None:
+        """Return the known queued resource, which a list lacks; None only after a 404 from the API."""
+        if known is None or self.requested.verb is Verb.DELETE:
+            return None
+        try:
+            return self._context.cloud.get_queued_resource(known.name, version=self.versions[1])
+        except NotFoundError:
+            return None
+
+    def _has_lost_request(self, request: QueuedResource | None) -> bool:
+        """Return whether another client has deleted the queued resource that this run saw waiting for a node that never was."""
+        known = self.seen.request
+        if known is None or known.state in _ENDED or self.requested.verb is Verb.DELETE or self.seen.was_there:
+            return False
+        return request is None or (request.created == known.created and request.state is QueuedState.DELETING)
 
     def _has_time_ended(self, request: QueuedResource | None) -> bool:
         """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
@@ -324,8 +359,26 @@ class NodeTracker:
             self.record_failure(Verb.CREATE, request_failure(request, cause, is_left=self.policy.is_read_only))
         differences: tuple[SpecDifference, ...] = ()
         if request is not None and self.spec is not None:
-            differences = self.spec.differences(request.requested_node(self._task.name.project))
+            requested = request.requested_node(self._task.name.project)
+            differences = self._compare(requested, created=request.created)
         self.note(request_differences=differences)
+
+    def _compare(self, node: Node, *, created: datetime | None = None) -> tuple[SpecDifference, ...]:
+        """Return the fields in which a node, existing or requested, differs from the spec. Say once what is not compared."""
+        if self.spec is None:
+            return ()
+        made = self.history.made_as(node, created=created)
+        unknown = self.spec.not_compared(node, made_as=made)
+        if new := set(unknown) - self._not_compared:
+            self._not_compared |= new
+            text = f"not compared, because neither the API nor the journal shows it: {', '.join(sorted(new))}"
+            self._context.report(EventKind.NOTE, self._task.name, text)
+        return self.spec.differences(node, made_as=made)
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        """The versions of the API that show what is compared of the node, and of its queued resource."""
+        return (self.spec.version_to_read, self.spec.version_to_read_request) if self.spec else (V2, V2)
 
     def _workers_matter(self) -> bool:
         """Return whether answers of the workers can change the decision."""
@@ -415,7 +468,7 @@ class NodeTracker:
         """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
         self.record_deletion()
         self._created_id = None
-        self.history.created = (self._context.server_now(), self.spec.setup if self.spec else None)
+        self.history.record_creation(self._context.server_now(), self.spec)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def record_deletion(self) -> None:
@@ -666,34 +719,40 @@ class NodeSnapshot:
 
 
 def fetch_snapshots(
-    cloud: TpuClient, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+    cloud: TpuClient,
+    names: Collection[NodeName],
+    *,
+    present: Collection[NodeName],
+    requested: Collection[NodeName],
+    versions: tuple[str, str] = (V2, V2),
 ) -> dict[NodeName, NodeSnapshot]:
-    """Return a snapshot of each node, with one list call for each zone.
+    """Return a snapshot of each node, with one list call for each zone; `versions` are those of nodes and of requests.
 
     A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
     `requested` nodes are fetched too.
     """
     if len(names) == 1:
         (name,) = names
-        snapshots = {name: _fetch_one(cloud, name)}
+        snapshots = {name: _fetch_one(cloud, name, version=versions[0])}
     else:
-        snapshots = _fetch_many(cloud, names)
+        snapshots = _fetch_many(cloud, names, version=versions[0])
         for name in present:
             if snapshots[name].node is None and snapshots[name].error is None:
-                snapshots[name] = _fetch_one(cloud, name)
-    for name, request in _fetch_owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
+                snapshots[name] = _fetch_one(cloud, name, version=versions[0])
+    awaited = [name for name in requested if snapshots[name].error is None]
+    for name, request in _fetch_owners(cloud, awaited, version=versions[1]).items():
         snapshots[name] = request if request.error else replace(request, node=snapshots[name].node)
     return snapshots
 
 
-def _fetch_one(cloud: TpuClient, name: NodeName) -> NodeSnapshot:
+def _fetch_one(cloud: TpuClient, name: NodeName, *, version: str) -> NodeSnapshot:
     try:
-        return NodeSnapshot(cloud.find_node(name))
+        return NodeSnapshot(cloud.find_node(name, version=version))
     except TpuctlError as error:
         return NodeSnapshot(error=error)
 
 
-def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_many(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     zones: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         zones[name.project].add(name.zone)
@@ -703,7 +762,7 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
         calls: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
         for zones_asked in calls if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
             try:
-                listing = cloud.list_nodes(project, zones_asked)
+                listing = cloud.list_nodes(project, zones_asked, version=version)
             except TpuctlError as error:
                 errors |= {(project, zone): error for zone in zones_asked or wanted}
                 continue
@@ -712,13 +771,13 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
     return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
 
 
-def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_owners(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
     for project, zone in {(name.project, name.zone) for name in names}:
         here = [name for name in names if (name.project, name.zone) == (project, zone)]
         try:
-            listing = cloud.list_queued_resources(project, (zone,))
+            listing = cloud.list_queued_resources(project, (zone,), version=version)
         except TpuctlError as error:
             snapshots |= {name: NodeSnapshot(error=error) for name in here}
             continue

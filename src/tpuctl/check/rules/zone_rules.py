@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -105,8 +105,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             empty = Unknown("its list is empty")
             yield unread_result(empty, name, what, permission=permission, project=wanted.project)
         case Known(versions):
-            default = wanted.accelerator.runtime_version if wanted.accelerator else None
-            near = closest_match(name, versions) or (default if default in versions else None)
+            near = _fitting_image(name, versions, wanted.accelerator)
             level, why = Level.ERROR, "the service rejects a node with it"
             if wanted.accelerator is not None and is_documented_image(name, wanted.accelerator):
                 level = Level.WARNING
@@ -120,6 +119,16 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             is_without_tpus = isinstance(fact, Absent) or fact.error_id == "zone-not-supported"
             if not is_without_tpus or isinstance(facts.types, Known):  # else TPU301 reports that there are no TPUs
                 yield unread_result(fact, name, what, permission=permission, project=wanted.project)
+
+
+def _fitting_image(name: str, offered: Sequence[str], accelerator: AcceleratorType | None) -> str | None:
+    """Return the offered image that fits the type and is spelled like `name`, else the default of the type, if offered."""
+    if accelerator is None:
+        return closest_match(name, offered)
+    fitting = [one for one in offered if judge_image(one, accelerator).match is ImageFit.FITS]
+    default = accelerator.runtime_version
+    # A misspelled version, not another framework's image.
+    return closest_match(name, fitting, similarity=0.8) or (default if default in fitting else None)
 
 
 def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:

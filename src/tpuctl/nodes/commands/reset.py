@@ -19,6 +19,7 @@ from tpuctl.app.options import (
 )
 from tpuctl.app.route_options import route_options
 from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
+from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import NotConfirmedError, TpuctlError
 from tpuctl.nodes.actions import NodeReset, reset_nodes
 from tpuctl.nodes.busy_nodes import use_in_question
@@ -137,9 +138,8 @@ def command(
     ):
         recheck = selection_check(app, asked, leaves_kept=True)
         still_meant = partial(require_selected, app, asked, leaves_kept=True)
-        outcomes = reset_nodes(
-            app.context(progress), resets, recheck=recheck, still_meant=still_meant, force_lease=force_lease
-        )
+        context = app.context(progress, preflight=preflight_check(app, {}, only_limits=True))
+        outcomes = reset_nodes(context, resets, recheck=recheck, still_meant=still_meant, force_lease=force_lease)
     close_shared_connections(app, nodes)
     return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused]))
 
