@@ -299,7 +299,7 @@ class Client:
         with self._call() as app:
 
             def find_targets(wanted: Condition) -> Sequence[WaitTarget]:
-                return locate_for_wait(app, _node_text(node), goal=wanted)
+                return locate_for_wait(app, [_node_text(node)], goal=wanted)
 
             tasks = plan_wait(
                 app,

@@ -369,7 +369,7 @@ SYNCS = {
     "a report that is no number": planned(line({"bytes": "9", "deleted": [], "replaced": []})),
     "a report of 10**400 bytes": planned(line(b'{"bytes": 1' + b"0" * 400 + b', "deleted": [], "replaced": []}')),
     "a report of what was not deleted": planned(line({"bytes": 9, "deleted": ["x"], "replaced": []})),
-    "a report of what was not replaced": planned(line({"bytes": 9, "deleted": [], "replaced": ["a.py"]})),
+    "a report of what was not replaced": planned(line({"bytes": 9, "deleted": [], "replaced": ["x"]})),
     "no report": planned(line({})),
     "a refusal that is a list": sending(line({"refused": []})),
     "deep JSON": sending(line(DEEP)),

@@ -149,9 +149,10 @@ class ProjectsClient(ApiClient):
                 with suppress(TpuctlError):
                     if self.services(project, (service,)).get(service):
                         return
+                check = "check with `gcloud services list --enabled --project={project}` before you try again"
                 raise OutcomeUnknownError(
                     f"enabling `{service}` in {_words(project)} was sent, but its outcome is unknown: {failure}",
-                    hint=f"check with `gcloud services list --enabled --project={project}` before you try again",
+                    hint=fill_text(check, {"project": project}),
                 ) from failure
         if error := Operation.from_api(ended).error:
             raise operation_error(error)
@@ -420,7 +421,9 @@ class ComputeClient(ApiClient):
 
 
 def _unknown_rule(what: str, name: str, project: str, failure: Exception) -> OutcomeUnknownError:
-    check = "check with `gcloud compute firewall-rules describe {firewall_rule} --project={project}` before you try again"
+    check = (
+        "check with `gcloud compute firewall-rules describe {firewall_rule} --project={project}` before you try again"
+    )
     return OutcomeUnknownError(
         f"the creation of {what} was sent, but its outcome is unknown: {failure}",
         hint=fill_text(check, {"firewall_rule": name, "project": project}),

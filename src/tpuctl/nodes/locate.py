@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import (
@@ -21,12 +22,14 @@ from tpuctl.models.node import QueuedState
 from tpuctl.names import NodeName, NodeReference, closest_match
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tpuctl.cloud.tpu import NodeListing, QueuedListing, TpuClient
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
 
+    # The queued resources of a project in some zones, or in all.
+    ListRequests = Callable[[str, tuple[str, ...]], QueuedListing]
 
 _NAME_SIMILARITY = 0.75  # `trainr` is similar to `trainer`, `train` to `eval` is not
 
@@ -167,12 +170,19 @@ def list_requests(cloud: TpuClient, project: str, zones: Sequence[str]) -> Queue
 
 
 def find_request(cloud: TpuClient, place: SearchPlace, reference: NodeReference) -> QueuedResource | None:
+    """Return the queued resource of a name, as `find_listed_request`."""
+    return find_listed_request(partial(list_requests, cloud), place, reference)
+
+
+def find_listed_request(
+    list_zones: ListRequests, place: SearchPlace, reference: NodeReference
+) -> QueuedResource | None:
     """Return the queued resource of a name: its own id, the id of one of its nodes, or their prefix. None if there is none.
 
     Raises `ConflictError` if there are several, and `ServiceUnavailableError` if a zone did not answer.
     """
     project, zone = reference.project or place.project, reference.zone or place.zone
-    listing = list_requests(cloud, project, (zone,) if zone else ())
+    listing = list_zones(project, (zone,) if zone else ())
     own = [request for request in listing.queued_resources if request.queued_resource_id == reference.node_id]
     found = own or [
         request

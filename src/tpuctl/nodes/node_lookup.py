@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache, partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.accelerators import (
@@ -15,6 +16,7 @@ from tpuctl.accelerators import (
 )
 from tpuctl.clock import deadline_has_passed
 from tpuctl.cloud.errors import is_connection_refused
+from tpuctl.command_text import join_command
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
@@ -40,7 +42,8 @@ from tpuctl.nodes.journal import NodeHistory, former_spec, is_being_recreated, w
 from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     IncompleteListError,
-    find_request,
+    find_listed_request,
+    list_requests,
     queued_resources_or_none,
     search_node,
     search_requested_name,
@@ -51,7 +54,7 @@ from tpuctl.nodes.rendering import by_zone_and_name
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.app.app import App
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec, SpecDifference
     from tpuctl.names import NodeReference
+    from tpuctl.nodes.locate import ListRequests
     from tpuctl.nodes.selection import Selection
     from tpuctl.prices import Price
 
@@ -254,11 +258,13 @@ def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: 
     if {"tier", "accelerator_type"} & {*wanted.flagged}:
         return
     if text := _describe_change(name, former, wanted, price):
-        kept = f"--type {former.accelerator_type} --tier {former.tier or Tier.ON_DEMAND}"
-        new = f"--type {wanted.accelerator_type} --tier {wanted.tier or Tier.ON_DEMAND}"
+        kept, new = (
+            join_command(["--type", spec.accelerator_type or "", "--tier", spec.tier or Tier.ON_DEMAND])
+            for spec in (former, wanted)
+        )
         raise ConflictError(
             f"`{name.node_id}` would not be created as it was: {text}",
-            hint=f"`tpuctl up {name.node_id} {kept}` creates it as it was; `{new}` accepts the change",
+            hint=f"`{join_command(['tpuctl', 'up', name.node_id])} {kept}` creates it as it was; `{new}` accepts the change",
         )
 
 
@@ -296,13 +302,19 @@ class WaitTarget(NamedTuple):
     is_queued: bool = False
 
 
-def locate_for_wait(app: App, text: str, *, goal: Condition) -> tuple[WaitTarget, ...]:
-    """Return the node to wait for, or each node of a queued resource; none if the goal is gone and no zone has the node."""
+def locate_for_wait(app: App, texts: Iterable[str], *, goal: Condition) -> list[WaitTarget]:
+    """Return the nodes to wait for, with each node of a queued resource, but not those that no zone has if the goal is gone."""
+    # One list for all names.
+    list_zones = cache(partial(list_requests, app.client))
+    return [target for text in texts for target in _locate_for_wait(app, text, goal, list_zones)]
+
+
+def _locate_for_wait(app: App, text: str, goal: Condition, list_zones: ListRequests) -> tuple[WaitTarget, ...]:
     reference = app.reference(text, allow_queued=True)
     project, named = reference.project or app.place.project, app.place.name(reference)
     found = None if named else search_node(app.client, app.place, reference)
     if goal.is_usable and found is None:
-        request = _request_or_none(app, reference, is_optional=named is not None)
+        request = _request_or_none(app, reference, list_zones, is_optional=named is not None)
         if request and (named is None or request.owns(named.node_id) or app.client.find_node(named) is None):
             names = request.full_names(project)
             its_own = [each for each in names if each.node_id == reference.node_id]
@@ -313,10 +325,12 @@ def locate_for_wait(app: App, text: str, *, goal: Condition) -> tuple[WaitTarget
     return () if name is None else (WaitTarget(name),)
 
 
-def _request_or_none(app: App, reference: NodeReference, *, is_optional: bool) -> QueuedResource | None:
+def _request_or_none(
+    app: App, reference: NodeReference, list_zones: ListRequests, *, is_optional: bool
+) -> QueuedResource | None:
     """Return the queued resource of a name; with `is_optional` None also if the API does not answer."""
     try:
-        return find_request(app.client, app.place, reference)
+        return find_listed_request(list_zones, app.place, reference)
     except CredentialsError:
         raise
     except AccessError:

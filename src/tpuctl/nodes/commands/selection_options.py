@@ -121,14 +121,17 @@ def parse_labelled(app: App, names: Sequence[str], labels: Sequence[str]) -> Sel
 
 def parse_names(app: App, texts: Sequence[str]) -> tuple[Any, ...]:  # of `NamePattern`, which --help need not import
     """Parse names and globs, each once. Raises `InvalidInputError`; its hint says if a text is the name of a local file."""
+    from tpuctl.names import check_new_node_id  # noqa: PLC0415  # as below
     from tpuctl.nodes.selection import NamePattern  # noqa: PLC0415  # not needed by --help
 
     found = []
     for text in dict.fromkeys(texts):
+        is_file = len(texts) > 1 and (app.invocation.folder / text).exists()
         try:
-            found.append(NamePattern.parse(text))
+            # A node can have any name, but one that tpuctl gives is hardly that of a file.
+            found.append(NamePattern.parse(check_new_node_id(text) if is_file else text))
         except InvalidInputError as error:
-            if len(texts) > 1 and (app.invocation.folder / text).exists():
+            if is_file:
                 error.hint = (
                     f"`{text}` is a local file: quote patterns, `'sweep-*'`, or the shell replaces them by file names"
                 )

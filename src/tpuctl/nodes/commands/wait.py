@@ -67,7 +67,7 @@ def command(
 
     def find_targets(wanted: Condition) -> list[WaitTarget]:
         if chosen.is_by_name:
-            return [target for name in chosen.names for target in locate_for_wait(app, name.text, goal=wanted)]
+            return locate_for_wait(app, [name.text for name in chosen.names], goal=wanted)
         found = select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()
         return [WaitTarget(node.name) for node in found]
 
