@@ -87,6 +87,7 @@ def command(
         offer_include,
         remove_entries,
         show_entries,
+        without_known_hosts,
         write_entries,
     )
 
@@ -99,6 +100,8 @@ def command(
         return
     old = () if prints else read_ssh_config(path).entries
     entries = new_entries(app, nodes, prefix=None if prefix is None else check_prefix(prefix), old=old)
+    if all_nodes:
+        entries = without_known_hosts(app, path, entries)
     if prints:
         for entry in entries:
             app.terminal.document(entry.text())

@@ -19,6 +19,7 @@ from tpuctl.ssh.ssh_config import (
     check_host_conflicts,
     include_line,
     is_included,
+    known_host,
     read_ssh_config,
 )
 from tpuctl.workers.commands.node_selection import find_nodes
@@ -55,11 +56,30 @@ def new_entries(
     return entries
 
 
+def without_known_hosts(app: App, path: Path, entries: Sequence[SshConfigEntry]) -> list[SshConfigEntry]:
+    """Leave out, with a warning, each entry with a host name that already means another host.
+
+    For entries whose nodes the user did not name: others in the project chose these names.
+    """
+    taken = _user_hosts(app, path)
+    found = {entry.name: known_host(entry, taken) for entry in entries}
+    for name, known in found.items():
+        if known is not None:
+            app.terminal.warn(
+                f"skipped: the ssh host `{known[0]}` is already used: {known[1]}",
+                f"  `tpuctl ssh-config {shlex.quote(name.node_id)} --prefix PREFIX` writes it under another name",
+            )
+    return [entry for entry in entries if found[entry.name] is None]
+
+
+def _user_hosts(app: App, path: Path) -> UserHosts:
+    files = (path.with_name("config"), path) if path == entries_file(app) else (path,)
+    return UserHosts.read(*files, folder=ssh_folder(app.invocation.environ))
+
+
 def write_entries(app: App, path: Path, entries: Sequence[SshConfigEntry]) -> None:
     """Write entries, which replace those of the same nodes. Raises `NameTakenError` before anything is written."""
-    is_own = path == entries_file(app)
-    files = (path.with_name("config"), path) if is_own else (path,)
-    taken = UserHosts.read(*files, folder=ssh_folder(app.invocation.environ))
+    taken = _user_hosts(app, path)
 
     def with_entries(text: SshConfigText) -> SshConfigText:
         check_host_conflicts(entries, text.entries, taken)
