@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import select
+import shlex
 import stat
 import time
 from contextlib import contextmanager
@@ -270,6 +271,38 @@ def open_private_file(path: Path) -> int:
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
         os.fchmod(descriptor, 0o600)
     return descriptor
+
+
+def real_path(path: Path) -> Path:
+    """Return a path without its symlinks; of a link that leads to itself the path of that link."""
+    # `Path.resolve` raises `RuntimeError` for such a link before Python 3.13.
+    return Path(os.path.realpath(path))
+
+
+# What the shell opened for this process, and devices: not part of any folder.
+_SYSTEM_FILES: Final = ("/dev/", "/proc/")
+
+
+def output_path(path: Path, folder: Path) -> Path:
+    """Return the real path of a file or folder that the user named for output; `~` is expanded. It need not exist.
+
+    A cloned repository may contain symlinks. A link may lead to a device, and to what is in `folder` too, the working directory
+    of the user; for a path outside of it, what is in the folder of its last name. Raises `InvalidInputError` for any other.
+    """
+    named = folder / expand_user_path(path)
+    # Without links resolved, as the user reads it.
+    plain = Path(os.path.normpath(named))
+    if str(plain).startswith(_SYSTEM_FILES):
+        return plain
+    real = real_path(named)
+    base = folder if plain.is_relative_to(folder) else plain.parent
+    if real.is_symlink():
+        hint = f"remove it: `rm {shlex.quote(str(real))}`"
+        raise InvalidInputError(f"cannot write `{path}`: it is a symlink to itself", hint=hint)
+    if not real.is_relative_to(real_path(base)) and not real.is_char_device():
+        hint = f"to write there, name the target: `{real}`"
+        raise InvalidInputError(f"cannot write `{path}`: a symlink in it leads out of `{base}`", hint=hint)
+    return real
 
 
 def create_unlinked_file(path: Path) -> BinaryIO:

@@ -109,6 +109,7 @@ class App:
         path = self.invocation.environ.get("GITHUB_STEP_SUMMARY")
         if not path or not runs_in_github_actions(self.invocation.environ):
             return None
+        from tpuctl.files import output_path  # noqa: PLC0415  # as above
         from tpuctl.output.step_summary import StepSummary  # noqa: PLC0415  # only in GitHub Actions
 
         summary = StepSummary(Path(path), self.command_line())
@@ -117,7 +118,10 @@ class App:
             with suppress(TpuctlError, ValueError):  # broken settings
                 summary.is_sandbox = self.is_sandbox
             try:
+                summary.path = output_path(summary.path, self.invocation.folder)
                 summary.write()
+            except InvalidInputError as error:
+                self.terminal.warn(f"no summary of this step: {error.message}")
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 self.terminal.warn(f"cannot write the summary of this step to `{path}`: {reason}")
@@ -390,14 +394,14 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.files import expand_user_path  # noqa: PLC0415  # not needed by --help
+        from tpuctl.files import output_path  # noqa: PLC0415  # not needed by --help
         from tpuctl.output.progress import EventFile, Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
         stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None
         if events is not None and not self.shows_events:
             try:
-                stream = EventFile(self.invocation.folder / expand_user_path(Path(events)), events)
+                stream = EventFile(output_path(Path(events), self.invocation.folder), events)
             except OSError as error:
                 raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
         match self.settings.text("timestamps"):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from tpuctl.cli.completion_places import completion_script
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import MIB, read_regular_file, replace_private_file
+from tpuctl.files import MIB, read_regular_file, real_path, replace_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -123,7 +123,7 @@ def _write_startup_file(path: Path, content: bytes) -> None:
     """Replace a startup file, or the file that it is a symlink to; remove one that becomes empty."""
     if path.is_symlink() and not path.exists():
         raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=f"remove it: `rm {path}`")
-    file = path.resolve()
+    file = real_path(path)
     _check_owner(file)
     with _failing_with("write", path):
         if content or path.is_symlink():

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import file_lock, read_user_bytes, replace_private_file
+from tpuctl.files import file_lock, read_user_bytes, real_path, replace_private_file
 from tpuctl.names import NodeName
 from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 from tpuctl.ssh.connection import KEEPALIVE_INTERVAL, trust_options
@@ -230,7 +230,7 @@ def change_ssh_config(path: Path, decide: Callable[[SshConfigText], SshConfigTex
     The file is private; an empty file is removed. Raises `SshConfigError`, and what `decide` raises.
     """
     with _named_errors(path, "written"):
-        path = path.resolve()
+        path = real_path(path)
         with file_lock(path.with_name(f".{path.name}.lock")):
             old = read_ssh_config(path)
             new = decide(old)
@@ -258,7 +258,9 @@ def is_included(config: Path, file: Path) -> bool:
     for _, keyword, rest in config_lines(text):
         if keyword in {"host", "match"}:
             return False
-        if keyword == "include" and any(one.resolve() == file.resolve() for one in included_files(rest, config.parent)):
+        if keyword == "include" and any(
+            real_path(one) == real_path(file) for one in included_files(rest, config.parent)
+        ):
             return True
     return False
 
@@ -269,7 +271,7 @@ def add_include(config: Path, line: str) -> None:
     All other bytes and the file mode stay the same; a symbolic link stays a link. Raises `SshConfigError`.
     """
     with _named_errors(config, "written"):
-        target = config.resolve()
+        target = real_path(config)
         old = read_user_bytes(target) if target.exists() else b""
         mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
         ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
 from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.files import real_path
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
 from tpuctl.nodes.node_lookup import select_nodes
@@ -116,7 +117,7 @@ def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
 def offer_include(app: App, path: Path, *, yes: bool) -> None:
     """Add the Include line to `~/.ssh/config` if it is missing and the user agrees; else print the line."""
     config, plain = path.with_name("config"), account_ssh_folder()
-    is_plain = config.parent.resolve() == plain.resolve()
+    is_plain = real_path(config.parent) == real_path(plain)
     if not is_included(config, path):
         line = include_line(path, home=plain.parent if is_plain else None)
         streams = app.invocation.streams
