@@ -227,6 +227,34 @@ def make_private_folder(folder: Path) -> None:
             missing.chmod(0o700)  # independent of the umask
 
 
+def private_folder_problem(folder: Path) -> str | None:
+    """Return why other users could change the files in a folder, as ssh checks its own; None if they cannot, or without one."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is a symlink" if stat.S_ISLNK(status.st_mode) else "it is not a folder"
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user"
+    mode = stat.S_IMODE(status.st_mode)
+    return f"others can write to it (mode {mode:04o})" if mode & 0o022 else None
+
+
+def secure_private_folder(folder: Path) -> None:
+    """Create a folder, or set the mode of one of this user to 0700. Raises `OSError`, also for a symlink and another's folder."""
+    make_private_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+        if status.st_mode & 0o077:
+            os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
+
+
 def replace_private_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace a file atomically, with this mode; create it and its folder if missing. Raises `OSError`."""
     make_private_folder(path.parent)

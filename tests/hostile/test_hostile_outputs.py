@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -104,9 +104,10 @@ def test_output_follows_no_link_out_of_the_folder(
     else:
         name = link(here, outside, output.name)
     before = files(outside)
-    environ = {key: text.format(name) for key, text in output.environ.items()}
+    environ = {**tpuctl.environ, **{key: text.format(name) for key, text in output.environ.items()}}
+    console = replace(tpuctl, environ=environ)
 
-    _, err, code = tpuctl(*(word.format(name) for word in output.words), piped=output.stdin, **environ)
+    _, err, code = console(*(word.format(name) for word in output.words), piped=output.stdin)
 
     assert files(outside) == before
     assert code == output.code, err

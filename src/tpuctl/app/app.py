@@ -184,7 +184,7 @@ class App:
         file = self.project_file
         if file is None or not file.trusted_keys or self._trusts_all:
             return True
-        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.digest)
+        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.path, file.digest)
 
     def require_trust(self) -> None:
         """Ask the user to trust the project file, if it is untrusted and one of its keys would apply.
