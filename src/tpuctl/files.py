@@ -242,7 +242,7 @@ def private_folder_problem(folder: Path) -> str | None:
 
 
 def secure_private_folder(folder: Path) -> None:
-    """Create a folder, or set the mode of one of this user to 0700. Raises `OSError`, also for a symlink and another's folder."""
+    """Create a folder, or set the mode of an own one to 0700. Raises `OSError`, also for a symlink and another's folder."""
     make_private_folder(folder)
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
