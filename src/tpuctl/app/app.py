@@ -1077,15 +1077,12 @@ def owner_identity(app: App) -> str:
 
 def _account_of_key_file(environ: Mapping[str, str]) -> str | None:
     """Return the service account of the credentials file in use, None for a file of another kind."""
-    from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE  # noqa: PLC0415  # most commands create nothing
+    from tpuctl.cloud.credentials_file import read_credentials_file  # noqa: PLC0415  # most commands create nothing
     from tpuctl.config.sources import adc_path  # noqa: PLC0415  # as above
-    from tpuctl.files import read_regular_file  # noqa: PLC0415  # as above
-    from tpuctl.shapes import Shape, ShapeError, parse_json  # noqa: PLC0415  # as above
 
     try:
-        content, _ = read_regular_file(adc_path(environ), longest=LONGEST_CREDENTIALS_FILE)
-        found = Shape("", {"client_email": str}).read(parse_json(content))
-    except (OSError, ValueError, ShapeError):
+        found, _ = read_credentials_file(adc_path(environ))
+    except (OSError, ValueError):
         return None  # calls report what is wrong with it
     return found.get("client_email") or None
 

@@ -16,6 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
+from tpuctl.cloud.credentials_file import read_credentials_file
 from tpuctl.durations import format_timestamp
 from tpuctl.files import private_folder_problem, read_regular_file, replace_private_file, secure_private_folder
 from tpuctl.shapes import TIME, Shape, ShapeError, parse_json, text_matching
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# A credentials file holds a key and a few addresses.
-LONGEST_CREDENTIALS_FILE = 1 << 20
 _CACHED_TYPES = frozenset({"service_account", "authorized_user"})
 _LONGEST_ENTRY = 16 << 10
 _ENTRY = Shape(
@@ -83,11 +82,10 @@ class CachedCredentials:
     def _read_source(self) -> str | None:
         """Return the digest of the credentials file; None if its tokens are not cached."""
         try:
-            content, _ = read_regular_file(self._source, longest=LONGEST_CREDENTIALS_FILE)
-            data = parse_json(content)
+            data, content = read_credentials_file(self._source)
         except (OSError, ShapeError):
-            return None  # google-auth reports it
-        if not isinstance(data, dict) or data.get("type") not in _CACHED_TYPES:
+            return None  # reported when they are loaded
+        if data["type"] not in _CACHED_TYPES:
             return None
         self._quota_project = data.get("quota_project_id")
         return hashlib.sha256(" ".join(SCOPES).encode() + content).hexdigest()
