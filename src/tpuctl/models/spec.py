@@ -298,14 +298,15 @@ class NodeSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
-        """Parse the result of `to_json`, without fields of other versions of tpuctl. Raises `ShapeError`."""
+        """Parse the result of `to_json`, without fields of other versions of tpuctl; null is absent. Raises `ShapeError`."""
         JOURNALED_SPEC.check(data)
+        data = {name: value for name, value in data.items() if value is not None}
         known = {entry.name for entry in fields(cls)}
         values = {name: value for name, value in data.items() if name in known}
         values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
-        values["tier"] = Tier(data["tier"]) if data.get("tier") else None
+        values["tier"] = Tier(data["tier"]) if "tier" in data else None
         for name in ("run_for", "ttl"):
-            values[name] = None if data.get(name) is None else timedelta(seconds=int(data[name]))
+            values[name] = timedelta(seconds=int(data[name])) if name in data else None
         values["expires"] = parse_timestamp(data.get("expires"))
         values["named"] = frozenset(data.get("named", ()))
         values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
