@@ -369,6 +369,25 @@ def file_lock(path: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder while a file of the user in it is read and replaced; another process waits.
+
+    No file of a lock stays there. Without effect for a folder that is missing, or on a file system without such locks.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # NFS wants a descriptor that can write
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def replace_file(path: Path, content: bytes) -> None:
     """Replace a private file atomically, also in case of a crash of the machine. The caller holds its lock."""
     draft = path.with_name(f".{path.name}.new")

@@ -22,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import file_lock, read_user_bytes, real_path, replace_private_file
+from tpuctl.files import file_lock, folder_lock, read_user_bytes, real_path, replace_private_file
 from tpuctl.names import NodeName
 from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 from tpuctl.ssh.connection import KEEPALIVE_INTERVAL, trust_options
@@ -272,10 +272,12 @@ def add_include(config: Path, line: str) -> None:
     """
     with _named_errors(config, "written"):
         target = real_path(config)
-        old = read_user_bytes(target) if target.exists() else b""
-        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
-        ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
-        replace_private_file(target, line.encode() + ending + old, mode=mode)
+        with folder_lock(target.parent):
+            old = read_user_bytes(target) if target.exists() else b""
+            mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
+            ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
+            if not old.startswith(line.encode() + ending):  # another command may have added it meanwhile
+                replace_private_file(target, line.encode() + ending + old, mode=mode)
 
 
 @contextmanager
