@@ -109,7 +109,10 @@ def test_run_image_shows_variables_to_the_container_alone(pair: Pair) -> None:
         pytest.param("LD_PRELOAD=a\r", True, id="the loader"),
         pytest.param("PATH=" + "x" * 70_000, True, id="the shell"),
         pytest.param("https_proxy=a\nb", True, id="Go"),
+        pytest.param("GODEBUG=a\nb", True, id="the runtime of Go"),
         pytest.param("CERTIFICATE=a\nb", False, id="no program"),
+        pytest.param("GOOGLE_CREDENTIALS=a\nb", False, id="a key of Google"),
+        pytest.param("SSH_PRIVATE_KEY=a\nb", False, id="a key of ssh"),
         pytest.param("DOCKER_HOST=unix:///docker.sock", False, id="one line"),
     ],
 )
