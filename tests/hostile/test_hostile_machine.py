@@ -5,7 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+
+import pytest
+
+from tests.conftest import Console, Sandbox
 
 # A process of its own, because the C library keeps the zone for the whole process.
 PROGRAM: Final = """
@@ -37,3 +43,49 @@ def test_impossible_time_zone_is_utc() -> None:
     )
 
     assert (done.stderr, json.loads(done.stdout or "{}")) == ("", ZONES)
+
+
+PLACES: Final = (
+    *("state/sandbox/journal", "state/sandbox/leases", "state/trusted", "state/sandbox/checked.json"),
+    *("home/.ssh/tpuctl_config", "home/.config/tpuctl"),
+)
+COMMANDS: Final = (
+    ("up", "trainer", "--zone", "us-central2-b", "--no-wait"),
+    ("history", "trainer"),
+    ("history", "nosuch"),
+    ("ssh-config", "trainer", "--yes"),
+    ("config", "set", "zone", "us-central2-b"),
+    ("down", "trainer", "--yes"),
+)
+
+
+def to_itself(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def to_proc(path: Path) -> None:
+    path.symlink_to("/proc")
+
+
+def as_a_file(path: Path) -> None:
+    path.write_text("x")
+
+
+def as_a_folder(path: Path) -> None:
+    (path / "x").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("make", [to_itself, to_proc, as_a_file, as_a_folder], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("place", PLACES)
+def test_place_that_cannot_be_used_ends_in_no_traceback(
+    tpuctl: Console, sandbox: Sandbox, tmp_path: Path, place: str, make: Callable[[Path], None]
+) -> None:
+    sandbox.add_node("trainer", zone="us-central2-b")
+    path = tmp_path / place
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+
+    ends = {" ".join(words[:2]): tpuctl(*words)[1:] for words in COMMANDS}
+
+    # A failure is one error.
+    assert {name: code for name, (err, code) in ends.items() if code and err.count("error: ") != 1} == {}

@@ -340,8 +340,10 @@ class LocalJournalStore:
         """Do nothing: every line is written at once."""
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        # A node name has no dot: a file with one is a rotated file.
-        return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+        # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
+        with suppress(OSError):
+            # A node name has no dot: a file with one is a rotated file.
+            yield from (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
 
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
