@@ -6,12 +6,17 @@ BIN := $(VENV)/bin
 # Twice the cores: some tests wait for gcloud, ssh or the clock of the sandbox.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test tests compiled-tests test-pythons wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
+.PHONY: test tests lock compiled-tests test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
-$(VENV)/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	@touch $@
+$(VENV)/.ready: pyproject.toml requirements.txt
+	.ci/environment $(VENV) dev $(PYTHON)
+
+# Renew requirements.txt: every package of the environments in its newest version, with its hashes, for each Python and system.
+lock: $(VENV)/.ready
+	.ci/environment $(VENV)-lock lock $(PYTHON)
+	$(BIN)/python .ci/requirements.py --build | $(VENV)-lock/bin/uv pip compile --quiet --universal --python-version 3.11 --upgrade \
+	  --generate-hashes --no-annotate --no-emit-index-url --custom-compile-command 'make lock' --output-file requirements.txt \
+	  --all-extras --group lock --group dist pyproject.toml -
 
 lint: types style
 
@@ -38,9 +43,12 @@ tests: style compiled-tests
 compiled-tests: $(VENV)/.ready
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
 
-# A part of the tests on each other Python of this machine, and with the lowest versions of the dependencies.
+# A part of the tests on each other Python of this machine, and with the newest and the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready
 	@WORKERS=$(WORKERS) .ci/pythons
+
+test-newest: $(VENV)/.ready
+	@WORKERS=$(WORKERS) .ci/pythons newest
 
 # Build what is published in dist/, install it in clean environments, and use it there.
 wheel: $(VENV)/.ready
@@ -62,10 +70,8 @@ picture: $(VENV)/.ready
 	$(BIN)/python docs/picture.py
 
 # The site has an environment of its own: mkdocs brings packages that the tests must not see.
-$(VENV)-docs/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-docs
-	$(VENV)-docs/bin/python -m pip install --quiet --disable-pip-version-check '.[docs]'
-	@touch $@
+$(VENV)-docs/.ready: $(VENV)/.ready
+	.ci/environment $(VENV)-docs docs $(PYTHON)
 
 # Every warning is an error. The variable silences the advertisement for the successor of the theme (kept up until May 2027).
 docs: $(VENV)-docs/.ready

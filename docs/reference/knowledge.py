@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tpuctl.command_text import fill_text
 from tpuctl.explain.lookup import Topic, known_topics
 from tpuctl.explain.messages import Action, CheckFirst, Message, MessageOrigin, MessageRole
 from tpuctl.explain.messages import known_messages as every_message
@@ -115,7 +116,7 @@ def _topic(topic: Topic) -> str:
 
 def _row(message: Message) -> str:
     look = f"; look first at {_LOOK_FIRST[message.check_first]}" if message.check_first else ""
-    meaning = _cell(message.filled(message.meaning, {}))
+    meaning = _cell(fill_text(message.meaning, {}))
     return f"| `{message.id}` | `{message.action}` | {message.role}{look} | {meaning} |\n"
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         ConflictError,
         CredentialsError,
         ExitCode,
+        FailedStartupError,
         InvalidInputError,
         NoCapacityError,
         NotConfirmedError,
@@ -62,6 +63,7 @@ _MODULES = {
         ),
         *(
             "ExitCode",
+            "FailedStartupError",
             "InvalidInputError",
             "NoCapacityError",
             "NotConfirmedError",
@@ -101,6 +103,7 @@ __all__ = (
     "DataDisk",
     "EventKind",
     "ExitCode",
+    "FailedStartupError",
     "Health",
     "IncompleteListError",
     "InvalidInputError",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.node_lookup import WaitTarget
     from tpuctl.nodes.tear_down import DeletionTarget
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
@@ -130,6 +131,7 @@ class Client:
         zone: str | Sequence[str] | None = None,
         tiers: Sequence[Tier | str] = (),
         replace: bool = False,
+        allow_failed_startup: bool = False,
         yes: bool = False,
         on_event: Callable[[NodeEvent], None] | None = None,
     ) -> Node:
@@ -139,8 +141,9 @@ class Client:
         the settings. `wait_for` is a condition from `ready` to `devices`; by default `ssh`, or `healthy` where workers cannot
         be reached. `timeout` is by default the setting `timeout` (30 minutes). After `ttl` the node may be deleted. `zone` is
         that of this call: of several, or of `"any"`, the first with capacity. `tiers` are tried in their order; that of the
-        spec is one of them. `replace` deletes and recreates a node that differs from the spec, if `yes`. With `yes` a node in
-        use is repaired, too. `on_event` gets each event, in this thread; what it raises ends the call.
+        spec is one of them. With `startup` or `devices` a failed startup script is a `FailedStartupError`, unless
+        `allow_failed_startup`. `replace` deletes and recreates a node that differs from the spec, if `yes`. With `yes` a node
+        in use is repaired, too. `on_event` gets each event, in this thread; what it raises ends the call.
 
         Raises `ConflictError` if the node differs from the spec, `NoCapacityError`, `QuotaError`, `CheckFailedError` before a
         creation, `TimedOutError` (the node stays, and may bill), `BrokenNodeError`, `NotConfirmedError` and other
@@ -165,6 +168,7 @@ class Client:
                 {},
                 goal=goal,
                 yes=yes,
+                refuses_failed_startup=not allow_failed_startup,
                 replace=replace,
                 replace_request=replace,
                 **queue_policy(app, wanted, timeout=timeout, is_awaited=True),
@@ -205,9 +209,9 @@ class Client:
         deletion is requested. A queued resource with other nodes is deleted only with `all_nodes`.
 
         Raises `ConflictError` if a job, a TPU process, an ssh session or another run of tpuctl uses the node, if another
-        user created or requested it, or if it has the label `tpuctl-keep`, unless `yes`; also if the name is ambiguous, or
-        exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it did not answer, and other
-        `TpuctlError`.
+        user created or requested it (also if its creator is unknown), or if it has the label `tpuctl-keep`, unless `yes`; also
+        if the name is ambiguous, or exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it
+        did not answer, and other `TpuctlError`.
         """
         from tpuctl.nodes.deletion import (  # noqa: PLC0415  # not needed to import the package
             delete_targets,
@@ -274,12 +278,15 @@ class Client:
         condition: Condition | str | None = None,
         *,
         timeout: Timeout = None,
+        allow_failed_startup: bool = False,
         on_event: Callable[[NodeEvent], None] | None = None,
     ) -> Node | None:
         """Wait for a condition of a node and return it, None if it is gone. Changes nothing.
 
+        A node that is requested and does not exist yet is waited for with its queued resource.
+
         The condition is by default `ssh`, or `healthy` where workers cannot be reached. Raises `NotFoundError`,
-        `TimedOutError`, and what makes the condition impossible.
+        `TimedOutError`, `FailedStartupError` unless `allow_failed_startup`, and what makes the condition impossible.
         """
         from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed to import the package
         from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
@@ -291,11 +298,17 @@ class Client:
 
         with self._call() as app:
 
-            def find_names(wanted: Condition) -> Sequence[NodeName]:
-                name = locate_for_wait(app, _node_text(node), goal=wanted)
-                return [name] if name else []
+            def find_targets(wanted: Condition) -> Sequence[WaitTarget]:
+                return locate_for_wait(app, _node_text(node), goal=wanted)
 
-            tasks = plan_wait(app, find_names, goal=goal, probe=None, timeout=timeout)
+            tasks = plan_wait(
+                app,
+                find_targets,
+                goal=goal,
+                probe=None,
+                timeout=timeout,
+                allow_failed_startup=allow_failed_startup,
+            )
             with app.in_flight("nothing was changed", resume=""):
                 results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
@@ -492,7 +505,7 @@ def _as_settings(spec: NodeSpec | None, tiers: Sequence[Tier]) -> dict[str, str 
         value = getattr(spec, name)
         if value is not None and not is_valid(value):
             raise InvalidInputError(f"`{name}={value!r}` of a `NodeSpec` is not {kind}", hint=f"give {kind}")
-    for name in ("expires", "ttl", "kept", "named"):
+    for name in ("expires", "ttl", "kept", "named", "flagged"):
         if getattr(spec, name):
             raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
     given = {

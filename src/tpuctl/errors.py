@@ -69,6 +69,8 @@ class TpuctlError(Exception):
         self.node: str | None = None
         # The delay that the service requests before the next try; None if it requests none.
         self.retry_after: timedelta | None = None
+        # Waiting does not help: the same request will fail again.
+        self.is_lasting = False
 
     @property
     def id(self) -> str:
@@ -187,6 +189,12 @@ class BrokenNodeError(TpuctlError):
 
     exit_code = ExitCode.BROKEN
     kind = "broken"
+
+
+class FailedStartupError(BrokenNodeError):
+    """The startup script of a node failed."""
+
+    kind = "failed_startup"
 
 
 class PreemptedError(TpuctlError):

@@ -12,13 +12,13 @@ import fcntl
 import json
 import os
 import select
-import shlex
 import stat
 import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
+from tpuctl.command_text import command_word
 from tpuctl.errors import InvalidInputError
 from tpuctl.platforms import flush_to_disk
 from tpuctl.shapes import MapOf, ShapeError, parse_json
@@ -325,10 +325,10 @@ def output_path(path: Path, folder: Path) -> Path:
     real = real_path(named)
     base = folder if plain.is_relative_to(folder) else plain.parent
     if real.is_symlink():
-        hint = f"remove it: `rm {shlex.quote(str(real))}`"
+        hint = f"remove it: `rm {command_word('path', real)}`"
         raise InvalidInputError(f"cannot write `{path}`: it is a symlink to itself", hint=hint)
     if not real.is_relative_to(real_path(base)) and not real.is_char_device():
-        hint = f"to write there, name the target: `{real}`"
+        hint = f"to write there, name the target: `{command_word('path', real)}`"
         raise InvalidInputError(f"cannot write `{path}`: a symlink in it leads out of `{base}`", hint=hint)
     return real
 

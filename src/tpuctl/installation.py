@@ -18,7 +18,6 @@ from tpuctl import __version__
 DEPENDENCIES: Final = {
     "google-api-python-client": "googleapiclient",
     "google-auth": "google.auth",
-    "google-auth-httplib2": "google_auth_httplib2",
     "click": "click",
     "rich": "rich",
     "pyyaml": "yaml",

@@ -1,6 +1,7 @@
 """Names of API resources: validation, the forms that users may write, and full resource names.
 
-A name is checked here before it enters a URL or an argv. The pattern for zones is loose on purpose: newer zones look like
+A name is checked here before it enters a URL or an argv. What exists can have a name that could not be chosen for something
+new: only `check_new_node_id` has the rule for new nodes. The pattern for zones is loose on purpose: newer zones look like
 `us-central1-ai1a`, and only the service knows all of them.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import unquote
 
 from tpuctl.errors import InvalidInputError
 
@@ -16,17 +18,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 # Patterns are compiled when they are first used: a command uses few of them.
-# The rule of the API for a node id, from its error message [gcloud help, nodes.create].
-_NODE_ID = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
-_ZONE = r"[a-z]+(?:-[a-z0-9]+)+"
+# The rule for the id of a new node [gcloud help, nodes.create].
+_NEW_NODE_ID = r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?"
+# The ids that the API knows [API v2, NodeSpec.nodeId], but for those that begin like an option or a hidden file.
+_NODE_ID = r"[A-Za-z0-9_~+%][A-Za-z0-9_.~+%-]{0,249}"
+_ZONE = r"[a-z][a-z0-9]*(?:-[a-z0-9]+)+"
 # Domain-scoped projects (`example.com:project`) are old and still valid.
 _PROJECT = r"(?:[a-z0-9.-]+:)?[a-z][-a-z0-9]{0,29}|[0-9]+"
 _FULL_NAME = (
     r"(?:.*/)?projects/(?P<project>[^/]+)/(?:locations|zones)/(?P<zone>[^/]+)"
     r"/(?P<kind>nodes|queuedResources)/(?P<node>[^/]+)"
 )
-# Documentation of Cloud Storage: letters, digits, `-`, `_` and `.`, up to 222 with dots, and not an IP address.
-_BUCKET = r"(?!\d+\.\d+\.\d+\.\d+$)[a-z0-9][-_.a-z0-9]{1,220}[a-z0-9]"
+# Old buckets have names with capital letters and up to 255 characters [gsutil, `BUCKET_NAME_RE`], and those of domain-scoped
+# projects a colon.
+_BUCKET = r"(?!\d+\.\d+\.\d+\.\d+$)[A-Za-z0-9][-_.:A-Za-z0-9]{1,253}[A-Za-z0-9]"
 # `gs:x`, `gs:/x`, `gs//x`, `GS://x`: misspellings of `gs://x`.
 _NEARLY_GS = r"(?i:gs)(?::/{0,2}|//)(?P<rest>[^/].*)"
 # Fits 64 bits, with one digit to spare.
@@ -140,22 +145,46 @@ def escape_undecodable(text: str) -> str:
 
 
 def check_node_id(text: str) -> str:
-    """Return the node id, or raise `InvalidInputError` with the rule and a valid name."""
+    """Return the id of a node or queued resource that may exist. Raises `InvalidInputError` if the API can have none such."""
     if text.startswith("#"):
         raise InvalidInputError(
             f"`{text}` is not a node name",
             hint="zsh passes a comment to the command: leave it out, or run `setopt interactive_comments` first",
         )
     if not re.fullmatch(_NODE_ID, text):
-        proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
-        proposal = proposal if re.fullmatch(_NODE_ID, proposal) else f"tpu-{proposal}"[:63].rstrip("-")
-        meant = f"; did you mean `{proposal}`?" if text else ""
-        raise InvalidInputError(
-            f"`{text}` is not a node name",
-            hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
-            f"hyphen{meant}",
-        )
+        raise _not_a_node_name(text)
     return text
+
+
+def check_new_node_id(text: str) -> str:
+    """Return the id of a new node. Raises `InvalidInputError` with the rule and a valid name."""
+    if not re.fullmatch(_NEW_NODE_ID, text):
+        raise _not_a_node_name(text)
+    return text
+
+
+def file_stem(node_id: str) -> str:
+    """Return the name of the files of a node: its id, with what is not in the ids of new nodes as `%2E`.
+
+    So no file system takes two nodes for one, and a dot in a file name is none of a node's id.
+    """
+    return re.sub(r"[^a-z0-9-]", lambda found: f"%{ord(found[0]):02X}", node_id)
+
+
+def node_id_of_file(stem: str) -> str:
+    """Return the id of the node to which `file_stem` gave this name."""
+    return unquote(stem)
+
+
+def _not_a_node_name(text: str) -> InvalidInputError:
+    proposal = re.sub(r"-+", "-", re.sub(r"[^a-z0-9]+", "-", text.lower())).strip("-")[:63].rstrip("-")
+    proposal = proposal if re.fullmatch(_NEW_NODE_ID, proposal) else f"tpu-{proposal}"[:63].rstrip("-")
+    meant = f"; did you mean `{proposal}`?" if text else ""
+    return InvalidInputError(
+        f"`{text}` is not a node name",
+        hint="a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
+        f"hyphen{meant}",
+    )
 
 
 def is_node_name(name: NodeName) -> bool:

@@ -258,7 +258,8 @@ def text_matching(pattern: str, words: str) -> Scalar:
     return Scalar(words, lambda value: type(value) is str and expression.fullmatch(value) is not None)
 
 
-_SEGMENT: Final = r"[A-Za-z0-9][A-Za-z0-9._:~-]{0,127}"
+# The ids of nodes [API v2, NodeSpec.nodeId], and the colon of a project of a domain.
+_SEGMENT: Final = r"[A-Za-z0-9_~+%][A-Za-z0-9._:~+%-]{0,249}"
 # A part of a name enters URLs, paths of files and argvs.
 RESOURCE: Final = text_matching(
     rf"projects/{_SEGMENT}/locations/{_SEGMENT}/[A-Za-z]{{1,64}}/{_SEGMENT}[0-9-]{{0,9}}", "a full resource name"

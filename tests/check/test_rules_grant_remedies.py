@@ -25,7 +25,7 @@ def test_no_grants_remedy_explains_setting(made: NodeSpec, written: str) -> None
 
     assert found.remedies == (
         Remedy(
-            f"if you have a grant, add it to your own settings with `tpuctl config set grants '{written}'`, with "
+            f"if you have a grant, add it to your own settings with `tpuctl config set grants {written}`, with "
             "the chips and the last day of the grant; this replaces the configured grants"
         ),
         Remedy(

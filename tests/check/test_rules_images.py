@@ -175,3 +175,28 @@ def test_image_list_unread_in_zone_with_types_is_unknown(fact: Any) -> None:
     about = facts(versions=fact, types=Known(("v4-8",)))
 
     assert [level for level, _, _ in summaries(image_is_offered, about)] == ["unknown"]
+
+
+OFFERED = (
+    *("tpu-ubuntu2204-base", "tpu-vm-base", "tpu-vm-pt-2.0", "tpu-vm-v4-base", "tpu-vm-v4-pt-2.0"),
+    *("v2-alpha-tpuv5", "v2-alpha-tpuv5-lite", "v2-alpha-tpuv6e"),
+)
+
+
+@pytest.mark.parametrize(
+    ("image", "type_", "nearest"),
+    [
+        ("v2-alpha", "v6e-1", "v2-alpha-tpuv6e"),
+        ("v2-alpha", "v5litepod-4", "v2-alpha-tpuv5-lite"),
+        ("v2-alpha", "v5p-8", "v2-alpha-tpuv5"),
+        ("v2-alpha", "v3-8", "tpu-ubuntu2204-base"),
+        ("v2-alpha", "v4-8", "tpu-ubuntu2204-base"),
+        ("tpu-vm-v4-pt-2.1", "v3-8", "tpu-vm-pt-2.0"),
+        ("tpu-vm-v4-pt-2.1", "v4-8", "tpu-vm-v4-pt-2.0"),
+        ("ours", "v9-8", None),
+    ],
+)
+def test_nearest_image_fits_the_type(image: str, type_: str, nearest: str | None) -> None:
+    (found,) = found_by(image_is_offered, facts(wanted(spec(type_, runtime_version=image)), versions=Known(OFFERED)))
+
+    assert found.facts["nearest"] == nearest

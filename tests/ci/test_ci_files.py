@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ def _rows(scripts: Iterable[CiScript]) -> list[Any]:
     [
         pytest.param("vendor.github-workflows", WORKFLOWS, id="GitHub workflows"),
         pytest.param("vendor.github-actions", [ACTION], id="GitHub action"),
+        pytest.param("vendor.dependabot", [ROOT / ".github/dependabot.yml"], id="dependabot"),
         pytest.param("vendor.gitlab-ci", [GITLAB], id="GitLab"),
         pytest.param("vendor.cloudbuild", CLOUD_BUILD, id="Cloud Build"),
     ],
@@ -38,6 +40,16 @@ def test_file_fits_the_schema_of_its_system(schema: str, paths: list[Path]) -> N
     done = CliRunner().invoke(check_jsonschema.main, ["--builtin-schema", schema, *transform, *map(str, paths)])
 
     assert (len(paths) > 0, done.exit_code) == (True, 0), done.output
+
+
+def test_zizmor_finds_nothing_in_workflows_and_action() -> None:
+    program = Path(sys.executable).with_name("zizmor")
+
+    done = subprocess.run(
+        [program, "--offline", ".github", ACTION], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.parametrize("script", _rows(all_scripts()))

@@ -33,6 +33,29 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
     [
         (("lst",), "there is no command `tpuctl lst`", "did you mean `tpuctl list`?"),
         (("pause", "demo"), "there is no command `tpuctl pause`", "did you mean `tpuctl stop`?"),
+        *(
+            (
+                tuple(line.split()),
+                f"there is no command `tpuctl {line.split()[0]}`",
+                f"did you mean `tpuctl {ours}`?",
+            )
+            for line, ours in (
+                ("attach-disk demo --disk d", "update NODE --attach-disk DISK"),
+                ("detach-disk demo --disk d", "update NODE --detach-disk DISK"),
+                ("perform-maintenance demo", "maintenance NODE --perform"),
+                ("queued-resources create demo", "up NODE --queue"),
+                ("queued-resources list", "queue list"),
+                ("queued-resources describe demo", "queue status"),
+                ("queued-resources delete demo", "queue cancel"),
+                ("queued-resources", "queue"),
+                ("tpu-vm list", "list"),
+                ("tpu-vm attach-disk demo", "update NODE --attach-disk DISK"),
+                ("gcloud alpha compute tpus tpu-vm describe demo", "describe"),
+                ("compute tpus queued-resources list", "queue list"),
+                ("tpu-vm", "--help"),
+            )
+        ),
+        (("scp", "a", "demo:", "--batch-size", "5"), "`tpuctl scp` has no option `--batch-size`", "use `--fanout`"),
         (("restart", "demo"), "there is no command `tpuctl restart`", "did you mean `tpuctl reset --mode restart`?"),
         (("frobnicate",), "there is no command `tpuctl frobnicate`", "see `tpuctl --help`"),
         (("--zoen", "x", "list"), "`tpuctl` has no option `--zoen`", "did you mean `--zone`?"),
@@ -128,14 +151,41 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "`--labels team` is not KEY=VALUE",
             "for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
         ),
+        *(
+            (
+                (*UP, "--type", "v4-8", option, value),
+                f"a value of `{option}` number 1 has a comma, which begins the next key",
+                (
+                    "use `--startup-script FILE` or `--metadata-from-file KEY=FILE`, or choose another delimiter: "
+                    "`--metadata '^:^KEY=a,b:OTHER=c'`"
+                ),
+            )
+            for option, value in (
+                ("--metadata", "startup-script=#! /bin/bash\necho hi, you\nA=1"),
+                ("--metadata", "startup-script=#! /bin/bash\nA=1,B=2"),
+                ("--metadata", "a=1,b=2\nc=3"),
+                ("--metadata", "args=--lr=1,--steps=2"),
+                ("--metadata", "a=x, y z=1"),
+                ("--metadata", "a=x,y"),
+                ("--metadata-from-file", "a=x,y"),
+            )
+        ),
+        *(
+            (
+                (*UP, "--type", "v4-8", "--metadata", f"{key}=x"),
+                "item 1 of `--metadata` number 1 has no valid key",
+                "a key is up to 128 letters, digits, `_` and `-`",
+            )
+            for key in ("a b", "a.b", "ä", "k" * 129)
+        ),
         (
             ("create", "demo", "--project", "p"),
             "no accelerator type given",
             "name one: `--type v4-8`; see `tpuctl types --project p`",
         ),
         (
-            ("status", "Demo_1", "--project", "p"),
-            "`Demo_1` is not a node name",
+            ("status", "Demo 1", "--project", "p"),
+            "`Demo 1` is not a node name",
             (
                 "a name is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a "
                 "hyphen; did you mean `demo-1`?"
@@ -207,7 +257,7 @@ def test_invalid_input_prints_the_value_and_a_hint(
         (("history", "--output=json"), "usage"),
         (("wait", "demo", "--timeout", "soon", "-ojson"), "usage"),
         (("list", "-o", "json"), "setting"),
-        (("status", "Demo_1", "--project", "p", "-o", "json"), "invalid_input"),
+        (("status", "Demo 1", "--project", "p", "-o", "json"), "invalid_input"),
     ],
 )
 def test_error_in_json_is_one_object_on_stderr(bare: Console, arguments: tuple[str, ...], kind: str) -> None:

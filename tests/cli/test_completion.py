@@ -349,7 +349,8 @@ FREE = {
     "a duration or a moment": {
         "--after", "--check-timeout", "--connect-timeout", "--devices-after", "--duration", "--grace", "--idle",
         "--older-than", "--per-worker", "--provisioning-after", "--queue-for", "--recheck-after", "--repairing-after",
-        "--restarting-after", "--run-for", "--since", "--ssh-key-expire-after", "--start-after", "--starting-after",
+        "--restarting-after", "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
+        "--started-before", "--starting-after",
         "--timeout", "--ttl", "--unanswered-after", "--unhealthy-after", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {
@@ -364,7 +365,7 @@ FREE = {
         "--impersonate-service-account", "--journal", "--lease", "--network", "--range", "--remove", "--remove-labels",
         "--remove-metadata", "--remove-tags", "--reservation", "--scopes", "--service-account", "--subnetwork", "--vm",
     },
-    "a path on a worker": {"--collect", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
+    "a path on a worker": {"--collect", "--mount", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
     "an address": {"--call", "--endpoint", "--forward", "-D", "-L", "-R"},
     "an option of ssh or scp": {"--scp-flag", "--ssh-flag", "-o"},
 }  # fmt: skip

@@ -25,6 +25,7 @@ _CONTRACT = {
     "PreconditionFailedError": ("conflict", 8),
     "CheckFailedError": ("check_failed", 9),
     "BrokenNodeError": ("broken", 10),
+    "FailedStartupError": ("failed_startup", 10),
     "PreemptedError": ("preempted", 10),
     "RemoteCommandError": ("remote_failed", 11),
     "ServiceUnavailableError": ("unavailable", 1),

@@ -16,7 +16,7 @@ import pytest
 
 from tests.client.conftest import ClientMaker
 from tests.conftest import Sandbox
-from tests.lifecycle import ZONE, EventfulClock, own, put
+from tests.lifecycle import USER, ZONE, EventfulClock, own, put
 from tpuctl import (
     BrokenNodeError,
     CheckFailedError,
@@ -112,6 +112,7 @@ def test_failure_of_up_is_the_error_of_the_command(
         pytest.param({"accelerator_type": ""}, "no accelerator type given", id="no-type"),
         pytest.param({"tier": "cheap"}, "`cheap` is not a capacity type", id="tier"),
         pytest.param({"labels": {"Team": "a"}}, "`Team=a` is not a valid label", id="label"),
+        pytest.param({"labels": {"tpuctl-race": "x"}}, "the label `tpuctl-race` cannot be set", id="own-label"),
         pytest.param({"tags": ("A",)}, "`A` is not a valid network tag", id="tag"),
         pytest.param({"boot_disk_size": 0}, "`--boot-disk-size 0GB`", id="no-disk"),
         pytest.param({"boot_disk_size": 65537}, "`--boot-disk-size 65537GB`", id="large-disk"),
@@ -319,7 +320,8 @@ def test_settings_describe_a_node_only_with_a_spec(make_client: ClientMaker, san
         pytest.param(
             {"tpuctl-owner": "ann_example-com"}, "`trainer` was created by ann_example-com", id="another-user"
         ),
-        pytest.param({"tpuctl-keep": "yes"}, "`trainer` is kept by its label", id="kept"),
+        pytest.param({}, "`trainer` has no label that says who created it", id="unknown-user"),
+        pytest.param({"tpuctl-owner": USER, "tpuctl-keep": "yes"}, "`trainer` is kept by its label", id="kept"),
     ],
 )
 def test_node_of_others_is_deleted_only_with_consent(
@@ -337,7 +339,8 @@ def test_node_of_others_is_deleted_only_with_consent(
     ("labels", "message"),
     [
         pytest.param({"tpuctl-owner": "ann_example-com"}, "`other` was created by ann_example-com", id="another-user"),
-        pytest.param({"tpuctl-keep": "yes"}, "`other` is kept by its label", id="kept"),
+        pytest.param({}, "`other` has no label that says who created it", id="unknown-user"),
+        pytest.param({"tpuctl-owner": USER, "tpuctl-keep": "yes"}, "`other` is kept by its label", id="kept"),
     ],
 )
 @pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "ACTIVE"])
@@ -346,7 +349,7 @@ def test_request_of_others_is_deleted_only_with_consent(
 ) -> None:
     nodes = [
         {"parent": f"projects/sandbox/locations/{ZONE}", "nodeId": name, "node": {"acceleratorType": "v4-8", **fields}}
-        for name, fields in (("trainer", {}), ("other", {"labels": labels}))
+        for name, fields in (("trainer", {"labels": {"tpuctl-owner": USER}}), ("other", {"labels": labels}))
     ]
     fields = {"zone": ZONE, "node_ids": ("trainer", "other"), "tpu": {"nodeSpec": nodes}}
     request = sandbox.add_queued_resource("queued", state=state, **fields)

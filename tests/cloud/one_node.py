@@ -51,6 +51,7 @@ class Service:
                 self.node["state"] = "STARTING"
             case "PATCH", _:
                 self.node.update(request.body)
+                return Reply(operation(done=True))
             case _:
                 self.node = None
         return Reply(operation())

@@ -21,7 +21,7 @@ from tests.cloud.scripted_api import (
     refuse,
 )
 from tpuctl.clock import ManualClock
-from tpuctl.errors import AlreadyExistsError, InvalidRequestError, OutcomeUnknownError, QuotaError
+from tpuctl.errors import AlreadyExistsError, ConflictError, InvalidRequestError, OutcomeUnknownError, QuotaError
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 
@@ -102,7 +102,7 @@ def test_node_of_another_client_is_not_taken_for_ours(faults: list[Reply | Drop]
     [
         (refuse(400, "INVALID_ARGUMENT"), InvalidRequestError),
         (refuse(429, "RESOURCE_EXHAUSTED", "Quota 'TPUV4PerProject' exhausted. Limit 0 in zone z"), QuotaError),
-        (refuse(409, "ABORTED"), AlreadyExistsError),
+        (refuse(409, "ALREADY_EXISTS"), AlreadyExistsError),
     ],
 )
 def test_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> None:
@@ -110,6 +110,19 @@ def test_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> No
         with pytest.raises(kind):
             client.create_node(NAME, SPEC)
         assert server.lines == [CREATE]
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_aborted_create_says_nothing_about_the_name(refusals: int) -> None:
+    service = Service(faults=[refuse(409, "ABORTED")] * refusals, lost_before=True)
+    with client_of(service) as (client, _):
+        if refusals == 1:
+            assert client.create_node(NAME, SPEC) == OP
+        else:
+            with pytest.raises(ConflictError, match="ABORTED") as raised:
+                client.create_node(NAME, SPEC)
+            assert not isinstance(raised.value, AlreadyExistsError)
+    assert service.changes == [CREATE] * 2
 
 
 def test_rate_limited_create_is_sent_again_later() -> None:

@@ -25,7 +25,7 @@ from tests.cloud.scripted_api import (
     refuse,
 )
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.tpu import NodeListing, QueuedListing, TpuClient
+from tpuctl.cloud.tpu import NodeListing, OperationsClient, QueuedListing, TpuClient
 from tpuctl.errors import AccessError, InvalidInputError, NodeNotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation, OperationError
@@ -178,6 +178,21 @@ def test_list_with_endless_page_tokens_raises() -> None:
     client = TpuClient(Endless, ManualClock())
     with pytest.raises(ServiceUnavailableError, match="the list of the service has more than 1000 pages"):
         client.list_nodes("p")
+
+
+def test_operations_are_read_to_the_end_of_the_list() -> None:
+    """The newest may stand on the last page: the order of the list is not documented."""
+
+    class Pages:
+        def request(self, url: str, **_: Any) -> tuple[Any, bytes]:
+            page = int(url.partition("pageToken=")[2].partition("&")[0] or 0)
+            began = f"2026-01-01T00:00:{page:02}Z"
+            found = operation(metadata={"target": str(NAME), "createTime": began})
+            following = {"nextPageToken": str(page + 1)} if page < 40 else {}
+            return httplib2.Response({"status": "200"}), json.dumps({"operations": [found], **following}).encode()
+
+    (newest,) = OperationsClient(Pages, ManualClock()).operations("p", NAME.zone, {str(NAME)}, limit=1)
+    assert newest["metadata"]["createTime"] == "2026-01-01T00:00:40Z"
 
 
 def zone_by_zone(zones: dict[str, Reply], *, wildcard: Reply) -> Any:

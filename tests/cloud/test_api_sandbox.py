@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from tpuctl.cloud.tpu import TpuClient
 from tpuctl.durations import parse_duration
 from tpuctl.errors import AlreadyExistsError, NodeNotFoundError
 from tpuctl.models.node import NodeState
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
@@ -57,6 +59,11 @@ def settled(client: TpuClient, sandbox_state: SandboxState, operation: Operation
         assert (ended.done, ended.error) == (True, None)
 
 
+def changed(client: TpuClient, fields: dict[str, Any]) -> Operation:
+    client.change_node(NAME, lambda node: changed_fields(node, fields))
+    return Operation(None, done=True)
+
+
 @pytest.mark.parametrize("kind", FAULTS)
 def test_node_life_cycle_with_every_answer_lost(
     client: TpuClient, sandbox_state: SandboxState, kind: FaultKind
@@ -64,10 +71,9 @@ def test_node_life_cycle_with_every_answer_lost(
     """Each change is applied once, whether the request or its answer was lost; a repeated create would be refused."""
     steps: list[tuple[str, Callable[[], Operation], NodeState]] = [
         ("create", lambda: client.create_node(NAME, SPEC), NodeState.READY),
-        ("stop", lambda: client.stop_node(NAME), NodeState.STOPPED),
+        ("stop", lambda: client.stop_node(NAME, lambda _: None), NodeState.STOPPED),
         ("start", lambda: client.start_node(NAME), NodeState.READY),
-        ("patch", lambda: client.update_node(NAME, {"labels": {"a": "b"}}), NodeState.READY),
-        ("patch", lambda: client.change_metadata(NAME, lambda old: {**old, "k": "v"}), NodeState.READY),
+        ("patch", lambda: changed(client, {"labels": {"a": "b"}, "metadata": {"k": "v"}}), NodeState.READY),
     ]
     ids = set()
     for method, change, state in steps:
@@ -80,7 +86,7 @@ def test_node_life_cycle_with_every_answer_lost(
     assert len(ids) == 1
     assert (found.labels, found.metadata["k"]) == ({"a": "b"}, "v")
     break_next(sandbox_state, kind, "delete")
-    settled(client, sandbox_state, client.delete_node(NAME, expected_id=ids.pop()))
+    settled(client, sandbox_state, client.delete_node(NAME, lambda _: None))
     with pytest.raises(NodeNotFoundError):
         client.get_node(NAME)
 

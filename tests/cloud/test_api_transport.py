@@ -15,12 +15,13 @@ from typing import Any
 
 import pytest
 
-from tests.cloud.scripted_api import Drop, Reply, ScriptedServer, Silence, in_turn
+from tests.cloud.scripted_api import Drop, Received, Reply, Script, ScriptedServer, Silence, in_turn
 from tpuctl import __version__
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
 from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, UntrustedServerError
 from tpuctl.cloud.transport import Http
 from tpuctl.errors import SettingError
+from tpuctl.fan_out import fan_out
 
 
 @pytest.fixture
@@ -186,9 +187,13 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def _refuse_first_token(request: Received) -> Reply:
+    return Reply(status=401 if "t1" in request.headers.get("authorization", "") else 200)
+
+
 class TlsServer(ScriptedServer):
-    def __init__(self, certificate: Path) -> None:
-        super().__init__(lambda request: Reply(status=401 if "t1" in request.headers.get("authorization", "") else 200))
+    def __init__(self, certificate: Path, script: Script | None = None) -> None:
+        super().__init__(script or _refuse_first_token)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, f"{certificate}.key")
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
@@ -253,6 +258,24 @@ def test_https_goes_with_its_token_through_a_connect_proxy(certificate: Path) ->
         assert [(request.line, request.headers["proxy-authorization"]) for request in proxy.received] == [
             ("CONNECT tpu.test:443", "Basic bWU6cHdA")
         ] * 2
+
+
+def test_threads_with_the_same_refused_token_refresh_it_once(certificate: Path) -> None:
+    all_sent = threading.Barrier(8)
+
+    def script(request: Received) -> Reply:
+        if "t1" in request.headers["authorization"]:
+            all_sent.wait(timeout=20)
+        return _refuse_first_token(request)
+
+    with TlsServer(certificate, script) as server, ConnectProxy(server.port) as proxy:
+        options = TransportOptions(ca_file=certificate, proxy=HttpProxy("127.0.0.1", proxy.port))
+        token = Token()
+        factory = HttpFactory(options, credentials=lambda: token, endpoint=ApiEndpoint.parse("https://tpu.test"))
+        found = fan_out(lambda _: factory().request("https://tpu.test/v2/x")[0].status, range(8), limit=8)
+        factory.close()
+
+    assert ([one.get() for one in found], token.count) == ([200] * 8, 2)
 
 
 def test_proxy_that_refuses_is_named_and_means_not_sent(certificate: Path) -> None:

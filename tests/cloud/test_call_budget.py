@@ -309,8 +309,8 @@ def test_retry_after_beyond_the_time_left_raises_at_once() -> None:
             lambda client: client.create_node(NAME, NodeSpec(accelerator_type="v4-8", runtime_version="v2")),
             refuse(404, "NOT_FOUND"),
         ),
-        (lambda client: client.delete_node(NAME), Reply(node())),
-        (lambda client: client.stop_node(NAME), Reply(node())),
+        (lambda client: client.delete_node(NAME, lambda _: None), Reply(node())),
+        (lambda client: client.stop_node(NAME, lambda _: None), Reply(node())),
     ],
     ids=["create", "delete", "stop"],
 )

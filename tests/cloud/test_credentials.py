@@ -185,7 +185,7 @@ def failure_of(credentials: Any) -> tuple[TpuctlError, ManualClock]:
     factory = HttpFactory(TransportOptions(), credentials=lambda: credentials, endpoint=ApiEndpoint.parse(endpoint))
     clock = ManualClock()
     with pytest.raises(TpuctlError) as caught:
-        TpuClient(factory, clock, endpoint=endpoint).delete_node(NAME)
+        TpuClient(factory, clock, endpoint=endpoint).delete_node(NAME, lambda _: None)
     factory.close()
     return caught.value, clock
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,7 +15,7 @@ from tests.cloud.scripted_api import Reply, in_turn, refuse
 from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.projects import ProjectsClient
-from tpuctl.errors import AccessError, NotFoundError, TimedOutError, TpuctlError
+from tpuctl.errors import AccessError, NotFoundError, OutcomeUnknownError, TimedOutError, TpuctlError
 from tpuctl.models.project import OrgPolicy, Project, QuotaLimit
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import set_tpu_quota
@@ -59,6 +60,23 @@ def test_service_is_enabled(projects: ProjectsClient, sandbox: Sandbox) -> None:
     projects.enable("sandbox", IAP)
 
     assert projects.services("sandbox", [IAP]) == {IAP: True}
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_certain"),
+    [pytest.param("drop-after", True, id="carried-out"), pytest.param("drop-before", False, id="not-carried-out")],
+)
+def test_lost_answer_of_enable_is_looked_at(
+    projects: ProjectsClient, sandbox: Sandbox, kind: str, *, is_certain: bool
+) -> None:
+    administration.set_services(sandbox.state, {IAP: False})
+    sandbox.fault(kind, method="*.services.enable", count=0)
+
+    certain = nullcontext() if is_certain else pytest.raises(OutcomeUnknownError, match="was sent, but its outcome")
+    with certain:
+        projects.enable("sandbox", IAP)
+
+    assert projects.services("sandbox", [IAP]) == {IAP: is_certain}
 
 
 def test_missing_role_raises_not_found(projects: ProjectsClient) -> None:

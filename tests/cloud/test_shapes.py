@@ -103,8 +103,8 @@ def test_shape_agrees_with_the_discovery_document(shape: Shape | Page) -> None:
     api, version = document.split(".")
     found = load(api, version)
     body = shape.shape if isinstance(shape, Page) else shape
-    # Fields of all lists; API v2alpha1 alone has these of a queued resource.
-    alpha = {"multiNodeParams", "bestEffort", "provisioningModel", "runDuration"}
+    # Fields of all lists; API v2alpha1 alone has these of a node and of a queued resource.
+    alpha = {"multiNodeParams", "bestEffort", "provisioningModel", "runDuration", "reservationName", "diskSizeGb"}
     own = {"unreachable", "unreachables", "nextPageToken"} if isinstance(shape, Page) else alpha
     wrong = [
         one

@@ -88,6 +88,21 @@ def test_write_with_a_lost_answer_is_applied_once(storage: StorageClient, sandbo
     assert sandbox.changes() == ["insert", "insert"]
 
 
+@pytest.mark.parametrize("kind", ["drop-before", "drop-after"])
+def test_write_of_any_generation_whose_answers_are_lost_is_looked_at(
+    storage: StorageClient, sandbox: Sandbox, kind: str
+) -> None:
+    storage.write("data", NAME, b"1", generation=0)
+    sandbox.fault(kind, method="storage.objects.insert", count=0)
+
+    if kind == "drop-after":
+        storage.write("data", NAME, b"2", generation=None)
+        assert (storage.read("data", NAME) or Blob(b"", 0, timedelta())).content == b"2"
+    else:
+        with pytest.raises(OutcomeUnknownError, match="it is unknown whether"):
+            storage.write("data", NAME, b"2", generation=None)
+
+
 def test_read_is_retried_until_the_attempts_are_used_up(storage: StorageClient, sandbox: Sandbox) -> None:
     generation = storage.write("data", NAME, b"1", generation=0)
     sandbox.fault("http-error", method="storage.objects.get", status=503, count=3)

@@ -139,7 +139,9 @@ def test_lease_damaged_file_is_one_error_and_not_free(content: bytes, tmp_path: 
     with pytest.raises(LeaseError) as raised:
         LocalLeaseStore(tmp_path, ManualClock()).read(NAME)
 
-    assert raised.value.message == f"cannot read `{file}`: not a lease of this version of tpuctl; no change was made"
+    assert (
+        raised.value.message == f"cannot read `{file}`: not a lease of this version of tpuctl; the change was not sent"
+    )
 
 
 @pytest.mark.parametrize("content", DAMAGED.values(), ids=DAMAGED)

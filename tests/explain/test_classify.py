@@ -32,7 +32,7 @@ def test_every_kind_belongs_to_an_exception() -> None:
 
 
 def test_every_placeholder_of_a_remedy_is_a_group_of_the_pattern() -> None:
-    at_hand, of_ssh = {"node", "worker"}, {"login", "address", "key", "alias", "known_hosts"}
+    at_hand, of_ssh = {"node", "worker", "service_account"}, {"login", "address", "key", "alias", "known_hosts"}
     wanted = {
         m.id: set(re.findall(r"\{(\w+)\}", " ".join((m.meaning, *m.remedy))))
         - set(re.compile(m.match).groupindex)

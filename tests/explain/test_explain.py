@@ -5,8 +5,10 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -158,11 +160,33 @@ def test_act_runs_command_of_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
 
 
 @one_face
-def test_act_limits_unstick_to_process_in_log(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox)
-    out, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=f"[0] {IN_USE}" * 3)
-    assert out.startswith("tpu-in-use-pid  ")
-    assert "for `tpu-in-use-pid`: `tpuctl unstick demo --pid 2718466`" in err.replace(" --worker 0", "")
+@pytest.mark.parametrize(
+    ("log", "commands"),
+    [
+        (f"[0] {IN_USE}" * 3, ["--worker 0 --pid 2718466 --started-before NOW"]),
+        (IN_USE, ["--pid 2718466 --started-before NOW"]),
+        (
+            f"[0] 2026-01-01T00:05:00Z {IN_USE}[1] 2026-01-01 00:06:07 {IN_USE.replace('2718466', '31')}",
+            [
+                "--worker 0 --pid 2718466 --started-before 2026-01-01T00:05:00Z",
+                "--worker 1 --pid 31 --started-before 2026-01-01T00:06:07Z",
+            ],
+        ),
+        (
+            "[2] RuntimeError: TPU is already in use by process\n" + f"[1] 2999-01-01T00:05:00Z {IN_USE}",
+            ["--worker 2 --started-before NOW", "--worker 1 --pid 2718466 --started-before NOW"],
+        ),
+    ],
+)
+def test_act_limits_unstick_to_the_process_of_each_worker(
+    tpuctl: Console, sandbox: Sandbox, log: str, commands: list[str]
+) -> None:
+    put(sandbox, acceleratorType="v4-32")
+    _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=log)
+
+    now = datetime.now(UTC).isoformat()[:14]
+    found = re.findall(r"^for `tpu-in-use-pid`: `tpuctl unstick demo (.*)`$", err, re.MULTILINE)
+    assert [re.sub(f"{now}[0-9:]+Z", "NOW", one) for one in found] == commands
     assert code != 0  # the fake ssh does not know that process
 
 

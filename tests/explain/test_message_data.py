@@ -33,7 +33,10 @@ xla-mesh-master tpu-init-failed org-policy-shielded-vm
 """
 
 # What the caller may know although the message does not name it, beside the facts that the message names.
-_KNOWN_TO_CALLERS = {"node", "zone", "project", "worker", "login", "address", "key", "alias", "known_hosts", "name"}
+_KNOWN_TO_CALLERS = {
+    *("node", "zone", "project", "worker", "login", "address", "key", "alias", "known_hosts", "name"),
+    "service_account",
+}
 _ASCII = st.characters(codec="ascii")
 # Several patterns at once are quicker than one by one; too many at once are more than hypothesis wants to make.
 _PARTS = 30

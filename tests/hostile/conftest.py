@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.hostile import HostileSlice
+from tests.ssh.guarded import Guarded, guarded_node
 
 
 @pytest.fixture
@@ -23,3 +24,10 @@ def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_
     made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")
     made.put(sandbox)
     return made
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Iterator[Guarded]:
+    """A node in a sandbox, and the program that guards it."""
+    with guarded_node(tmp_path) as found:
+        yield found

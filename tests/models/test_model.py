@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +12,7 @@ import pytest
 from tpuctl.models.node import Health, Maintenance, NetworkEndpoint, Node, NodeState, QueuedState, Symptom, Tier
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import REQUEST_LABEL, DataDisk, NodeSpec, SpecDifference
+from tpuctl.models.spec import FIELDS, REQUEST_LABEL, DataDisk, NodeSpec, SpecDifference
 from tpuctl.names import NodeName
 
 NAME = NodeName("p", "us-central2-b", "trainer")
@@ -302,3 +302,7 @@ def test_spec_from_node_keeps_fields_without_an_option() -> None:
         Node.from_api({**raw, "networkConfigs": [{"network": "a"}, {"network": "b"}]})
     ).to_api()
     assert ("networkConfig" in several, several["networkConfigs"]) == (False, [{"network": "a"}, {"network": "b"}])
+
+
+def test_every_field_of_a_spec_has_a_row() -> None:
+    assert {entry.name for entry in fields(NodeSpec)} - {"flagged"} == set(FIELDS)

@@ -10,11 +10,15 @@ from hypothesis import strategies as st
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import (
+    BucketPath,
     NodeReference,
+    check_new_node_id,
     check_node_id,
     check_project,
     check_zone,
+    file_stem,
     last_segment,
+    node_id_of_file,
     parse_node_reference,
     region_of_zone,
 )
@@ -34,6 +38,8 @@ from tpuctl.names import (
             "https://tpu.googleapis.com/v2/projects/p/zones/us-east1-d/nodes/t",
             NodeReference("t", "us-east1-d", "p", "nodes"),
         ),
+        ("team-v6e-8_000103", NodeReference("team-v6e-8_000103")),
+        ("us-east1-d/8.Chips~+%", NodeReference("8.Chips~+%", "us-east1-d")),
     ],
 )
 def test_parse_reference_accepts_four_forms(text: str, reference: NodeReference) -> None:
@@ -51,7 +57,10 @@ def test_empty_name_is_refused_without_a_proposal() -> None:
     ("text", "message"),
     [
         ("", "`` is not a node name"),
-        ("Trainer", "`Trainer` is not a node name"),
+        ("..", "`..` is not a node name"),
+        ("a;b", "`a;b` is not a node name"),
+        ("a\x1b", "`a\x1b` is not a node name"),
+        ("a" * 251, f"`{'a' * 251}` is not a node name"),
         ("trainer\n", "`trainer\n` is not a node name"),
         ("a/b/c", "`a/b/c` is not a node name"),
         ("-rf", "`-rf` is not a node name"),
@@ -73,9 +82,9 @@ def test_parse_reference_invalid_part_is_named(text: str, message: str) -> None:
     ("text", "proposal"),
     [("My Trainer!", "my-trainer"), ("8-chips", "tpu-8-chips"), ("_", "tpu"), ("a" * 70, "a" * 63)],
 )
-def test_invalid_node_name_suggests_a_valid_one(text: str, proposal: str) -> None:
+def test_name_of_a_new_node_suggests_a_valid_one(text: str, proposal: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
-        check_node_id(text)
+        check_new_node_id(text)
 
     assert (refused.value.hint or "").endswith(f"did you mean `{proposal}`?")
 
@@ -85,12 +94,29 @@ def test_invalid_node_name_suggests_a_valid_one(text: str, proposal: str) -> Non
     st.from_regex(r"[^#].{0,79}", fullmatch=True) | st.from_regex(r"[0-9][-a-z0-9]{50,70}", fullmatch=True)
 )
 def test_suggested_node_name_is_valid(text: str) -> None:
-    try:
-        assert check_node_id(text) == text
-    except InvalidInputError as error:
-        proposed = re.search(r"did you mean `(.*)`\?", error.hint or "")
-        assert proposed
-        assert check_node_id(proposed[1]) == proposed[1]
+    for check in (check_node_id, check_new_node_id):
+        try:
+            assert check(text) == text
+        except InvalidInputError as error:
+            proposed = re.search(r"did you mean `(.*)`\?", error.hint or "")
+            assert proposed
+            assert check_new_node_id(proposed[1]) == proposed[1]
+
+
+@given(st.sets(st.from_regex(r"[A-Za-z0-9_.~+%][A-Za-z0-9_.~+%-]{0,20}", fullmatch=True)))
+def test_file_stem_differs_between_nodes_on_every_file_system(node_ids: set[str]) -> None:
+    stems = {file_stem(node_id).lower(): node_id for node_id in node_ids}
+
+    assert {*stems.values()} == node_ids
+    assert {node_id_of_file(file_stem(node_id)) for node_id in node_ids} == node_ids
+    assert not any("." in stem or "/" in stem for stem in stems)
+
+
+@pytest.mark.parametrize(
+    "url", ["gs://data", "gs://Old_Data", "gs://artifacts.example.com:old.appspot.com", f"gs://{'a' * 255}"]
+)
+def test_bucket_of_any_age_is_accepted(url: str) -> None:
+    assert str(BucketPath.parse(url)) == url
 
 
 @pytest.mark.parametrize("zone", ["us-central2-b", "us-central1-ai1a", "northamerica-northeast1-a"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -19,9 +21,24 @@ RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last"
 QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
 
 
+class FileClock(EventfulClock):
+    """A clock that lets something happen once a file exists, each time."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.happens: Callable[[], object] = bool
+
+    def sleep(self, duration: timedelta) -> None:
+        super().sleep(duration)
+        if self.file.exists():
+            self.file.unlink()
+            self.happens()
+
+
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
+def clock(tmp_path: Path) -> FileClock:
+    return FileClock(tmp_path / "begun")
 
 
 @one_face
@@ -60,6 +77,61 @@ def test_setup_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ss
     assert (code, again, sandbox.changes()) == (11, [0, 0], ["create"])
     assert errors(err) == ["error: the set-up of `demo` failed on worker 0 (exit 1), 1 (exit 1)"]
     assert len(log.read_text().splitlines()) == 4
+
+
+@one_face
+def test_setups_of_several_nodes_run_side_by_side(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    """Each waits for all others."""
+    fake_ssh(RUNS)
+    (tmp_path / "here").mkdir()
+    ready = "for i in $(seq 400); do [ $(ls | wc -l) = 3 ] && exit; sleep 0.05; done; exit 1"
+    setup = f"cd {tmp_path}/here; touch $TPUCTL_NODE; {ready}"
+
+    code = tpuctl("up", "a", "b", "c", "--type", "v4-8", "--zone", ZONE, "--setup", setup)[2]
+
+    assert (code, sandbox.changes()) == (0, ["create"] * 3)
+
+
+@one_face
+def test_preemption_during_a_setup_is_seen_and_the_next_node_gets_its_own(
+    tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done"
+
+    def preempt() -> None:
+        if not (tmp_path / "go").exists():
+            (tmp_path / "go").touch()
+            sandbox.fault("preempt")
+
+    clock.happens = preempt
+    code = tpuctl("up", "demo", "--type", "v4-8", "--spot", "--zone", ZONE, "--setup", setup, "--timeout", "1h")[2]
+
+    assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])
+    assert (tmp_path / "log").read_text() == "ran\n" * 2
+
+
+@one_face
+def test_lease_is_held_during_a_setup_and_another_run_waits(
+    tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    up = ("up", "demo", "--type", "v4-8", "--zone", ZONE)
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done; test -e ok"
+    seen: list[object] = []
+
+    def look() -> None:
+        seen.append(tpuctl(*up, "--timeout", "10s")[1:])
+        (tmp_path / "go").touch()
+
+    clock.happens = look
+    assert tpuctl(*up, "--setup", setup)[2] == 11
+    (text, code) = cast("tuple[str, int]", seen[0])
+
+    assert (code, (tmp_path / "log").read_text(), sandbox.changes()) == (5, "ran\n", ["create"])
+    assert re.search(r"error: up on \S+ pid \d+ has not ended, and may be setting `demo` up\n", text)
 
 
 @one_face

@@ -211,6 +211,16 @@ def test_grant_makes_nodes_free(grant: Grant, nodes: list[Node], expected: str) 
     assert " ".join(str(cost.per_hour) for cost in costs_of(*nodes, grants=[grant])) == expected
 
 
+def test_equal_grants_count_each() -> None:
+    grant = Grant(EAST, "v6e", "on-demand", 8, None)
+
+    assert [str(cost.per_hour) for cost in costs_of(node("a"), node("b"), node("c"), grants=[grant, grant])] == [
+        "$0.00",
+        "$0.00",
+        "$21.60",
+    ]
+
+
 def test_grant_that_ends_is_billed_from_then_on() -> None:
     """At 10:00 of the last day 14 hours are free, 10 of the next day are not."""
     (cost,) = costs_of(node(), grants=[Grant(EAST, "v6e", "on-demand", 8, date(2026, 1, 1))])

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests.row_ids import row_id
 from tpuctl.models.node import EXPIRY_LABEL, Node
 from tpuctl.models.spec import check_labels
-from tpuctl.nodes.expiry import expiry_label, expiry_note, extended_expiry, is_expired, owner_label, time_left
+from tpuctl.names import NodeName
+from tpuctl.nodes.expiry import (
+    expiry_label,
+    expiry_note,
+    extended_expiry,
+    is_expired,
+    move_expiry,
+    owner_label,
+    time_left,
+)
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -99,3 +109,19 @@ def test_owner_labels_of_long_identities_stay_different() -> None:
 
 def test_expiry_label_drops_the_fraction_of_a_second() -> None:
     assert expiry_label(NOW + timedelta(milliseconds=900)) == expiry_label(NOW) == "1767268800"
+
+
+@pytest.mark.parametrize(
+    ("present", "written"),
+    [
+        pytest.param(1_800_000_000, {"labels": {"a": "b", EXPIRY_LABEL: "1800000005"}}, id="earlier"),
+        pytest.param(1_800_000_005, {}, id="same"),
+        pytest.param(1_800_000_009, {}, id="extended-by-another-client"),
+        pytest.param(None, {}, id="removed-by-another-client"),
+    ],
+)
+def test_end_of_a_run_that_is_alive_never_becomes_earlier(present: int | None, written: dict[str, Any]) -> None:
+    labels = {"a": "b"} | ({} if present is None else {EXPIRY_LABEL: str(present)})
+    node = Node(NodeName("p", "us-central2-b", "trainer"), {"labels": labels})
+
+    assert move_expiry(node, datetime.fromtimestamp(1_800_000_005, UTC)) == written

@@ -15,6 +15,7 @@ from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import somebody
 from tpuctl.app.app import App, Invocation
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, find_garbage
 from tpuctl.nodes.garbage_removal import GarbageRemover, RemovalOutcome
@@ -310,7 +311,8 @@ def test_deletion_that_is_refused_for_now_is_judged_and_sent_again(app: App, san
 def test_extended_node_is_left_alone(app: App, sandbox: Sandbox) -> None:
     put(sandbox, labels=EXPIRED)
     items = found_items(app)
-    app.client.update_node(items[0].group.nodes[0].name, {"labels": {**MINE, "tpuctl-expires": "99999999999"}})
+    labels = {**MINE, "tpuctl-expires": "99999999999"}
+    app.client.change_node(items[0].group.nodes[0].name, lambda node: changed_fields(node, {"labels": labels}))
 
     results = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(items, timeout=None)
 

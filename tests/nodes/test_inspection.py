@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.workers.holding import holding
 from tpuctl.accelerators import parse_accelerator_type as accelerator
-from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.conditions import StartupState, WorkerIdentity
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 
 PATIENCE = timedelta(seconds=20)
@@ -45,6 +46,14 @@ DONE = InspectionReport(StartupState.DONE, 4)
             None,
             InspectionReport(StartupState.FAILED, 4, detail="the startup script failed"),
         ),
+        (LINE.replace("=-\n", "=- identity=-\n"), None, DONE),
+        (
+            LINE.replace("=-\n", "=- identity=2/v4-32/A/2/v4-32\n"),
+            None,
+            replace(DONE, identity=WorkerIdentity("2", "v4-32", "A", "2", "v4-32")),
+        ),
+        (LINE.replace("=-\n", "=- identity=////\n"), None, replace(DONE, identity=WorkerIdentity("", "", ""))),
+        (LINE.replace("=-\n", "=- identity=2/v4-32\n"), None, None),
         (f"{LINE}fine\n\ntpuctl-probe exit=0\n", "p", DONE),
         (
             f"{LINE}1\n\x1b[31mbad\x07\n\ntpuctl-probe exit=3\n",
@@ -74,6 +83,7 @@ class Machine:
 
     def __init__(self, folder: Path) -> None:
         self.root, self.programs = folder / "root [1]*", folder / "bin"
+        self.metadata = folder / "metadata"
         self.programs.mkdir()
         self.root.mkdir()
 
@@ -90,10 +100,11 @@ class Machine:
 
     def ask(self, shell: str, probe: str | None = None) -> InspectionReport | None:
         # Of the programs of this machine, only those that the script needs.
-        for name in ("cat", "find", "grep", "head", "id", "sed", "sh", "sort", "tail", "timeout", "tr", shell):
+        for name in ("cat", "cut", "find", "grep", "head", "id", "sed", "sh", "sort", "tail", "timeout", "tr", shell):
             if not (self.programs / name).exists():
                 (self.programs / name).symlink_to(str(shutil.which(name)))
         environ = {"PATH": str(self.programs), "TPUCTL_DEVICE_ROOT": str(self.root)}
+        environ |= {"TPUCTL_METADATA_ROOT": str(self.metadata)} if self.metadata.exists() else {}
         sent = inspection_script(probe, PATIENCE)
         done = subprocess.run(
             [shell, "-s"], input=sent, env=environ, capture_output=True, text=True, timeout=30, check=True
@@ -125,7 +136,7 @@ INACTIVE = "LoadState=loaded\nActiveState=inactive\nResult=success"
             StartupState.RUNNING,
             "cloud-init still runs",
         ),
-        ({"cloud-init": "status: error", "systemctl": INACTIVE}, StartupState.FAILED, "cloud-init failed"),
+        ({"cloud-init": "status: error", "systemctl": INACTIVE}, StartupState.CLOUD_INIT_FAILED, "cloud-init failed"),
         ({"systemctl": INACTIVE}, StartupState.DONE, ""),
         ({"systemctl": f"Job=17\n{INACTIVE}"}, StartupState.RUNNING, "the startup script still runs"),
         ({"systemctl": f"{INACTIVE}\nJob=17"}, StartupState.RUNNING, "the startup script still runs"),
@@ -168,6 +179,33 @@ def test_chips_are_counted_by_device_files_of_one_kind(
     machine.device(*files)
 
     assert machine.ask(shell) == InspectionReport(StartupState.UNKNOWN, chips)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("attributes", "identity"),
+    [
+        ({}, WorkerIdentity("", "", "")),
+        (
+            {"agent-worker-number": "2\n", "accelerator-type": "v4-32", "tpu-env": "A: 'x'\nWORKER_ID: '2'\n"},
+            WorkerIdentity("2", "v4-32", "A", "2"),
+        ),
+        (
+            {"agent-worker-number": "3; true", "tpu-env": "ACCELERATOR_TYPE: 'v4-8'\n"},
+            WorkerIdentity("3true", "", "A", "", "v4-8"),
+        ),
+    ],
+    ids=["blank", "whole", "odd"],
+)
+def test_identity_is_read_from_the_tpu_metadata(
+    machine: Machine, shell: str, attributes: dict[str, str], identity: WorkerIdentity
+) -> None:
+    folder = machine.metadata / "instance" / "attributes"
+    folder.mkdir(parents=True)
+    for name, text in attributes.items():
+        (folder / name).write_text(text)
+
+    assert machine.ask(shell) == InspectionReport(StartupState.UNKNOWN, 0, identity=identity)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="this system does not show what processes hold open")

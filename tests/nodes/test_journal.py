@@ -165,7 +165,7 @@ def test_unwritable_journal_fails_before_a_deletion(tmp_path: Path) -> None:
         f"cannot write the journal: {tmp_path / _FILE}: Not a directory",
         "journal",
         ExitCode.FAILURE,
-        "no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+        "the change was not sent; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
     )
 
 
@@ -284,9 +284,7 @@ def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: 
 
     reason = f"gs://elsewhere/{_FILE}: there is no bucket `gs://elsewhere`"
     assert str(refused.value) == f"cannot write the journal: {reason}"
-    assert (refused.value.hint or "").startswith(
-        "no change was made in the cloud; create it with `gcloud storage buckets"
-    )
+    assert (refused.value.hint or "").startswith("the change was not sent; create it with `gcloud storage buckets")
     assert warnings == [f"cannot write the journal at the moment: {reason}"]
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from tests.cli.test_completion import LEAVES
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, put
 
@@ -44,3 +48,71 @@ def test_valid_labels_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
     too_many = tpuctl("create", "new", "--zone", "us-central2-b", "--type", "v4-8", "--labels", LABELS)
     hint = "a node has at most 64, 4 of them tpuctl's own"
     assert too_many == ("", f"error: 64 labels are too many\n  hint: {hint}\n", 2)
+
+
+# Every command with `--labels`, as it must be written to get to them.
+COMMANDS = {
+    "check": ("check", "--zone", "us-central2-b", "--type", "v4-8"),
+    "create": ("create", "demo", "--zone", "us-central2-b", "--type", "v4-8"),
+    "run": ("run", "demo", "--up", "v4-8", "--zone", "us-central2-b"),
+    "up": ("up", "demo", "--zone", "us-central2-b", "--type", "v4-8"),
+    "update": ("update", "demo"),
+    "watch": ("watch", "demo", "--zone", "us-central2-b", "--type", "v4-8"),
+}
+HINTS = {
+    "tpuctl-expires": "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
+    "tpuctl-owner": "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
+    "tpuctl-race": "`tpuctl up NODE --race` writes it",
+    "tpuctl-request": "each request that creates a node writes its own",
+    "tpuctl-rm": "`tpuctl run NODE --up --rm` writes it",
+    "tpuctl-team": "of the labels that begin with `tpuctl-`, users set `tpuctl-keep` only",
+}
+
+
+def test_each_command_with_labels_is_in_the_table() -> None:
+    commands = {
+        " ".join(path)
+        for path, command in LEAVES.items()
+        if any("--labels" in parameter.opts for parameter in command.params)
+    }
+    assert commands == set(COMMANDS)
+
+
+@one_face
+@pytest.mark.parametrize("label", HINTS)
+@pytest.mark.parametrize("door", [*COMMANDS, "up --queue", "environment", "project-file", "user-file", "config-set"])
+def test_label_of_tpuctl_itself_is_set_nowhere(tpuctl: Console, sandbox: Sandbox, door: str, label: str) -> None:
+    put(sandbox)
+    line, pair, place, in_environment = COMMANDS.get(door, COMMANDS["up"]), f"{label}=1", "", ""
+    match door:
+        case "environment":
+            in_environment = pair
+        case "project-file":
+            (tpuctl.folder / "tpuctl.yaml").write_text(f"labels: {{{label}: '1'}}\n")
+            place = "tpuctl.yaml line 1: "
+        case "user-file":
+            file = Path(tpuctl.environ["HOME"]) / ".config" / "tpuctl" / "config.yaml"
+            file.parent.mkdir(parents=True)
+            file.write_text(f"labels: {{{label}: '1'}}\n")
+            place = f"{file} line 1: "
+        case "config-set":
+            line = ("config", "set", "labels", pair)
+        case "run":
+            line = (*line, "--labels", pair, "--", "true")
+        case "up --queue":
+            line = (*line, "--queue", "--labels", pair)
+        case _:
+            line = (*line, "--labels", f"team=vision,{pair}")
+
+    out, err, code = tpuctl(*line, TPUCTL_LABELS=in_environment)
+
+    message = f"the label `{label}` cannot be set: it is tpuctl's own"
+    assert err.replace(str(tpuctl.folder) + "/", "") == f"error: {place}{message}\n  hint: {HINTS[label]}\n"
+    assert (out, code, sandbox.changes()) == ("", 2, [])
+
+
+@one_face
+def test_keep_is_a_label_of_users(tpuctl: Console, sandbox: Sandbox) -> None:
+    line = COMMANDS["up"]
+    assert tpuctl(*line, "--labels", "tpuctl-keep=yes")[2] == 0
+    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["tpuctl-keep"] == "yes"

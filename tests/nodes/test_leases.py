@@ -222,7 +222,7 @@ def test_lease_files_are_private_and_an_unwritable_folder_is_an_error(tmp_path: 
     assert modes == {0o600}
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(LeaseError, match=": Not a directory; no change was made"):
+    with pytest.raises(LeaseError, match=": Not a directory; the change was not sent"):
         LeaseKeeper(LocalLeaseStore(tmp_path / "file", ManualClock()), ManualClock(), ADA).acquire(NAME, "up")
 
 

@@ -25,9 +25,9 @@ def clock() -> EventfulClock:
     return EventfulClock()
 
 
-def worker_report(*more: str, startup: str = "done", chips: int = 4) -> str:
+def worker_report(*more: str, startup: str = "done", chips: int = 4, identity: str = "-") -> str:
     """Return the shell line of a worker that prints its report, and the output of a probe."""
-    lines = (f"tpuctl-worker startup={startup} about=- chips={chips} holders=-", *more)
+    lines = (f"tpuctl-worker startup={startup} about=- chips={chips} holders=- identity={identity}", *more)
     return "printf '" + "".join(line + "\\n" for line in lines) + "'"
 
 
@@ -37,12 +37,45 @@ def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: Eve
     clock.after(timedelta(minutes=20), lambda: fake_ssh(worker_report(startup="failed")))
 
     by_ssh = tpuctl(*UP)[::2]
-    out, err, code = tpuctl(*UP, "--for", "startup")
+    out, err, code = tpuctl(*UP, "--for", "startup", "--allow-failed-startup")
 
     assert by_ssh == ("demo\tREADY\n", 0)
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
     assert clock.monotonic() > timedelta(minutes=20)
     assert told(err)[-1].endswith("its startup script has failed")
+
+
+@one_face
+@pytest.mark.parametrize("goal", ["startup", "devices"])
+@pytest.mark.parametrize("verb", ["up", "wait"])
+def test_failed_startup_script_is_an_error_an_event_and_a_field(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, verb: str, goal: str
+) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    fake_ssh(f"{WORKER} *198.18.0.2*) {worker_report(startup='failed')} ;; *) {worker_report()} ;; esac")
+
+    out, err, code = tpuctl(verb, "demo", "--for", goal, "--events", "-")
+    accepted = tpuctl(verb, "demo", "--for", goal, "--allow-failed-startup", "-o", "json")
+
+    failed = "its startup script has failed on worker 1"
+    assert [
+        (one["text"], one["startup"], one["failed_workers"])
+        for one in map(json.loads, out.splitlines())
+        if "startup" in one
+    ] == [(failed, "failed", [1])]
+    assert (errors(err), code) == ([f"error: `demo` is READY, but {failed}"], 10)
+    assert (json.loads(accepted[0])["startup"], accepted[2]) == ({"state": "failed", "failedWorkers": [1]}, 0)
+
+
+@one_face
+def test_failed_cloud_init_alone_is_a_note(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
+    put(sandbox)
+    fake_ssh(worker_report(startup="failed").replace("about=-", "about=cloud-init"))
+
+    out, err, code = tpuctl("wait", "demo", "--for", "startup")
+
+    assert (out, code) == ("demo\tREADY\n", 0)
+    assert told(err)[-1].endswith("; cloud-init has failed")
 
 
 @one_face
@@ -57,6 +90,34 @@ def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, f
         ["error: `demo` is not usable with all its chips: it is READY, but worker 2 sees 3 of 4 chips"],
         5,
     )
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("identity", "why"),
+    [
+        ("//A/2/v4-32", "has blank TPU metadata (agent-worker-number, accelerator-type)"),
+        ("2/v4-32///", "has blank TPU metadata (tpu-env)"),
+        ("1/v4-32/A/1/v4-32", "has the TPU metadata of worker 1"),
+        ("2/v4-32/A/1/v4-32", "has TPU metadata of two workers (2 and, in tpu-env, 1)"),
+        ("2/v4-8/A/2/v4-32", "has the TPU metadata of a `v4-8`"),
+        ("2/v4-32/A/2/v4-16", "has the TPU metadata of a `v4-16`"),
+        ("2/V4-32/A//", ""),
+        ("-", ""),
+    ],
+)
+def test_worker_with_metadata_of_another_is_named(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, identity: str, why: str
+) -> None:
+    put(sandbox, acceleratorType="v4-32")
+    cases = [f"*198.18.0.{one + 1}*) {worker_report(identity=f'{one}/v4-32/A/{one}/v4-32')} ;;" for one in (0, 1, 3)]
+    fake_ssh(f"{WORKER} {' '.join(cases)} *) {worker_report(identity=identity)} ;; esac")
+
+    assert tpuctl("wait", "demo", "--for", "startup")[::2] == ("demo\tREADY\n", 0)
+    _, err, code = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
+
+    error = f"error: `demo` is not usable with all its chips: it is READY, but worker 2 {why}"
+    assert (errors(err), code) == (([error], 5) if why else ([], 0))
 
 
 @one_face

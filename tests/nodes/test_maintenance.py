@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face
+from tests.lifecycle import EventfulClock, one_face, put, told
 
 ZONE = "us-central2-b"
 WINDOW = {
@@ -186,3 +186,19 @@ def test_guest_attributes_that_do_not_exist(
     out, err, code = tpuctl("attributes", "trainer", *options, terminal=True, NO_COLOR="1")
 
     assert (out, answer[0] in err, code) == ("", True, answer[1]), err
+
+
+@one_face
+def test_up_that_may_recreate_names_the_command_that_ends_maintenance(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, health="UNHEALTHY_MAINTENANCE")
+
+    _, err, code = tpuctl("up", "demo", "--repair", "recreate", "--for", "healthy", "--timeout", "5m")
+
+    again = "`tpuctl reset demo --mode recreate`"
+    advice = f"the service ends maintenance, repair does not: {again} recreates it now, its boot disk is lost"
+    assert (f"it is READY but UNHEALTHY_MAINTENANCE; {advice}" in told(err), f"  hint: {advice}" in err, code) == (
+        True,
+        True,
+        5,
+    )
+    assert sandbox.changes() == []

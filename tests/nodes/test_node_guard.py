@@ -79,7 +79,7 @@ def test_guard_started_by_up_survives_a_reboot_and_deletes_the_expired_node(tpuc
             time.sleep(0.05)
 
     (log,) = (path.read_text() for path in tmp_path.rglob("guard/log"))
-    assert (log.count(" started for "), log.count(" expired: delete is sent\n")) == (2, 1)
+    assert (log.count(" started for "), log.count(" expired: delete follows a last look\n")) == (2, 1)
     last = tpuctl("history", "t")[0].splitlines()[-1].split("\t")
     why = "its time ended: the guard on worker 0 deletes it, unless it was extended elsewhere"
     assert (last[1], last[3]) == ("expired", why)

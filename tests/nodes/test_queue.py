@@ -800,3 +800,13 @@ def test_list_names_the_limit_and_the_nodes_of_waiting_requests(tpuctl: Console,
         "demo": "queued 12m, valid until 2026-01-01T01:00:00Z",
         "sweep": "queued 12m, 2 nodes: slice-0, slice-1",
     }
+
+
+def test_retry_that_may_not_request_again_keeps_the_request(tpuctl: Console, sandbox: Sandbox) -> None:
+    queue(sandbox, "demo", "FAILED", node_id="demo")
+
+    _, err, code = tpuctl("queue", "retry", "demo", "--max-price", "1")
+
+    assert (code, sandbox.changes()) == (9, [])
+    assert "  TPU408 us-central1-a: a v5litepod-16 (on-demand) costs $19.20/h, more than the limit of $1/h\n" in err
+    assert tpuctl("queue", "list", "-o", "name")[0].endswith("demo\n")

@@ -345,7 +345,7 @@ def test_race_of_the_journal_without_requests_gives_way_to_another(bench: RaceBe
     found = find_race(other, PROJECT, NODE)
     assert found is not None
     for request in found.requests.values():
-        other.cloud.delete_queued_resource(request.name, force=True)
+        other.cloud.delete_queued_resource(request.name, lambda *_: None, force=True)
     bench.clock.sleep(5 * MINUTE)
     bench.active_after = {B: MINUTE}
     spec = replace(SPEC, labels={RACE_LABEL: "another"})
@@ -390,7 +390,9 @@ def test_request_deleted_by_another_client_is_not_sent_again(bench: RaceBench) -
 
     def delete() -> None:
         for zone in (A, B):
-            other.cloud.delete_queued_resource(f"projects/{PROJECT}/locations/{zone}/queuedResources/t", force=True)
+            other.cloud.delete_queued_resource(
+                f"projects/{PROJECT}/locations/{zone}/queuedResources/t", lambda *_: None, force=True
+            )
 
     bench.clock.after(MINUTE, delete)
 

@@ -213,7 +213,12 @@ def test_node_recreated_by_another_client_is_not_deleted(
     out, err, code = tpuctl(*UP, **slow)
 
     assert (out, code, changes(sandbox)) == ("demo\tREADY\n", 0, [])
-    assert told(err)[1:3] == ["another client recreated the node; following the new node", "READY HEALTHY"]
+    assert told(err)[1:5] == [
+        "deleting it: it was preempted: only its record is left",
+        "it changed right before the request, which was not sent",
+        "another client recreated the node; following the new node",
+        "READY HEALTHY",
+    ]
 
 
 @one_face

@@ -192,7 +192,7 @@ def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandb
     # Only to make it anew must be known what it was to run.
     assert warned.partition(": /")[0] == ("warning: cannot read the journal" if mode == "recreate" else "")
     assert failed.splitlines()[1:] == [
-        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
+        "  hint: the change was not sent; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
     ]
 
 

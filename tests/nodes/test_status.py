@@ -146,7 +146,7 @@ def test_status_with_an_unreachable_zone_is_uncertain(tpuctl: Console, twins: Sa
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
-        (("Twin_1",), "`Twin_1` is not a node name", "did you mean `twin-1`?"),
+        (("Twin 1",), "`Twin 1` is not a node name", "did you mean `twin-1`?"),
         (("us-central2/twin",), "`us-central2` is a region, not a zone", "like `us-central2-b`"),
         (("twin", "--zone", "US"), "`US` is not a zone", "zones look like `us-central2-b`"),
         (("twin", "--zone", "us-central2-b,us-central1-a"), "`--zone` names several zones", "works in one zone"),

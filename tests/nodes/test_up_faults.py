@@ -321,5 +321,5 @@ def test_unwritable_journal_prevents_a_deletion(tpuctl: Console, sandbox: Sandbo
         f"warning: cannot read the journal: {path}: Not a directory",
         "PREEMPTED: the service took it back",
         f"error: cannot write the journal: {path}: Not a directory",
-        "  hint: no change was made in the cloud; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
+        "  hint: the change was not sent; free some space or make the folder writable, or set TPUCTL_STATE_DIR",
     ]

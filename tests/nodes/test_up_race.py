@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from datetime import timedelta
 
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, one_face, put, told
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
 
@@ -113,11 +115,13 @@ def test_down_cancels_all_requests_of_an_interrupted_race(
 
 
 def lost_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    """Interrupt a race; all its requests get their nodes later."""
-    no_stock(sandbox, "*")
+    """Interrupt a race that has a winner before a request is cancelled; all its requests get their nodes later."""
+    no_stock(sandbox, *ZONES[1:])
+    fault = sandbox.fault("http-error", method="*.queuedResources.delete", status=503, count=9999)
     clock.after(timedelta(minutes=5), interrupt)
     tpuctl(*RACE, "--timeout", "2h")
     with sandbox.state.write() as session:
+        remove_fault(session, fault)
         administration.end_stockouts(session)
     sandbox.advance(minutes=20)
 
@@ -158,19 +162,125 @@ def test_loser_of_a_race_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox,
     assert f"left alone: `{ZONES[1]}/t` (lost the race to {ZONES[0]}): it is in use: `watch on " in err
 
 
-def test_race_of_another_machine_is_over_with_the_time_of_its_requests(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
-) -> None:
-    """Its lease is not seen here: until then its run may be about to choose."""
-    lost_race(tpuctl, sandbox, clock)
+def unproven(*zones: str) -> list[str]:
+    """Return the lines about requests of which the journal does not know that they lost."""
+    why = "not deleted, because the journal here does not know that it lost"
+    return [
+        f"left alone: `{zone}/t` (labelled as of a race): {why}; `tpuctl queue cancel {zone}/t` deletes it"
+        for zone in sorted(zones)
+    ]
+
+
+def forget(sandbox: Sandbox) -> None:
+    """Remove the journal, as on another machine."""
     for file in (sandbox.state.path.parent / "journal").rglob("*.jsonl"):
         file.unlink()
 
+
+def test_race_without_a_recorded_winner_is_ended_by_up_and_not_by_gc(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """Each of three nodes may be the one that is used."""
+    no_stock(sandbox, "*")
+    clock.after(timedelta(minutes=5), interrupt)
+    tpuctl(*RACE, "--timeout", "2h")
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+    sandbox.advance(minutes=20)
+
+    out, err, code = tpuctl("gc", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 0, ["create"] * 3)
+    assert err.splitlines()[:3] == unproven(*ZONES)
+    assert tpuctl("up", "t", "--timeout", "2h")[::2] == ("t\tREADY\n", 0)
+    assert sandbox.changes() == ["create"] * 3 + ["delete"] * 2
+
+
+def test_race_of_another_machine_is_never_ended_by_gc(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    """Its requests are listed once their time is over: until then its run may be about to choose."""
+    lost_race(tpuctl, sandbox, clock)
+    forget(sandbox)
+
     sandbox.advance(minutes=80)
-    assert tpuctl("gc", "-o", "name")[0] == ""
+    assert tpuctl("gc", "--yes")[1].splitlines()[:-1] == []
     sandbox.advance(minutes=30)
-    assert tpuctl("gc", "-o", "name")[0].split() == [f"{ZONES[1]}/t", f"{ZONES[0]}/t"]
-    assert "lost the race to asia" in tpuctl("gc")[0]
+    out, err, code = tpuctl("gc", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 0, ["create"] * 3)
+    assert err.splitlines()[:3] == unproven(*ZONES)
+
+
+COLLEAGUES = "europe-west4-a"  # sorts before the zones of the race
+
+
+def copy_label(tpuctl: Console, sandbox: Sandbox, zone: str, **labels: str) -> None:
+    """Put a request with a READY node of the same name into a zone, which has the labels of the race `t`."""
+    theirs = {**json.loads(tpuctl("list", "-o", "json")[0])[0]["labels"], **labels}
+    assert "tpuctl-race" in theirs
+    body = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": theirs}
+    parent = f"projects/sandbox/locations/{zone}"
+    request = sandbox.add_queued_resource(
+        "t",
+        zone=zone,
+        state="ACTIVE",
+        node_ids=("t",),
+        tpu={"nodeSpec": [{"parent": parent, "nodeId": "t", "node": body}]},
+    )
+    put(sandbox, "t", zone=zone, acceleratorType="v6e-8", labels=theirs, queued_resource=request["name"])
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [pytest.param({"tpuctl-owner": "mallory"}, id="of-a-colleague"), pytest.param({}, id="as-if-ours")],
+)
+@pytest.mark.parametrize("knows", [pytest.param(True, id="with-journal"), pytest.param(False, id="without-journal")])
+def test_copied_label_of_a_race_deletes_nothing(
+    tpuctl: Console, sandbox: Sandbox, labels: dict[str, str], *, knows: bool
+) -> None:
+    no_stock(sandbox, *ZONES[1:])
+    assert tpuctl(*RACE, "--timeout", "2h")[2] == 0
+    copy_label(tpuctl, sandbox, COLLEAGUES, **labels)
+    if not knows:
+        forget(sandbox)
+        sandbox.advance(hours=30)
+    before = sandbox.changes()
+
+    out, err, code = tpuctl("gc", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 0, before)
+    listed = unproven(COLLEAGUES) if knows else unproven(COLLEAGUES, ZONES[0])
+    assert err.splitlines()[: len(listed)] == listed
+    assert sorted(tpuctl("list", "-o", "name")[0].split()) == sorted([f"{COLLEAGUES}/t", f"{ZONES[0]}/t"])
+
+
+def test_down_of_a_race_leaves_what_a_colleague_labelled_alike(tpuctl: Console, sandbox: Sandbox) -> None:
+    no_stock(sandbox, *ZONES[1:])
+    assert tpuctl(*RACE, "--timeout", "2h")[2] == 0
+    copy_label(tpuctl, sandbox, COLLEAGUES, **{"tpuctl-owner": "mallory"})
+
+    assert tpuctl("down", f"{ZONES[0]}/t", "--yes")[::2] == ("t\n", 0)
+    assert tpuctl("list", "-o", "name")[0] == f"{COLLEAGUES}/t\n"
+
+
+def test_up_that_finds_several_winners_offers_the_command_that_keeps_the_first(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    lost_race(tpuctl, sandbox, clock)
+    forget(sandbox)
+
+    out, err, code = tpuctl(*RACE, "--timeout", "2h")
+
+    states = ", ".join(f"{zone} (ACTIVE)" for zone in sorted(ZONES))
+    others = " ".join(f"{zone}/t" for zone in sorted(ZONES[1:]))
+    command = f"tpuctl queue cancel {others}"
+    assert (out, code, sandbox.changes()) == ("", 8, ["create"] * 3)
+    assert err.splitlines()[-2:] == [
+        f"error: `t` is requested by another race already, in {states}",
+        f"  hint: keep the one in {ZONES[0]} with `{command}`, or cancel all with `tpuctl down t`",
+    ]
+    assert tpuctl(*shlex.split(command)[1:], "--yes")[2] == 0
+    assert tpuctl("list", "-o", "name")[0] == f"{ZONES[0]}/t\n"
+    assert tpuctl(*RACE, "--timeout", "2h")[::2] == ("t\tREADY\n", 0)
 
 
 def test_race_without_a_usable_node_has_no_losers(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,7 +22,7 @@ from tpuctl.models.node import Node
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
-from tpuctl.nodes.actions import spec_changes, update_node
+from tpuctl.nodes.actions import spec_changes
 from tpuctl.nodes.commands.update import attached_disks, describe_changes
 from tpuctl.output.terminal import StandardStreams
 
@@ -252,7 +252,11 @@ def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equ
 def test_node_that_was_recreated_during_the_question_is_left_alone(tpuctl: Console, equipped: Sandbox) -> None:
     err, code = detach_old(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]))
 
-    assert (code, "error: `trainer` was recreated meanwhile: left alone\n" in err, equipped.changes()) == (8, True, [])
+    assert (
+        code,
+        "error: `trainer` changed meanwhile: another client recreated the node\n" in err,
+        equipped.changes(),
+    ) == (8, True, [])
 
 
 def test_name_of_two_attached_disks_is_refused() -> None:
@@ -299,8 +303,10 @@ class Service(TpuClient):
     def __init__(self, clock: ManualClock, error: OperationError | None = None, *, is_silent: bool = False) -> None:
         self._clock, self._error, self._is_silent = clock, error, is_silent
 
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:  # noqa: ARG002  # the protocol
-        return Operation("projects/p/locations/z/operations/1", done=False)
+    def update(self, *, timeout: timedelta | None = None) -> None:
+        """Wait for the update, as `change_node` does."""
+        begun = Operation("projects/p/locations/z/operations/1")
+        self.await_operation(begun, timeout=timeout, late=lambda waited: TimedOutError(f"not after {waited}"))
 
     def get_operation(self, name: str) -> Operation:
         if self._is_silent and self._clock.monotonic() < timedelta(seconds=8):
@@ -312,30 +318,26 @@ class Service(TpuClient):
         return ConflictError(error.message)
 
 
-NAME = NodeName("p", "z", "trainer")
 REFUSED = OperationError(9, "not now")
 
 
 @pytest.mark.parametrize("is_silent", [False, True], ids=["answers", "silent for 8 s"])
 def test_update_waits_for_its_operation(clock: ManualClock, *, is_silent: bool) -> None:
-    update_node(Service(clock, is_silent=is_silent), clock, NAME, {"labels": {}}, timeout=None)
+    Service(clock, is_silent=is_silent).update()
 
     assert clock.monotonic() == timedelta(seconds=10)
 
 
 def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
     with pytest.raises(ConflictError, match="not now"):
-        update_node(Service(clock, REFUSED), clock, NAME, {"labels": {}}, timeout=None)
+        Service(clock, REFUSED).update()
 
 
 def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> None:
     with pytest.raises(TimedOutError) as caught:
-        update_node(Service(clock), clock, NAME, {"labels": {}}, timeout=timedelta(seconds=4))
+        Service(clock).update(timeout=timedelta(seconds=4))
 
-    assert (str(caught.value), caught.value.hint) == (
-        "the update of `trainer` has not finished after 4s",
-        "it continues in the cloud; check it with `tpuctl status z/trainer`",
-    )
+    assert str(caught.value) == "not after 0:00:04"
 
 
 @pytest.mark.parametrize(
@@ -377,21 +379,6 @@ def test_selection_that_loses_something_is_shown_and_asked_about(tpuctl: Console
     assert tpuctl(*words, "--yes")[2] == 0
     assert tpuctl("update", "--all", "--labels", "a=b")[2] == 0
     assert node.changes() == ["patch"] * 3
-
-
-@one_face
-@pytest.mark.parametrize(
-    ("label", "hint"),
-    [
-        pytest.param("tpuctl-owner", "`tpuctl up` and `tpuctl create` write it", id="owner"),
-        pytest.param("tpuctl-expires", "`tpuctl extend NODE 2h` changes", id="end"),
-    ],
-)
-def test_label_that_other_commands_write_is_not_set(tpuctl: Console, node: Sandbox, label: str, hint: str) -> None:
-    _, err, code = tpuctl("update", "trainer", "--labels", f"run=8,{label}=1")
-
-    assert (code, node.changes()) == (2, [])
-    assert err.startswith(f"error: `--labels` does not set `{label}`\n  hint: {hint}")
 
 
 def test_up_does_not_change_the_owner_of_an_existing_node() -> None:

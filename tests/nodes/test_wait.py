@@ -135,3 +135,64 @@ def test_wait_reports_a_refused_key_without_adding_it(
         "its worker refuses the key",
         "error: `demo` is not usable by ssh after 1m: it is READY, but its worker refuses the key",
     ]
+
+
+@one_face
+@pytest.mark.parametrize("name", ["demo", f"{ZONE}/demo", f"projects/sandbox/locations/{ZONE}/queuedResources/demo"])
+def test_wait_for_a_requested_node_follows_its_queued_resource(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
+    tpuctl("create", "demo", "--type", "v4-8", "--zone", ZONE, "--queue", "--no-wait")
+
+    out, err, code = tpuctl("wait", name, "--for", "ready")
+
+    lines = [
+        "queued resource CREATING",
+        "queued resource ACCEPTED",
+        "queued resource WAITING_FOR_RESOURCES",
+        "CREATING",
+        "queued resource PROVISIONING",
+        "READY",
+        "queued resource ACTIVE",
+        "ready after 5m56s; its health is not reported yet",
+    ]
+    assert (out, told(err), code) == ("demo\tREADY\n", lines, 0)
+    assert sandbox.changes() == ["create"]
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("request_state", "error", "exit_code"),
+    [
+        (
+            "WAITING_FOR_RESOURCES",
+            "`demo` is not ready after 2m: its queued resource `ask` is WAITING_FOR_RESOURCES",
+            5,
+        ),
+        ("FAILED", "the queued resource `ask` FAILED; the service gives no reason", 6),
+        (
+            "SUSPENDED",
+            "`demo` was preempted: its queued resource `ask` is SUSPENDED, and it cannot be recreated on its own",
+            8,
+        ),
+        ("DELETING", "the queued resource `ask` is being deleted", 8),
+    ],
+)
+def test_wait_for_a_requested_node_ends_as_its_queued_resource(
+    tpuctl: Console, sandbox: Sandbox, request_state: str, error: str, exit_code: int
+) -> None:
+    sandbox.add_queued_resource("ask", zone=ZONE, state=request_state, node_ids=("demo",), initiator="SERVICE")
+
+    out, err, code = tpuctl("wait", "ask", "--for", "ready", "--timeout", "2m")
+
+    assert (out, told(err)[:2], code) == ("", [f"queued resource {request_state}", f"error: {error}"], exit_code)
+
+
+@one_face
+@pytest.mark.parametrize(("name", "waits_for"), [("team", ["a", "b"]), ("b", ["b"]), (f"{ZONE}/team", ["a", "b"])])
+def test_wait_for_a_queued_resource_waits_for_each_of_its_nodes(
+    tpuctl: Console, sandbox: Sandbox, name: str, waits_for: list[str]
+) -> None:
+    sandbox.add_queued_resource("team", zone=ZONE, node_ids=("a", "b"))
+    for node in ("a", "b"):
+        put(sandbox, node)
+
+    assert tpuctl("wait", name, "--for", "ready")[::2] == ("".join(f"{each}\tREADY\n" for each in waits_for), 0)

@@ -379,3 +379,37 @@ def test_moving_watch_leaves_no_request_behind(tpuctl: Console, sandbox: Sandbox
     _, err, code = tpuctl("watch", "demo", "--zone", "us-east5-b,us-east1-d", "--until", "1h")
 
     assert (code, max(waiting), err.count("; trying us-") > 2) == (0, 1, True), err
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue",)], ids=["node", "request"])
+@pytest.mark.parametrize("resumed", [False, True], ids=["new", "continued"])
+@pytest.mark.parametrize("seconds", [1, 61, 240])
+def test_search_creates_nothing_after_a_down(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    clock: EventfulClock,
+    queue: tuple[str, ...],
+    seconds: int,
+    *,
+    resumed: bool,
+) -> None:
+    """In an attempt, between two of them, and in a pause; the journal has only the zones in which it has tried."""
+    stockout(sandbox, duration=timedelta(minutes=30))
+    command = (*ANY, "us-east1-d,us-east5-b", "--zone-order", "as-given", "--timeout", "2h", *queue)
+    if resumed:
+        clock.after(timedelta(minutes=1), interrupt)
+        assert tpuctl(*command)[2] == 130
+    results: list[tuple[int, int]] = []
+
+    def down() -> None:
+        code = tpuctl("down", "demo", "--yes")[2]
+        results.append((code, sandbox.changes().count("create")))
+
+    clock.after(timedelta(seconds=seconds), down)
+
+    _, err, code = tpuctl(*command)
+
+    ((down_code, created),) = results
+    assert (down_code, code, sandbox.changes().count("create")) == (0, 3, created), err
+    assert "`down` ended `demo`" in err
+    assert tpuctl("list")[0] + tpuctl("queue", "list")[0] == ""

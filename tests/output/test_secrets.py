@@ -238,7 +238,7 @@ def test_url_hides_secrets(url: str, shown: str) -> None:
     ("arguments", "expected"),
     [
         (("update", "demo", "--metadata", "a=b", "--metadata", f"c=d,{SECRET}"),
-         "item 2 of `--metadata` number 2 is not KEY=VALUE"),
+         "a value of `--metadata` number 2 has a comma, which begins the next key"),
         (("update", "demo", "--metadata-from-file", SECRET), "item 1 of `--metadata-from-file` number 1 is not KEY=VALUE"),
         (("run", "demo", "--env", "A=b", "--env", SECRET, "--", "true"), "`--env` number 2: not a variable"),
         (("run", "demo", "--env", SECRET.replace("-", "_"), "--", "true"),

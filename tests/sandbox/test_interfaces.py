@@ -221,6 +221,8 @@ def test_bug_is_an_exception_in_process_and_a_500_over_http(tmp_path: Path) -> N
         (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b""),
         (b"GET /v2/x HTTP/1.1\r\nHost: rebound.example\r\n\r\n", b"403"),
         (b"GET /v2/x HTTP/1.1\r\nHost: localhost\r\nOrigin: https://page.example\r\n\r\n", b"403"),
+        (b"GET /v2/x HTTP/1.1\r\nHost: localhost\r\nOrigin: http://[\r\n\r\n", b"403"),
+        (b"GET http://[ HTTP/1.1\r\nHost: localhost\r\n\r\n", b"404"),
         (b"POST /v2/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 52428801\r\n\r\n", b"413"),
         (b"POST /v2/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n", b"400"),
         (b"POST /v2/x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{}", b"400"),

@@ -35,6 +35,25 @@ def test_recreated_default_network_has_no_firewall_rules(wire: Wire) -> None:
     assert wire("POST", f"{P}/global/networks", {"name": "default"})[:2] == (409, "alreadyExists")
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (f"{P}/global/firewalls", {"name": "ssh", "allowed": [{"IPProtocol": "tcp", "ports": ["22"]}]}),
+        (f"{P}/global/networks", {"name": "own"}),
+        (f"{SUBNETWORK}/setPrivateIpGoogleAccess", {"privateIpGoogleAccess": True}),
+    ],
+)
+def test_change_with_a_repeated_request_id_is_carried_out_once(wire: Wire, path: str, body: dict[str, object]) -> None:
+    """API field text of `requestId` and of `clientOperationId`."""
+    first, again, other = (
+        wire("POST", f"{path}?requestId={digit}f6b4a4e-0f0c-4d7e-9f1a-0a4f1c1d2e3f", body) for digit in (1, 1, 2)
+    )
+
+    assert first["clientOperationId"] == "1f6b4a4e-0f0c-4d7e-9f1a-0a4f1c1d2e3f"
+    assert again == first
+    assert other[:2] == (409, "alreadyExists") if "name" in body else other["name"] != first["name"]
+
+
 def test_legacy_network_has_no_subnetworks(wire: Wire) -> None:
     administration.add_network(wire.state, "ancient", IPv4Range="10.240.0.0/16")
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -220,6 +221,36 @@ def test_guest_reboot_ends_processes_and_finishes(pod: Slice) -> None:
     assert while_booting == ProbeResult(ProbeOutcome.UNREACHABLE, refused)
     assert other_worker == ("", 0)
     assert alive == ("ended\n", 0)
+
+
+@pytest.mark.sshd
+def test_ssh_faults_concern_one_connection_to_one_worker(pod: Slice) -> None:
+    def probe(worker: int, **fault: Any) -> tuple[ProbeOutcome, float]:
+        with pod.state.write() as session:
+            add_fault(session, Fault(node="pod", worker=1, **fault))
+        connection = pod.connection(worker)
+        save_host_keys([connection])
+        began = time.monotonic()
+        return probe_ssh(connection, PATIENCE).outcome, time.monotonic() - began
+
+    assert probe(0, kind=FaultKind.SSH_REFUSED)[0] is ProbeOutcome.ANSWERED
+    assert pod.run(1, "true")[1] == 255
+    outcome, took = probe(1, kind=FaultKind.SSH_SLOW, duration=timedelta(seconds=1))
+    assert (outcome, took > 1) == (ProbeOutcome.ANSWERED, True)
+    with pod.state.write() as session:
+        add_fault(session, Fault(FaultKind.SSH_DROPPED, node="*", worker=1, duration=timedelta(seconds=1)))
+    assert pod.run(1, "echo begun; exec sleep 60") == ("begun\n", 255)
+    assert pod.run(1, "echo alive") == ("alive\n", 0)
+
+
+@pytest.mark.sshd
+def test_processes_end_with_the_node_without_any_request(pod: Slice) -> None:
+    running = leave_running(pod, 0)
+
+    preempt(pod)
+    pod.state.advance(timedelta(minutes=5))
+
+    assert wait_until_none(running)
 
 
 def preempt(pod: Slice) -> None:

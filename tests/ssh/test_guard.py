@@ -7,31 +7,25 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tpuctl.clock import ManualClock
+from tests.ssh.guarded import NAME, Guarded
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.api_calls import Json, Request, Response
+from tpuctl.sandbox.api_calls import Request, Response
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
-from tpuctl.sandbox.state import SandboxState
-from tpuctl.ssh.agent.guard import EXPIRY_TEXT, next_guard_step, parse_date, request_step
+from tpuctl.ssh.agent.guard import KnownEnd, next_end, next_guard_step
+from tpuctl.ssh.agent.guard_answers import EXPIRY_TEXT, parse_date, parse_node
 from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
 from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
 
 NOW = 1_800_000_000
 # 1700000000 in Arabic digits.
 OTHER_DIGITS = "".join(chr(0x660 + int(digit)) for digit in "1700000000")
-NAME = "projects/sandbox/locations/us-central2-b/nodes/node"
-REQUEST = "projects/sandbox/locations/us-central2-b/queuedResources/queued"
 ACCOUNT_TOKEN = "/computeMetadata/v1/instance/service-accounts/default/token"
 
 
@@ -66,12 +60,6 @@ _STEPS: dict[str, tuple[dict[str, Any], int | None, int | None, tuple[str, str, 
         None,
         ("end", "the node was recreated: this guard ends", None),
     ),
-    "without-id": (
-        {"labels": {"tpuctl-expires": str(NOW - 9)}},
-        None,
-        None,
-        ("end", "the node was recreated: this guard ends", None),
-    ),
     **{
         f"expired-{state}": (
             {**labels(expires=str(NOW)), "state": state},
@@ -79,7 +67,7 @@ _STEPS: dict[str, tuple[dict[str, Any], int | None, int | None, tuple[str, str, 
             None,
             ("wait", f"expired, but it is {state}", NOW),
         )
-        for state in ("CREATING", "STOPPING", "DELETING", "REPAIRING", "NEW_STATE", None)
+        for state in ("CREATING", "STOPPING", "DELETING", "REPAIRING", "NEW_STATE")
     },
     "in-use": (labels(), 3600, None, ("wait", "in use", None)),
     "idle-one-second-less": (labels(), 3600, NOW - 3599, ("wait", "idle", NOW + 1)),
@@ -95,49 +83,44 @@ _STEPS: dict[str, tuple[dict[str, Any], int | None, int | None, tuple[str, str, 
 def test_guard_step_of_a_node(
     node: dict[str, Any], idle: int | None, since: int | None, expected: tuple[str, str, int | None]
 ) -> None:
-    step = next_guard_step({"id": "7", "idle": idle, "onIdle": "stop"}, node, NOW, since)
+    parsed = parse_node(node)
+    known = KnownEnd(parsed.expires, parsed.expires)
+    step = next_guard_step({"id": "7", "idle": idle, "onIdle": "stop"}, parsed, known, NOW, since)
 
     assert (step.action, step.why, step.due) == expected
 
 
-def request_in(state: str, *specs: dict[str, Any]) -> dict[str, Any]:
-    return {"state": {"state": state}, "tpu": {"nodeSpec": list(specs or ({},))}}
+# What was known, the label's end, and then what is known and when the node ends. At 0 it is NOW; a warning takes 600 s.
+_ENDS: dict[str, tuple[tuple[int | None, ...], int | None, tuple[int | None, ...], int | None]] = {
+    "no-end": ((None, None, None), None, (None, None, None), None),
+    "removed": ((50, 50, None), None, (None, None, None), None),
+    "first-look": ((None, None, None), 9000, (None, 9000, 0), 9000),
+    "first-look-near-its-end": ((None, None, None), 60, (None, 60, 0), 600),
+    "first-look-after-its-end": ((None, None, None), -9000, (None, -9000, 0), 600),
+    "same": ((50, 50, None), 50, (50, 50, None), 50),
+    "same-and-passed": ((-50, -50, None), -50, (-50, -50, None), -50),
+    "later": ((50, 50, None), 60, (60, 60, None), 60),
+    "later-during-a-warning": ((50, -9, -300), 60, (60, 60, None), 60),
+    "moved-back": ((9000, 9000, None), -9, (9000, -9, 0), 600),
+    "moved-back-a-little": ((9000, 9000, None), 8999, (9000, 8999, 0), 8999),
+    "warned-too-shortly": ((9000, -9, -599), -9, (9000, -9, -599), 1),
+    "warned-long-enough": ((9000, -9, -600), -9, (-9, -9, None), -9),
+    "moved-back-again": ((9000, -9, -599), -10, (9000, -10, 0), 600),
+    "moved-on-and-still-earlier": ((9000, -9, -599), 700, (9000, 700, 0), 700),
+    "clock-was-ahead": ((9000, -9, 10**9), -9, (9000, -9, 0), 600),
+}
 
 
-@pytest.mark.parametrize(
-    ("request_", "expected"),
-    [
-        *(
-            pytest.param(request_in(state), "force", id=state)
-            for state in ("CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES", "PROVISIONING", "ACTIVE")
-        ),
-        *(pytest.param(request_in(state), "plain", id=state) for state in ("SUSPENDED", "FAILED")),
-        *(
-            pytest.param(request_in(state), f"its queued resource is {state}", id=state)
-            for state in ("SUSPENDING", "DELETING", "NEW_STATE")
-        ),
-        pytest.param(
-            {}, "its queued resource owns 0 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it", id="empty"
-        ),
-        pytest.param(
-            request_in("ACTIVE", {}, {}),
-            "its queued resource owns 2 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
-            id="two-nodes",
-        ),
-        pytest.param(
-            request_in("ACTIVE", {"multisliceParams": {"nodeCount": 3}}),
-            "its queued resource owns 3 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
-            id="multislice",
-        ),
-        pytest.param(
-            request_in("ACTIVE", {"multiNodeParams": {"nodeIdPrefix": "many"}}),
-            "its queued resource owns 0 nodes: only `tpuctl gc` and `tpuctl down --all-nodes` delete it",
-            id="number-missing",
-        ),
-    ],
-)  # fmt: skip
-def test_guard_deletes_a_request_only_of_one_node(request_: dict[str, Any], expected: str) -> None:
-    assert request_step(request_) == expected
+@pytest.mark.parametrize(("before", "seen", "after", "due"), _ENDS.values(), ids=_ENDS.keys())
+def test_earlier_end_counts_after_a_warning(
+    before: tuple[int | None, ...], seen: int | None, after: tuple[int | None, ...], due: int | None
+) -> None:
+    def at(offset: int | None) -> int | None:
+        return None if offset is None else NOW + offset
+
+    end = next_end(KnownEnd(*map(at, before)), at(seen), NOW)
+
+    assert ((end.known, end.seen, end.since), end.due) == (tuple(map(at, after)), at(due))
 
 
 @pytest.mark.parametrize(
@@ -152,113 +135,6 @@ def test_guard_deletes_a_request_only_of_one_node(request_: dict[str, Any], expe
 )
 def test_guard_reads_the_time_of_an_answer(text: str, expected: int | None) -> None:
     assert parse_date(text) == expected
-
-
-@dataclass
-class Guarded:
-    """A node in a sandbox, and the program that guards it, as the worker runs it."""
-
-    state: SandboxState
-    clock: ManualClock
-    home: Path
-    scopes: tuple[str, ...] = (CLOUD_PLATFORM,)
-    idle: int | None = None
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-
-    @property
-    def folder(self) -> Path:
-        return self.home / ".tpuctl" / "guard"
-
-    def settings(self) -> dict[str, Any]:
-        return {
-            "node": NAME,
-            "id": self.node()["id"],
-            "endpoint": "https://tpu.googleapis.com",
-            "idle": self.idle,
-            "onIdle": "delete",
-            "devices": ["/dev/accel[0-9]*"],
-            "lockFile": "/tmp/libtpu_lockfile",  # as on a worker
-        }
-
-    def start(self) -> subprocess.Popen[bytes]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / "guard.py").write_text(standalone_program("guard", "guard_main()"))
-        (self.folder / "settings").write_text(json.dumps(self.settings()))
-        programs = self.home / "bin"
-        programs.mkdir(exist_ok=True)
-        for name, text in (("wall", 'printf "%s\\n" "$*" >>"$HOME/wall"'), ("sudo", 'shift; exec "$@"')):
-            (programs / name).write_text(f"#!/bin/sh\n{text}\n")
-            (programs / name).chmod(0o755)
-        server = GuestServer(self.state, {}, self.scopes).start()
-        self.servers.append(server)
-        environ = {
-            "HOME": str(self.home),
-            "PATH": f"{programs}:{os.environ['PATH']}",
-            "TPUCTL_DEVICE_ROOT": str(self.home / "root"),
-            "TPUCTL_GUARD_INTERVAL": "0.05",
-            **server.environment,
-        }
-        process = subprocess.Popen([sys.executable, "-I", str(self.folder / "guard.py")], env=environ)
-        self.processes.append(process)
-        return process
-
-    servers: list[GuestServer] = field(default_factory=list)
-
-    def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
-        sent = b"" if body is None else json.dumps(body).encode()
-        answer = answer_request(self.state, Request(method, f"/v2/{path}", tuple(query.items()), body=sent))
-        assert isinstance(answer, Response)
-        return json.loads(answer.body)  # type: ignore[no-any-return]  # JSON
-
-    def node(self) -> Json:
-        return self.call("GET", NAME)
-
-    def until(self, has_happened: Callable[[], bool]) -> None:
-        """Wait until something has happened, at most 10 s."""
-        end = time.monotonic() + 60
-        while not has_happened():
-            assert time.monotonic() < end, self.log()
-            time.sleep(0.02)
-
-    def looks(self, count: int = 3) -> None:
-        """Wait for some looks of the guard from now on."""
-        for _ in range(count):
-            before = (self.folder / "status").stat().st_ino if (self.folder / "status").exists() else None
-            self.until(
-                lambda before=before: (
-                    (self.folder / "status").exists()  # type: ignore[misc]  # of this round
-                    and (self.folder / "status").stat().st_ino != before
-                )
-            )
-
-    def log(self) -> list[str]:
-        path = self.folder / "log"
-        return [line.partition(" ")[2] for line in path.read_text().splitlines()] if path.exists() else []
-
-    def status(self) -> dict[str, Any]:
-        return json.loads((self.folder / "status").read_text())  # type: ignore[no-any-return]  # JSON
-
-    def expires_in(self, **duration: float) -> dict[str, str]:
-        return {"tpuctl-expires": str(int((self.state.clock.now() + timedelta(**duration)).timestamp()))}
-
-    def is_deleting(self) -> bool:
-        # Not by a request, which would meet the faults that are for the guard.
-        with self.state.read() as session:
-            node = session.node("sandbox", "us-central2-b", "node")
-            return node is None or node.state(session.now) != "READY"
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[Guarded]:
-    clock = ManualClock()
-    with SandboxState.open(tmp_path / "world.sqlite3", clock=clock) as state:
-        found = Guarded(state, clock, tmp_path)
-        yield found
-        for process in found.processes:
-            process.kill()
-            process.wait()
-        for server in found.servers:
-            server.close()
 
 
 def test_guard_warns_then_deletes_the_expired_node_and_ends(guarded: Guarded) -> None:
@@ -278,7 +154,7 @@ def test_guard_warns_then_deletes_the_expired_node_and_ends(guarded: Guarded) ->
     warning = "tpuctl: this node, node, is deleted in 9 min: `tpuctl extend node 2h` gives it more time"
     assert (guarded.home / "wall").read_text() == f"{warning}\n"
     assert guarded.log()[1:4] == ["not expired", f"warned all terminals: {warning}", "expired"]
-    assert guarded.log()[4:6] == ["expired: delete is sent", "the delete was accepted"]
+    assert guarded.log()[4:6] == ["expired: delete follows a last look", "the delete was accepted"]
     assert guarded.log()[-1] == "the node is gone: this guard ends"
     assert {path.stat().st_mode & 0o077 for path in (guarded.folder / "log", guarded.folder / "status")} == {0}
 
@@ -297,6 +173,10 @@ def test_guard_sees_an_extension_and_a_label_that_is_nonsense(guarded: Guarded) 
     assert (guarded.is_deleting(), guarded.status()["text"]) == (False, "label tpuctl-expires=never is not a time")
 
     guarded.call("PATCH", NAME, {"labels": guarded.expires_in(minutes=0)}, updateMask="labels")
+    guarded.looks()
+    assert not guarded.is_deleting()
+    assert guarded.log()[-1].startswith("warned all terminals: tpuctl: this node, node, is deleted in 10 min")
+    guarded.clock.sleep(timedelta(minutes=11))
     guarded.until(guarded.is_deleting)
 
 
@@ -377,25 +257,6 @@ def test_servers_of_a_worker_open_nothing_else(guarded: Guarded, path: str, toke
         assert (answer.status, server.server_address[0]) == (status, "127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    ("nodes", "is_deleted"), [pytest.param(("node",), True, id="one-node"), pytest.param(("node", "other"), False, id="two")]
-)  # fmt: skip
-def test_guard_deletes_the_request_that_owns_only_its_node(
-    guarded: Guarded, nodes: tuple[str, ...], is_deleted: bool
-) -> None:
-    administration.add_queued_resource(guarded.state, node_ids=nodes)
-    for name in nodes:
-        administration.add_node(guarded.state, name, queued_resource="queued", labels=guarded.expires_in(hours=-1))
-    guarded.start()
-
-    if is_deleted:
-        guarded.until(guarded.is_deleting)
-        assert guarded.call("GET", REQUEST)["state"]["state"] == "DELETING"
-    else:
-        guarded.looks()
-        assert (guarded.is_deleting(), guarded.status()["problem"]) == (False, "refused")
-
-
 def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) -> None:
     administration.add_node(guarded.state)
     guarded.idle = 3600
@@ -415,7 +276,7 @@ def test_guard_deletes_an_idle_node_only_after_its_last_job(guarded: Guarded) ->
     guarded.clock.sleep(timedelta(minutes=2))
 
     guarded.until(guarded.is_deleting)
-    assert "idle for 60 min: delete is sent" in guarded.log()
+    assert "idle for 60 min: delete follows a last look" in guarded.log()
 
 
 def test_job_between_two_looks_is_use(guarded: Guarded) -> None:
@@ -437,50 +298,119 @@ def test_job_between_two_looks_is_use(guarded: Guarded) -> None:
     assert not guarded.is_deleting()
 
 
-def report_of(guarded: Guarded, request: dict[str, Any], **environ: str) -> list[tuple[WorkerFrame, bytes]]:
-    """Run the program that starts guards, on a machine without systemd, and return its answer."""
+def report_of(
+    guarded: Guarded, request: dict[str, Any], environ: dict[str, str], *, login: str = "", umask: int = -1
+) -> list[tuple[WorkerFrame, bytes]]:
+    """Run the program that starts guards, on a machine without systemd, and return its answer. `login`: its home."""
     programs = guarded.home / "bin"
     programs.mkdir(exist_ok=True)
     for name in ("systemctl", "sudo"):
         (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
-    environ |= {
-        "HOME": str(guarded.home),
+    environ = environ | {
+        "HOME": str(guarded.home / login),
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "TPUCTL_DEVICE_ROOT": str(guarded.home / "root"),
+        "TPUCTL_DEVICE_ROOT": str(guarded.root),
         "TPUCTL_GUARD_INTERVAL": "0.05",
     }
+    (guarded.home / login).mkdir(exist_ok=True)
     line, source = bootstrap("guard_setup", f"run_agent(serve_guard_setup, {request!r})")
-    done = subprocess.run(["sh", "-c", line], input=source, env=environ, capture_output=True, check=True)
+    done = subprocess.run(["sh", "-c", line], input=source, env=environ, capture_output=True, check=True, umask=umask)
     return FrameDecoder(LONGEST_ANSWER).feed(done.stdout)
 
 
-def test_second_guard_without_systemd_replaces_the_first(guarded: Guarded) -> None:
+@pytest.fixture
+def set_up(guarded: Guarded) -> Iterator[Callable[..., GuardReport]]:
+    """Start or remove a guard as a login of the worker does."""
     administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
     guarded.servers.append(server := GuestServer(guarded.state, {}, guarded.scopes).start())
 
-    def report(request: dict[str, Any]) -> GuardReport:
-        ((_, payload),) = report_of(guarded, request, **server.environment)
+    def report(request: dict[str, Any] | None = None, **options: Any) -> GuardReport:
+        start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}
+        ((_, payload),) = report_of(guarded, start if request is None else request, server.environment, **options)
         return parse_guard_report(json.loads(payload))
 
-    start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}
-    first, pid = report(start), int((guarded.folder / "lock").read_text())
-    second, other = report(start), int((guarded.folder / "lock").read_text())
+    yield report
+    report({"remove": True})
+
+
+def test_second_guard_without_systemd_replaces_the_first(guarded: Guarded, set_up: Callable[..., GuardReport]) -> None:
+    guarded.is_shared = True
+
+    first, pid = set_up(), int((guarded.folder / "lock").read_text())
+    second, other = set_up(), int((guarded.folder / "lock").read_text())
 
     assert [(one.mode, one.is_running, one.problem()) for one in (first, second)] == [("process", True, None)] * 2
     assert pid != other
     guarded.clock.sleep(timedelta(hours=2))
     guarded.until(guarded.is_deleting)
-    removed = report({"remove": True})
+    removed = set_up({"remove": True})
     assert (removed.is_installed, removed.is_running, removed.problem()) == (False, False, None)
-    assert not (guarded.home / "root" / "etc").exists()
+    assert not (guarded.root / "etc").exists()
+
+
+def test_limits_are_those_of_the_node_whichever_login_starts_its_guard(
+    guarded: Guarded, set_up: Callable[..., GuardReport]
+) -> None:
+    def limits(login: str, idle: int | None, *, keeps_idle: bool) -> tuple[timedelta, str] | None:
+        start = {"program": standalone_program("guard", "guard_main()"), "keepsIdle": keeps_idle}
+        settings = {**guarded.settings(), "idle": idle, "onIdle": idle and "stop"}
+        return set_up({**start, "settings": settings}, login=login).idle
+
+    assert limits("ann", 5400, keeps_idle=False) == (timedelta(minutes=90), "stop")
+    assert limits("bob", None, keeps_idle=True) == (timedelta(minutes=90), "stop")
+    assert limits("bob", 7200, keeps_idle=False) == (timedelta(hours=2), "stop")
+    assert limits("ann", None, keeps_idle=True) == (timedelta(hours=2), "stop")
+    assert limits("ann", None, keeps_idle=False) is None
+    assert [str(path) for path in guarded.home.glob("*/.tpuctl/guard")] == []
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o002, 0o077])
+def test_no_other_user_can_change_what_a_guard_runs(
+    guarded: Guarded, set_up: Callable[..., GuardReport], umask: int
+) -> None:
+    guarded.is_shared = True
+
+    assert set_up(umask=umask).problem() is None
+
+    made = [*guarded.folder.rglob("*"), guarded.folder, guarded.folder.parent, guarded.folder.parent.parent]
+    assert {str(path): oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o022} == {}
+    assert (guarded.folder / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_guard_lives_in_the_home_where_others_can_change_the_place_of_root(
+    guarded: Guarded, set_up: Callable[..., GuardReport]
+) -> None:
+    """Nothing runs from there, and nothing of the guard runs as root."""
+    (guarded.root / "var").mkdir(parents=True)
+    (guarded.root / "var").chmod(0o777)
+
+    report = set_up(umask=0)
+
+    assert (report.mode, report.problem()) == ("process", None)
+    assert (guarded.home / ".tpuctl" / "guard" / "lock").exists()
+    assert {path.stat().st_mode & 0o077 for path in (guarded.home / ".tpuctl").rglob("*")} == {0}
+    assert (guarded.home / ".tpuctl").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("path", ["guard.py", "."])
+def test_program_that_others_can_change_is_not_run(guarded: Guarded, path: str) -> None:
+    administration.add_node(guarded.state, labels=guarded.expires_in(hours=-1))
+    guarded.write_files()
+    (guarded.folder / path).chmod(0o777)
+    words = [sys.executable, "-I", str(guarded.folder / "guard.py")]
+
+    done = subprocess.run(words, env={"HOME": str(guarded.home)}, capture_output=True, text=True, check=False)
+
+    refusal = f"{guarded.folder / 'guard.py'}: other users can change it: not run\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", refusal)
 
 
 def test_guard_does_not_start_without_a_metadata_server(guarded: Guarded) -> None:
     administration.add_node(guarded.state)
     start = {"program": "raise SystemExit", "settings": guarded.settings()}
 
-    ((kind, text),) = report_of(guarded, start, GCE_METADATA_HOST="127.0.0.1:1")
+    ((kind, text),) = report_of(guarded, start, {"GCE_METADATA_HOST": "127.0.0.1:1"})
 
     assert (kind, b"no metadata server answers" in text) == (WorkerFrame.REFUSED, True)
     assert not guarded.folder.exists()

@@ -20,7 +20,6 @@ from tpuctl.output.terminal import StandardStreams
 from tpuctl.workers.commands.run import EnvironmentFlags, parse_environment
 from tpuctl.workers.environment import (
     EnvironmentOptions,
-    environment_warning,
     fish_exports,
     job_variables,
     parse_env_file,
@@ -28,9 +27,7 @@ from tpuctl.workers.environment import (
     posix_exports,
     tpu_variables,
 )
-from tpuctl.workers.execution import warn_about_environment
 
-JAX = "warning: TPU_WORKER_HOSTNAMES is set: JAX assumes GKE, and waits until it has been started on all 2 workers\n"
 NAME = "projects/p/locations/us-central2-b/nodes/trainer"
 OWN = {
     "TPUCTL_NODE": "trainer",
@@ -66,26 +63,26 @@ def test_user_variables_override_those_of_the_worker() -> None:
 @pytest.mark.parametrize(
     ("found", "workers", "expected"),
     [
-        (node("10.0.0.1", acceleratorType="v4-8"), 1, ("local", "10.0.0.1", "2x2x1", False)),
-        (node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16"), 2, ("trainer", "10.0.0.1,10.0.0.2", "2x2x2", True)),
+        (node("10.0.0.1", acceleratorType="v4-8"), 1, ("trainer", "10.0.0.1", "2x2x1")),
+        (node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16"), 2, ("trainer", "10.0.0.1,10.0.0.2", "2x2x2")),
         # An address that is missing would make it a smaller slice.
-        (node("10.0.0.1", None, acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2", False)),
-        (node("10.0.0.1", acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2", False)),
-        (node(acceleratorType="v99-8"), 1, ("local", None, None, False)),
+        (node("10.0.0.1", None, acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2")),
+        (node("10.0.0.1", acceleratorType="v4-16"), 2, ("trainer", None, "2x2x2")),
+        (node(acceleratorType="v99-8"), 1, ("trainer", None, None)),
         (
             node("10.0.0.1", acceleratorConfig={"type": "V4", "topology": "1x2x2"}),
             1,
-            ("local", "10.0.0.1", "1x2x2", False),
+            ("trainer", "10.0.0.1", "1x2x2"),
         ),
     ],
 )
 def test_library_variables_come_from_the_api(
-    found: Node, workers: int, expected: tuple[str, str | None, str | None, bool]
+    found: Node, workers: int, expected: tuple[str, str | None, str | None]
 ) -> None:
     given = tpu_variables(found, 0)
     names = ("TPU_NAME", "TPU_WORKER_HOSTNAMES", "TPU_TOPOLOGY")
 
-    assert (*map(given.get, names), environment_warning(given, workers) is not None) == expected
+    assert (*map(given.get, names),) == expected
     assert found.workers == workers
 
 
@@ -151,9 +148,6 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentOptions | InvalidInputE
     @takes_options(EnvironmentFlags, "flags")
     def command(app: App, *, flags: EnvironmentFlags) -> None:
         environment = parse_environment(app, flags)
-        warn_about_environment(
-            app, environment, [node("10.0.0.1"), node("10.0.0.1", "10.0.0.2", acceleratorType="v4-16")]
-        )
         found.append(environment)
 
     stderr = io.StringIO()
@@ -163,7 +157,7 @@ def taken(tmp_path: Path, *arguments: str) -> EnvironmentOptions | InvalidInputE
     result = CliRunner().invoke(command, arguments, obj=app)
     if isinstance(result.exception, InvalidInputError):
         return result.exception
-    assert (result.exit_code, stderr.getvalue()) == (0, JAX if "--tpu-env" in arguments else "")
+    assert (result.exit_code, stderr.getvalue()) == (0, "")
     return found[0]
 
 

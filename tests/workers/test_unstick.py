@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from getpass import getuser
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
@@ -101,15 +102,26 @@ def test_unstick_with_pid_terminates_only_that_process(
         running("sleep", "60", path=devices / "accel0") as named,
         running("sleep", "60", path=devices / "accel1") as other,
     ):
+        only = ("unstick", "demo", "--pid", str(named.pid), "--yes")
         absent = tpuctl("unstick", "demo", "--pid", "999999", "--yes")
+        later = tpuctl(*only, "--started-before", "2026-01-01T00:00:00Z")
         assert (named.poll(), other.poll()) == (None, None)
-        out, err, code = tpuctl("unstick", "demo", "--pid", str(named.pid), "--yes", "-o", "json")
+        before = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+        out, err, code = tpuctl(*only, "--started-before", before, "-o", "json")
         assert (named.wait(10), other.poll()) == (-SIGTERM, None)
 
     assert absent[1:] == (
         (
             "error: process 999999 does not hold the TPU of `demo`\n"
-            "  hint: list what does: `tpuctl unstick demo --dry-run`; no process was terminated\n"
+            "  hint: list what holds it: `tpuctl unstick demo --dry-run`; no process was terminated\n"
+        ),
+        8,
+    )
+    assert later[1:] == (
+        (
+            f"left {named.pid} sleep on worker 0 alone: it started later\n"
+            f"error: {named.pid} sleep of {USER} on worker 0 started later\n"
+            "  hint: list what holds it: `tpuctl unstick demo --dry-run`; no process was terminated\n"
         ),
         8,
     )

@@ -14,12 +14,13 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
+from tpuctl.command_text import join_command
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import contains_mask, mask_command_line
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
@@ -612,9 +613,7 @@ class Invocation:
 
     def command_line(self) -> str:
         """Return the command as typed, ready to be pasted; values that may be secrets are hidden."""
-        import shlex  # noqa: PLC0415  # only for messages
-
-        return shlex.join(("tpuctl", *mask_command_line(self.arguments, self.environ)))
+        return join_command(("tpuctl", *mask_command_line(self.arguments, self.environ)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -1099,15 +1098,12 @@ def authorize_key(app: App, node: Node) -> None:
 
     Does nothing if the key is there, or in the project's metadata. Workers read a change within some seconds.
     """
-    from tpuctl.ssh.keys import add_metadata_key  # noqa: PLC0415  # only for nodes without our key
+    from tpuctl.ssh.keys import with_metadata_key  # noqa: PLC0415  # only for nodes without our key
 
     entry = app.workers.key_entry(node)
     if entry is None:
         return
     now = app.clock.now()
     app.terminal.note(f"adding our ssh key to the metadata of `{node.name.node_id}`")
-    app.client.change_metadata(
-        node.name,
-        lambda metadata: {**metadata, "ssh-keys": add_metadata_key(metadata.get("ssh-keys", ""), entry, now=now)},
-    )
+    app.client.change_node(node.name, partial(with_metadata_key, entry=entry, now=now), expected_id=node.id)
     app.workers.note_admission(node)

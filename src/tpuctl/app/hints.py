@@ -12,6 +12,7 @@ import click
 
 from tpuctl.accelerators import load_accelerators
 from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError, is_connection_refused
+from tpuctl.command_text import join_command, quote_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.escaping import mask_url
@@ -128,7 +129,7 @@ def _with_options(command: str, given: _CommandLine, tree: click.Command, *, is_
         if name in parsed.accepted and name not in present and (name in _INHERITED_OPTIONS or is_own):
             extra += option
     before, separator, after = command.partition(" -- ")
-    return " ".join([before, *map(shlex.quote, extra)]) + separator + after
+    return " ".join([before, *map(quote_word, extra)]) + separator + after
 
 
 def _run_elsewhere(search: _CommandLine, given: _CommandLine) -> str:
@@ -143,7 +144,7 @@ def _run_elsewhere(search: _CommandLine, given: _CommandLine) -> str:
     left_out = {name for name, _ in new} | _CONSENT_OPTIONS - {"timeout"}
     kept = [word for name, option in given.options if name not in left_out for word in option]
     added = [word for _, option in new for word in option]
-    return shlex.join(["run", *given.arguments, *kept, *added, *given.remote])
+    return join_command(["run", *given.arguments, *kept, *added, *given.remote])
 
 
 def _parse(words: Sequence[str], tree: click.Command) -> _CommandLine:

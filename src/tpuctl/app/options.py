@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial, update_wrapper, wraps
 from importlib import import_module
+from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -432,6 +433,8 @@ FOREIGN_OPTIONS = {
     "--force-key-file-overwrite": "`tpuctl ssh-key renew`",
     "--output-directory": "`tpuctl run --log-dir`",
     "--strict-host-key-checking": "not needed: host keys are always checked",
+    "--batch-size": "`--fanout`",
+    "--volume": "`--mount`",
     "--compress": "`Compression yes` in `~/.ssh/config`",
 }
 
@@ -535,13 +538,13 @@ class CommandGroup(click.Group):
             name, command, rest = super().resolve_command(ctx, args)
             # Messages use the full name of a command, also for an alias such as `ls`.
             return (command.name if command else name), command, rest
-        suggestion = self.suggest(ctx, word)
+        suggestion = self.suggest(ctx, args)
         hint = f"did you mean `{ctx.command_path} {suggestion}`?" if suggestion else f"see `{ctx.command_path} --help`"
         raise UnknownWordError(f"there is no command `{ctx.command_path} {word}`", hint=hint, ctx=ctx)
 
-    def suggest(self, ctx: click.Context, word: str) -> str | None:
-        """Return the command that was probably meant, None if no name is similar."""
-        return suggest_word(word, self.list_commands(ctx))
+    def suggest(self, ctx: click.Context, words: Sequence[str]) -> str | None:
+        """Return the command that was probably meant by the words of a command line, None if no name is similar."""
+        return suggest_word(words[0], self.list_commands(ctx))
 
 
 class LazyGroup(CommandGroup):
@@ -578,9 +581,17 @@ class LazyGroup(CommandGroup):
             raise TypeError(f"{entry[0]} is not a command")
         return command
 
-    def suggest(self, ctx: click.Context, word: str) -> str | None:  # noqa: ARG002  # as above
-        """Return the command that was probably meant by a word of another tool, or a mistyped one."""
-        return self._elsewhere.get(word) or suggest_word(word, [*self.table, *self._aliases])
+    def suggest(self, ctx: click.Context, words: Sequence[str]) -> str | None:  # noqa: ARG002  # as above
+        """Return the command that was probably meant by words of another tool, or a mistyped one."""
+        known = [*self.table, *self._aliases]
+        meant = [*dropwhile(_GCLOUD_GROUPS.__contains__, words)] if self._elsewhere else [*words]
+        if not meant:
+            return "--help"
+        if len(meant) < len(words) and meant[0] in known:
+            return meant[0]
+        return (
+            self._elsewhere.get(" ".join(meant[:2])) or self._elsewhere.get(meant[0]) or suggest_word(meant[0], known)
+        )
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
@@ -598,6 +609,8 @@ class LazyGroup(CommandGroup):
                 formatter.write_dl([(f"{name:<{width}}", self.table[name][1]) for name in names])
 
 
+# What stands before a command of gcloud.
+_GCLOUD_GROUPS = frozenset({"gcloud", "alpha", "beta", "compute", "tpus", "tpu-vm"})
 # The beginning of click's message that repeats the extra arguments.
 _UNEXPECTED_ARGUMENT = re.compile(r"Got unexpected extra argument")
 

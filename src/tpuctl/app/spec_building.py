@@ -6,7 +6,7 @@ import re
 from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import (
     accelerator_type_from_topology,
@@ -16,15 +16,24 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_generation,
 )
+from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import MAX_OWN_LABELS, DataDisk, NodeSpec, check_labels, check_tags
+from tpuctl.models.spec import (
+    MAX_OWN_LABELS,
+    METADATA_KEY_RULE,
+    DataDisk,
+    NodeSpec,
+    check_tags,
+    check_user_labels,
+    is_metadata_key,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.config.settings import Settings
@@ -34,6 +43,11 @@ if TYPE_CHECKING:
 SPEC_SETTINGS = (
     "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
     "setup",
+)  # fmt: skip
+# Fields that only options set; of labels and data disks, those of the options alone.
+_ONLY_OPTIONS = (
+    "reservation", "is_calendar", "run_for", "boot_disk_size", "cidr_block", "queue_count", "labels", "tags", "data_disks",
+    "shielded_secure_boot",
 )  # fmt: skip
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
@@ -58,6 +72,8 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     _check_texts(settings.text("service_account"), given.cidr_block)
     word = settings.text("tier")
     tier = _tier_of_reservation(given, Tier(word) if word else None)
+    if tier is Tier.PREEMPTIBLE and settings.is_on("queue"):
+        note_queued_preemptible(app)
     spec = replace(
         given,
         accelerator_type=accelerator_type,
@@ -75,7 +91,7 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
         internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
         service_account=settings.text("service_account"),
         scopes=settings.items("scopes"),
-        labels=check_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
+        labels=check_user_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
         tags=check_tags(given.tags or settings.items("tags")),
         metadata=_metadata(app, settings, given.metadata),
         data_disks=given.data_disks or tuple(parse_disk("--data-disk", text) for text in settings.items("data_disks")),
@@ -91,7 +107,25 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     }
     if settings["version"] is None:
         named.discard("runtime_version")
-    return replace(spec, named=frozenset(named))
+    return replace(spec, named=frozenset(named), flagged=_of_flags(settings, given, spec))
+
+
+# The fields of a spec that a setting of another name sets.
+_FIELD_OF_SETTING = {"type": "accelerator_type", "version": "runtime_version"}
+
+
+def _of_flags(settings: Settings, given: NodeSpec, spec: NodeSpec) -> dict[str, Any]:
+    """Return what flags set of a spec. Settings of files and variables do not count."""
+    keys = [key for key in (*SPEC_SETTINGS, "queue", "internal_ips") if key != "startup_script"]
+    sources = {_FIELD_OF_SETTING.get(key, key): settings[key] for key in keys}
+    names = {name for name, found in sources.items() if found and found.source.kind is SourceKind.FLAG}
+    names |= {"topology"} if given.topology else set()
+    names |= {"tier"} if given.reservation else set()
+    own = {name: getattr(given, name) for name in _ONLY_OPTIONS if getattr(given, name) not in (None, (), {}, False)}
+    metadata, script = dict(given.metadata), settings["startup_script"]
+    if script is not None and script.source.kind is SourceKind.FLAG:
+        metadata["startup-script"] = spec.metadata["startup-script"]
+    return {**own, **{name: getattr(spec, name) for name in names}, **({"metadata": metadata} if metadata else {})}
 
 
 # Documentation of flex-start: at most 7 days.
@@ -126,6 +160,11 @@ def _check_texts(service_account: str | None, cidr_block: str | None) -> None:
         raise InvalidInputError(
             f"`--cidr-block {cidr_block}` is not a range of addresses", hint="write it like `10.240.0.0/29`"
         ) from None
+
+
+def note_queued_preemptible(app: App) -> None:
+    """Say that a queued resource has no preemptible capacity [API v2, QueuedResource]: `NodeSpec` makes it spot."""
+    app.terminal.note("a queued preemptible node is spot: a queued resource has no other preemptible capacity")
 
 
 def _tier_of_reservation(given: NodeSpec, tier: Tier | None) -> Tier | None:
@@ -209,6 +248,9 @@ def _accelerator(wanted: str, topology: str | None, *, skip_validation: bool) ->
 
 def _metadata(app: App, settings: Settings, given: Mapping[str, str]) -> dict[str, str]:
     metadata = {**settings.pairs("metadata"), **given}
+    for key in metadata:
+        if not is_metadata_key(key):
+            raise InvalidInputError(f"`{key}` is not a valid key of metadata", hint=METADATA_KEY_RULE)
     setting, script = settings["startup_script"], settings.path("startup_script")
     if setting is not None and script is not None:
         if "startup-script" in metadata:
@@ -247,23 +289,42 @@ def parse_pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
 
     Raises `InvalidInputError`, which names a wrong item by its position if values may be secret.
     """
+    # A part may be a part of a secret.
     found: dict[str, str] = {}
+    is_secret = flag.startswith("--metadata")
     for place, text in enumerate(texts, start=1):
         match = GCLOUD_DELIMITER.match(text)
         parts = text[match.end() :].split(match["delimiter"]) if match else text.split(",")
+        if is_secret and match is None and _is_cut_value(parts):
+            raise InvalidInputError(
+                f"a value of `{flag}` number {place} has a comma, which begins the next key",
+                hint="use `--startup-script FILE` or `--metadata-from-file KEY=FILE`, or choose another delimiter: "
+                "`--metadata '^:^KEY=a,b:OTHER=c'`",
+            )
         for number, part in enumerate(filter(None, parts), start=1):
             key, sign, value = part.partition("=")
             if not sign or not key:
-                # It may be a part of a secret.
-                is_secret = flag.startswith("--metadata")
                 given = f"item {number} of `{flag}` number {place}" if is_secret else f"`{flag} {part}`"
                 raise InvalidInputError(
                     f"{given} is not KEY=VALUE",
                     hint="for a value with a comma choose another delimiter: `^:^KEY=a,b:OTHER=c`",
                 )
+            if is_secret and not is_metadata_key(key.strip()):
+                raise InvalidInputError(
+                    f"item {number} of `{flag}` number {place} has no valid key", hint=METADATA_KEY_RULE
+                )
             check_not_masked(f"`{key.strip()}`", value)
             found[key.strip()] = value
     return found
+
+
+def _is_cut_value(parts: Sequence[str]) -> bool:
+    """Return whether one value with commas was cut: it has several lines, or what follows a comma cannot be a key."""
+    later = [part.partition("=") for part in filter(None, parts[1:])]
+    has_lines = any("\n" in part or "\r" in part for part in parts)
+    return any(
+        has_lines or not sign or key.startswith("-") or not is_metadata_key(key.strip()) for key, sign, _ in later
+    )
 
 
 def parse_items(texts: tuple[str, ...]) -> tuple[str, ...]:

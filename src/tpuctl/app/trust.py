@@ -6,7 +6,6 @@ the user has seen them.
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ import click
 from tpuctl.app.app import trusted_folder
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, cli_command, yes_option
+from tpuctl.command_text import join_command
 from tpuctl.config import sources
 from tpuctl.config.settings import SETTINGS, UntrustedFileError
 from tpuctl.config.sources import is_within_folder
@@ -107,7 +107,7 @@ def ask_trust(app: App, keys: Collection[str]) -> None:
     if not app.terminal.may_ask:
         places = {key: f"line {file.entries[key].line}" for key in file.trusted_keys if key in keys}
         words = ["tpuctl", "trust", *([str(file.path)] if app.names_project_file else [])]
-        raise UntrustedFileError(file.path, places, has_changed=was_trusted, command=shlex.join(words))
+        raise UntrustedFileError(file.path, places, has_changed=was_trusted, command=join_command(words))
     state = "has changed since it was trusted" if was_trusted else "is not trusted yet"
     _show(app, file, f"{file.path} {state}; it sets")
     _confirm_and_store(app, file, yes=False)

@@ -15,6 +15,7 @@ from typing import Any
 from tpuctl.accelerators import AcceleratorType, documented_zones_of, find_accelerator_type, load_accelerators
 from tpuctl.check.findings import CheckReport, Level, Remedy, RuleResult, check_rule, evaluate_rules, join_words, ticked
 from tpuctl.check.training_job import JobField, JobStorage, TrainingJob, find_job_storage, load_service_offer, read_job
+from tpuctl.command_text import join_command
 from tpuctl.config.settings import SETTINGS, parse_setting
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import escape_unprintable
@@ -75,7 +76,7 @@ def translate_job(
         if replacement.type.is_slice:
             # One program drives the whole slice, and must not claim the chips of its own machine [TensorFlow source].
             words += ["--worker=0", "--tpu-env", "--env=TPU_LOAD_LIBRARY=0"]
-        command = shlex.join([*words, "--", "python3", "-m", module.value if module else "MODULE", *job.arguments])
+        command = join_command([*words, "--", "python3", "-m", module.value if module else "MODULE", *job.arguments])
         file = _render_settings_file(job, replacement, storage, command)
     report = evaluate_rules(JobCase(job, storage, replacement, target, command), JOB_RULES, accepted=accepted)
     return JobTranslation(source, report, replacement, file, command)
@@ -158,7 +159,7 @@ def service_has_ended(case: JobCase) -> Iterator[RuleResult]:
     remedies: list[Remedy | str] = []
     if case.replacement:
         resolver = "os.environ['TPU_NAME']" if case.replacement.type.is_slice else "'local'"
-        check = shlex.join(["tpuctl", "check", case.target])
+        check = join_command(["tpuctl", "check", case.target])
         remedies = [
             Remedy("run it on your own TPU VM, with the file that was made from this one", case.command),
             Remedy("first check that the TPU VM's own account may use the buckets", check),

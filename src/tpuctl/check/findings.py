@@ -5,7 +5,6 @@ The ids are a contract with scripts. Remedies suggest complete commands, which t
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -14,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
+from tpuctl.command_text import fitting, join_command
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import without_own_labels
 
@@ -36,14 +36,43 @@ class Level(StrEnum):
 
 
 def gcloud_command(words: str, *arguments: str, **options: str | bool | None) -> str:
-    """Return a gcloud command, quoted for the shell. An option that is None is left out. All are valid for gcloud 528."""
+    """Return a gcloud command, quoted for the shell. An option that is None is left out. All are valid for gcloud 528.
+
+    The value of an option whose kind is known fits it; arguments are checked by the caller (`fitting`).
+    """
+    return _command("gcloud", words, arguments, options)
+
+
+def tpuctl_command(words: str, *arguments: str, **options: str | bool | None) -> str:
+    """Return a tpuctl command in the same way."""
+    return _command("tpuctl", words, arguments, options)
+
+
+def _command(program: str, words: str, arguments: Iterable[str], options: Mapping[str, str | bool | None]) -> str:
     flags = _flags((name.replace("_", "-"), value) for name, value in options.items())
-    return shlex.join(["gcloud", *words.split(), *arguments, *flags])
+    return join_command([program, *words.split(), *arguments, *flags])
+
+
+# The kinds of values of options; any other value is only quoted.
+_KINDS_OF_OPTIONS = {
+    "billing-project": "project",
+    "bucket": "bucket_url",
+    "checkpoint-bucket": "bucket_url",
+    "data-bucket": "bucket_url",
+    "service-account": "service_account",
+    **{kind: kind for kind in ("member", "network", "project", "region", "role", "subnetwork", "type", "zone")},
+}
 
 
 def _flags(options: Iterable[tuple[str, object]]) -> list[str]:
     """Return options for a command line, without those that have no value."""
-    return [f"--{name}" if value is True else f"--{name}={value}" for name, value in options if value]
+    return [
+        f"--{name}"
+        if value is True
+        else f"--{name}={fitting(kind, value) if (kind := _KINDS_OF_OPTIONS.get(name)) else value}"
+        for name, value in options
+        if value
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +85,7 @@ class EnableService:
     @property
     def command(self) -> str:
         """The equivalent gcloud command."""
-        return gcloud_command("services enable", self.service, project=self.project)
+        return gcloud_command("services enable", fitting("service", self.service), project=self.project)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +102,7 @@ class GrantBucketRole:
         """The equivalent gcloud command."""
         return gcloud_command(
             "storage buckets add-iam-policy-binding",
-            f"gs://{self.bucket}",
+            f"gs://{fitting('bucket', self.bucket)}",
             member=self.member,
             role=self.role,
             # Without it, gcloud prompts for one if the policy has conditions, which fails in a script.
@@ -97,7 +126,7 @@ class OpenFirewall:
         """The equivalent gcloud command."""
         return gcloud_command(
             "compute firewall-rules create",
-            self.name,
+            fitting("firewall_rule", self.name),
             project=self.project,
             network=self.network,
             direction="INGRESS",
@@ -116,7 +145,7 @@ class SetFileMode:
     @property
     def command(self) -> str:
         """The equivalent shell command."""
-        return shlex.join(["chmod", f"{self.mode:o}", self.path])
+        return join_command(["chmod", f"{self.mode:o}", fitting("path", self.path)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +165,7 @@ class AddKeyToSshAgent:
     @property
     def command(self) -> str:
         """The equivalent shell command."""
-        return shlex.join(["ssh-add", self.path])
+        return join_command(["ssh-add", fitting("path", self.path)])
 
 
 LocalFix = SetFileMode | CreateSshKey | AddKeyToSshAgent
@@ -420,7 +449,7 @@ def create_or_check_command(
         options += [("for", wanted.purpose if wanted.purpose is Purpose.SERVE else None), ("vm", wanted.machine)]
         more = tuple(word for word in more if word != "--replace")  # only `up` has this option
     name = [wanted.name.node_id] if wanted.name else []
-    return shlex.join(["tpuctl", "up" if is_creation else "check", *name, *_flags(options), *more])
+    return join_command(["tpuctl", "up" if is_creation else "check", *name, *_flags(options), *more])
 
 
 def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ...]) -> Iterator[tuple[str, str | None]]:
@@ -440,18 +469,19 @@ def _type_options(wanted: WantedNode, accelerator_type: str, more: tuple[str, ..
 
 def delete_node_command(project: str, zone: str, node_id: str) -> str:
     """Delete a node, or the record of a dead one."""
-    return shlex.join(["tpuctl", "delete", f"{zone}/{node_id}", f"--project={project}"])
+    return tpuctl_command("delete", fitting("node", f"{zone}/{node_id}"), project=project)
 
 
 def delete_queued_resource_command(project: str, zone: str, node_id: str, *, all_nodes: bool = False) -> str:
     """Delete the queued resource of a node, including the node."""
-    words = ["tpuctl", "down", f"{zone}/{node_id}", f"--project={project}"]
-    return shlex.join([*words, *(["--all-nodes"] if all_nodes else [])])
+    return tpuctl_command("down", fitting("node", f"{zone}/{node_id}"), project=project, all_nodes=all_nodes)
 
 
 def clean_up_command(project: str, zones: str, options: str) -> str:
     """Show what is dead or has expired in these zones, also what others created."""
-    return shlex.join(["tpuctl", "gc", *options.split(), "--everyones", f"--zone={zones}", f"--project={project}"])
+    return join_command(
+        ["tpuctl", "gc", *options.split(), "--everyones", f"--zone={zones}", *_flags([("project", project)])]
+    )
 
 
 def list_projects_command() -> str:

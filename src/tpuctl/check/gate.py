@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
-from tpuctl.check.facts import CheckSettings, Fact, WantedNode
+from tpuctl.check.facts import CheckFacts, CheckSettings, Fact, Unknown, WantedNode
 from tpuctl.check.findings import (
     ALL_CHECKS,
     CheckReport,
@@ -24,7 +24,13 @@ from tpuctl.check.findings import (
 )
 from tpuctl.check.gathering import FactGatherer, Sources
 from tpuctl.check.rules import RULES
-from tpuctl.check.rules.quota_rules import BUDGET_CHECK, PRICE_CHECK, budget_excess
+from tpuctl.check.rules.quota_rules import (
+    BUDGET_CHECK,
+    PRICE_CHECK,
+    budget_excess,
+    price_is_within_limit,
+    project_is_within_budget,
+)
 from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import CheckFailedError, TpuctlError
@@ -60,10 +66,13 @@ class PreflightCheck:
         real: Clock,
         now: Callable[[], datetime],
         identity: str,
+        only_limits: bool = False,
     ) -> None:
         self._sources, self.settings, self._memory = sources, settings, memory
         self._accepted, self._timeout, self._real, self._now = accepted, timeout, real, now
         self._identity = identity
+        # Only the limits on the cost are checked: `watch` waits for what else may be missing.
+        self._only_limits = only_limits
         self._gatherer: tuple[FactGatherer, datetime] | None = None
         # Quota, grants and price depend on the capacity type, and a search tries several.
         self._passed: dict[tuple[NodeName, Tier | None], datetime] = {}
@@ -77,6 +86,9 @@ class PreflightCheck:
         Raises `CheckFailedError` with the errors and how to fix them, `CredentialsError`.
         """
         now, passed = self._now(), self._passed.get((name, spec.tier))
+        if self._only_limits:
+            self._check_limits(name, spec, replaces=replaces)
+            return
         if ALL_CHECKS in self._accepted or (passed is not None and now - passed < _KEPT_FOR):
             return
         others = tuple(spec for other, spec in self.siblings.items() if other != name)
@@ -95,6 +107,14 @@ class PreflightCheck:
         self._memory.clear(keep=key)
         for line in warning_lines(findings):
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
+
+    def _check_limits(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None) -> None:
+        wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces)
+        resources = self._new_gatherer().resources(name.project) if wanted.budget is not None else None
+        facts = CheckFacts(now=self._now(), wanted=wanted, project=Unknown("not needed"), resources=resources)
+        report = evaluate_rules(facts, (price_is_within_limit, project_is_within_budget), accepted=self._accepted)
+        if errors := report.of(Level.ERROR):
+            raise check_failed_error(errors, wanted.what)
 
     def look_again(self, name: NodeName, spec: NodeSpec, *, tell: Callable[[NodeEvent], None]) -> None:
         """Say if all nodes cost more than the budget right after the creation of one: another run created some meanwhile.

@@ -28,9 +28,16 @@ _NOT_FOR_A_PROJECT_FILE = frozenset({"all", "TPU405", "TPU408", "TPU409"})
 
 
 def preflight_check(
-    app: App, given: Mapping[str, Any], *, purpose: Purpose | None = None, machine: str | None = None
+    app: App,
+    given: Mapping[str, Any],
+    *,
+    purpose: Purpose | None = None,
+    machine: str | None = None,
+    only_limits: bool = False,
 ) -> PreflightCheck:
     """Return the gate for the given options, by the names of their settings, and the settings.
+
+    With `only_limits` it checks `max_price` and `budget` alone.
 
     Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
     """
@@ -55,6 +62,7 @@ def preflight_check(
         # A network takes real time, even if the clock of the sandbox is simulated.
         real=app.invocation.clock or SystemClock(),
         now=app.now,
+        only_limits=only_limits,
         identity=f"{place} {user.text('account')} {user.text('impersonate_service_account')}",
     )
 

@@ -406,6 +406,4 @@ def grant_alternative(
 
 
 def _uses_grant(one: HeldCapacity, grant: Grant) -> bool:
-    return (
-        not one.is_dead and one.zone == grant.zone and grant.is_of_type(one.accelerator) and grant.is_of_tier(one.tier)
-    )
+    return not one.is_dead and grant.covers(one.zone, one.accelerator, one.tier)

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.cli.completion_places import completion_script
+from tpuctl.command_text import command_word, fill_text
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 from tpuctl.files import MIB, folder_lock, read_regular_file, real_path, replace_private_file
 
@@ -97,14 +98,18 @@ def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
 def _read_own_script(path: Path) -> bytes | None:
     """Return the installed script, None if there is none. Raises `ForeignScriptError` for a file that is not tpuctl's."""
     if path.is_symlink():
-        raise ForeignScriptError(f"{path} is a symlink", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} is a symlink", hint=_move_away(path))
     if not path.exists():
         return None
     with _failing_with("read", path):
         content, _ = read_regular_file(path, longest=MIB)
     if not any(line.startswith(_MARK) for line in content.splitlines()[:2]):
-        raise ForeignScriptError(f"{path} was not written by tpuctl", hint=f"move it away: `mv {path} {path}.old`")
+        raise ForeignScriptError(f"{path} was not written by tpuctl", hint=_move_away(path))
     return content
+
+
+def _move_away(path: Path) -> str:
+    return f"move it away: `mv {command_word('path', path)} {command_word('path', f'{path}.old')}`"
 
 
 def _check_owner(path: Path) -> None:
@@ -125,7 +130,8 @@ def _read_startup_file(path: Path) -> bytes:
 def _write_startup_file(path: Path, content: bytes) -> None:
     """Replace a startup file, or the file that it is a symlink to; remove one that becomes empty."""
     if path.is_symlink() and not path.exists():
-        raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=f"remove it: `rm {path}`")
+        hint = fill_text("remove it: `rm {path}`", {"path": path})
+        raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=hint)
     file = real_path(path)
     _check_owner(file)
     with _failing_with("write", path):
@@ -144,7 +150,8 @@ def _failing_with(verb: str, path: Path) -> Iterator[None]:
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         there = next(each for each in (path, *path.parents) if os.path.lexists(each))
-        raise TpuctlError(f"cannot {verb} {path}: {reason}", hint=f"see what is there: `ls -ld {there}`") from error
+        hint = fill_text("see what is there: `ls -ld {path}`", {"path": there})
+        raise TpuctlError(f"cannot {verb} {path}: {reason}", hint=hint) from error
 
 
 def _loads(place: CompletionPlace, startup: bytes) -> bool:

@@ -37,7 +37,7 @@ from tpuctl.config.sources import (
 )
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.files import folder_lock, make_private_folder, real_path
-from tpuctl.models.spec import check_labels, check_tags
+from tpuctl.models.spec import check_tags, check_user_labels
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
 from tpuctl.output.terminal import Cell, OutputFormat, table_view
 
@@ -373,7 +373,7 @@ _CHECKS: dict[str, Callable[[str], object]] = {
     "subnetwork": _check_name,
     "journal": BucketPath.parse,
     "lease": BucketPath.parse,
-    "labels": lambda text: check_labels(as_pairs(SETTINGS["labels"], text)),
+    "labels": lambda text: check_user_labels(as_pairs(SETTINGS["labels"], text)),
     "buckets": _check_buckets,
     "data_buckets": _check_buckets,
     "checkpoint_buckets": _check_buckets,

@@ -23,6 +23,7 @@ from tpuctl.app.value_completion import (
     complete_zone,
 )
 from tpuctl.clock import SystemClock
+from tpuctl.command_text import command_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
@@ -122,7 +123,7 @@ def _how_to_use(app: App, url: str) -> list[str]:
     lines += ['for gcloud (or run `eval "$(tpuctl sandbox env)"`):']
     # For a reader the new folder of PATH is enough.
     folder = variables.pop("PATH").partition(":")[0]
-    shown = [f"export PATH={folder}:$PATH", *shell_exports(variables).splitlines()]
+    shown = [f"export PATH={command_word('path', folder)}:$PATH", *shell_exports(variables).splitlines()]
     return [*lines, *(f"  {line}" for line in shown), "press Ctrl-C to stop"]
 
 
@@ -294,8 +295,11 @@ def sandbox_scenario(app: App, *, file: str) -> None:
 _ONLY_FOR = {
     "state": ("hang",),
     "health": ("unhealthy",),
-    "worker": ("missing-chip", "slow-chip", "collective-hangs"),
-    "duration": ("hang", "slow", "maintenance", "startup-slow", "ssh-key-late", "late-node", "fall-back"),
+    "worker": ("missing-chip", "slow-chip", "collective-hangs", "ssh-refused", "ssh-dropped", "ssh-slow"),
+    "duration": (
+        *("hang", "slow", "maintenance", "startup-slow", "late-node", "fall-back"),
+        *("ssh-key-late", "ssh-dropped", "ssh-slow"),
+    ),
     "initiator": ("suspend",),
     "status": ("http-error",),
     "retry_after": ("http-error",),
@@ -361,7 +365,7 @@ def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
     group=OptionGroup.SELECTION,
     type=click.IntRange(min=0),
     metavar="N",
-    help="Index of the worker for missing-chip, slow-chip and collective-hangs. [default: 0]",
+    help="Index of the worker for missing-chip, slow-chip, collective-hangs and the ssh faults. [default: 0]",
 )
 @grouped_option(
     "--times",
@@ -378,7 +382,7 @@ def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
     type=DurationType(),
     metavar="TIME",
     help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, fall-back 5m, "
-    "late-node 2m, ssh-key-late 1m]",
+    "late-node 2m, ssh-key-late, ssh-dropped and ssh-slow 1m]",
 )
 @grouped_option(
     "--initiator",
@@ -426,7 +430,8 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
     KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, slow-chip, collective-hangs, startup-slow,
-    startup-fails, operation-error, ssh-key-late. KIND of a queued resource: fall-back and survives-delete; with `--node` for
+    startup-fails, operation-error, ssh-key-late. KIND of the next ssh connection to a worker: ssh-refused, ssh-dropped,
+    ssh-slow. KIND of a queued resource: fall-back and survives-delete; with `--node` for
     its node: suspend, late-node. KIND of an API call: drop-before and drop-after (the connection ends before or after the
     effect), already-exists (after the effect of a create), http-error, slow, unauthenticated, quota (of creates). KIND of a
     zone: unreachable.
@@ -435,6 +440,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     Examples:
       tpuctl sandbox fault preempt --node trainer --after 2h
       tpuctl sandbox fault hang --state CREATING --node 'train-*'
+      tpuctl sandbox fault ssh-refused --node trainer --worker 1 --times 0
       tpuctl sandbox fault drop-after --call '*.nodes.create'
       tpuctl sandbox fault --remove 1
     """

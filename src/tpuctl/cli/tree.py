@@ -77,7 +77,7 @@ _SECTIONS = {
     },
 }
 _ALIASES = {"ls": "list", "rm": "delete", "describe": "status", "exec": "ssh", "get-guest-attributes": "attributes"}
-# Commands of other tools, and ours.
+# Commands of other tools, and ours. One of two words counts before that of its first alone.
 _FOREIGN_COMMANDS = {
     "pause": "stop",
     "resume": "start",
@@ -91,6 +91,20 @@ _FOREIGN_COMMANDS = {
     "launch": "up",
     "connect": "ssh",
     "accelerator-types": "types",
+    "attach-disk": "update NODE --attach-disk DISK",
+    "detach-disk": "update NODE --detach-disk DISK",
+    "perform-maintenance": "maintenance NODE --perform",
+    "simulate-maintenance-event": "sandbox fault maintenance",
+    "queued-resources": "queue",
+    "queued-resources create": "up NODE --queue",
+    "queued-resources list": "queue list",
+    "queued-resources describe": "queue status",
+    "queued-resources delete": "queue cancel",
+    "queued-resources reset": "queue retry",
+    "queued-resources perform-maintenance": "maintenance NODE --perform",
+    "queued-resources ssh": "ssh",
+    "queued-resources scp": "scp",
+    "locations": "types",
     "info": "status",
     "topics": "help",
 }

@@ -175,7 +175,7 @@ def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
         case NotSentError():
             return ServiceUnavailableError(str(failure), hint="check the network, the proxy and the endpoint")
         case _:
-            return ServiceUnavailableError(str(failure), hint="try again; no change was made")
+            return ServiceUnavailableError(str(failure), hint="try again")
 
 
 def operation_error(error: OperationError) -> TpuctlError:
@@ -252,7 +252,9 @@ def _from_verdict(verdict: Classification, text: str, *, kind: type[TpuctlError]
     if kind is None:
         is_useless = verdict.action == "fix-auth" and verdict.id != _NO_QUOTA_PROJECT
         kind = CredentialsError if is_useless else _BY_KIND.get(verdict.kind, TpuctlError)
-    return kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
+    error = kind(message, hint="\n".join(verdict.remedy) or None, error_id=verdict.id)
+    error.is_lasting = not verdict.retriable
+    return error
 
 
 def _one_line(text: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tpuctl.cloud.errors import (
     PERMISSION_DENIED,
+    AnswerLostError,
     ApiRefusedError,
     Refusal,
     TransportError,
@@ -23,13 +24,15 @@ from tpuctl.cloud.errors import (
     query_errors,
     translate,
 )
-from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, ApiRequest
+from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, ApiRequest, is_uncertain
+from tpuctl.command_text import fill_text
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
     ConflictError,
     InvalidInputError,
     NotFoundError,
+    OutcomeUnknownError,
     ServiceUnavailableError,
     TpuctlError,
 )
@@ -129,15 +132,27 @@ class ProjectsClient(ApiClient):
     def enable(self, project: str, service: str) -> None:
         """Enable a service, and wait until it is enabled; needs serviceusage.services.enable.
 
-        Raises `TimedOutError` after three minutes.
+        If an answer is lost, the state of the service decides. Raises `TimedOutError` after three minutes, and
+        `OutcomeUnknownError`.
         """
         name = f"{_name(project)}/services/{service}"
         request = self._build("serviceusage.v1 services.enable", name=name, body={})
         with query_errors(f"the service `{service}` in {_words(project)}", "serviceusage.services.enable"):
-            # Enabling an enabled service is harmless.
-            begun = self._attempt(request, OPERATION.read)
-            fetch = self._build("serviceusage.v1 operations.get", name=begun["name"])
-            ended = self._wait_until_done(begun, fetch, OPERATION.read, what=f"enabling `{service}`")
+            try:
+                # Enabling an enabled service is harmless.
+                begun = self._attempt(request, OPERATION.read)
+                fetch = self._build("serviceusage.v1 operations.get", name=begun["name"])
+                ended = self._wait_until_done(begun, fetch, OPERATION.read, what=f"enabling `{service}`")
+            except (TransportError, ApiRefusedError) as failure:
+                if not is_uncertain(failure):
+                    raise
+                with suppress(TpuctlError):
+                    if self.services(project, (service,)).get(service):
+                        return
+                raise OutcomeUnknownError(
+                    f"enabling `{service}` in {_words(project)} was sent, but its outcome is unknown: {failure}",
+                    hint=f"check with `gcloud services list --enabled --project={project}` before you try again",
+                ) from failure
         if error := Operation.from_api(ended).error:
             raise operation_error(error)
 
@@ -387,9 +402,14 @@ class ComputeClient(ApiClient):
                 begun = self._attempt(request, _OPERATION.read)
             except ApiRefusedError as error:
                 if error.refusal.code != 409:
-                    raise
-                hint = f"see `gcloud compute firewall-rules describe {name} --project={project}`"
+                    if not is_uncertain(error):
+                        raise
+                    raise _unknown_rule(what, name, project, error) from error
+                see = "see `gcloud compute firewall-rules describe {firewall_rule} --project={project}`"
+                hint = fill_text(see, {"firewall_rule": name, "project": project})
                 raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
+            except AnswerLostError as error:
+                raise _unknown_rule(what, name, project, error) from error
             fetch = self._build("compute.v1 globalOperations.get", project=project, operation=begun["name"])
             ended = self._wait_until_done(begun, fetch, _OPERATION.read, what=f"creating {what}")
             errors = (ended.get("error") or {}).get("errors") or ()
@@ -397,6 +417,16 @@ class ComputeClient(ApiClient):
                 code = int(ended.get("httpErrorStatusCode") or 500)
                 status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
                 raise ApiRefusedError(Refusal(code=code, message=message, status=status))
+
+
+def _unknown_rule(what: str, name: str, project: str, failure: Exception) -> OutcomeUnknownError:
+    check = (
+        "check with `gcloud compute firewall-rules describe {firewall_rule} --project={project}` before you try again"
+    )
+    return OutcomeUnknownError(
+        f"the creation of {what} was sent, but its outcome is unknown: {failure}",
+        hint=fill_text(check, {"firewall_rule": name, "project": project}),
+    )
 
 
 # A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].

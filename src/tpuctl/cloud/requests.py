@@ -164,14 +164,14 @@ class ApiClient:
         read: Read[T],
         *,
         is_safe: bool = True,
-        before_repeat: Callable[[], None] = lambda: None,
+        before_sending: Callable[[], None] = lambda: None,
     ) -> T:
         """Do the same as `_call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain.
 
-        `before_repeat` is called each time before the request is sent again; an exception prevents that.
+        `before_sending` is called right before each sending of the request; an exception prevents it.
         """
         return self._exchange(
-            request, lambda _, content: read_json(content, read), is_safe=is_safe, before_repeat=before_repeat
+            request, lambda _, content: read_json(content, read), is_safe=is_safe, before_sending=before_sending
         )
 
     def _exchange(
@@ -180,13 +180,12 @@ class ApiClient:
         read: Callable[[Mapping[str, str], bytes], T],
         *,
         is_safe: bool = True,
-        before_repeat: Callable[[], None] = lambda: None,
+        before_sending: Callable[[], None] = lambda: None,
     ) -> T:
         """Do the same as `_attempt` for an answer that is not JSON; `read` gets its lower-case headers and its bytes."""
-        prepare = itertools.chain((lambda: None,), itertools.repeat(before_repeat))
 
         def send(left: timedelta) -> T:
-            next(prepare)()
+            before_sending()
             sender = self._http_factory()
             # In real seconds, which equal those of our clock if there is a socket: only the embedded sandbox has another clock.
             sender.timeout = left.total_seconds()

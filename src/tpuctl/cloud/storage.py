@@ -28,6 +28,7 @@ from tpuctl.cloud.requests import (
     is_uncertain,
     read_json,
 )
+from tpuctl.command_text import fill_text
 from tpuctl.durations import parse_http_date, parse_timestamp
 from tpuctl.errors import (
     AccessError,
@@ -124,7 +125,8 @@ class StorageClient(ApiClient):
                     return self._attempt(request, _generation, is_safe=generation is None)
                 except (ApiRefusedError, TransportError) as error:
                     # The refusal of a repeated write may mean that the first was carried out.
-                    if generation is None or (sent == 1 and not _may_repeat(error)):
+                    may_be_done = is_uncertain(error) if generation is None else sent > 1 or _may_repeat(error)
+                    if not may_be_done:
                         raise
                     failure = error
                 try:
@@ -135,7 +137,7 @@ class StorageClient(ApiClient):
                     raise _unknown(bucket, name, failure) from error
                 if found is not None and found.generation != generation and found.content == content:
                     return found.generation
-                if (found.generation if found else 0) != generation:
+                if generation is not None and (found.generation if found else 0) != generation:
                     raise _precondition_failed(bucket, name) from failure
                 if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
                     raise failure
@@ -203,7 +205,8 @@ def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
     except (TransportError, ApiRefusedError) as failure:
         refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
         if refusal is not None and refusal.is_not_found:
-            hint = f"create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            create = "create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
+            hint = fill_text(create, {"bucket": bucket})
             raise NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint) from failure
         if refusal is not None and refusal.code == 412:
             raise _precondition_failed(bucket, name) from failure

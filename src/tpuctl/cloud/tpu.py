@@ -7,9 +7,14 @@ its outcome is unknown. Requests that fail temporarily are retried if that is ha
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from operator import itemgetter
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -37,6 +42,7 @@ from tpuctl.cloud.requests import (
     TTLCache,
     is_uncertain,
 )
+from tpuctl.durations import format_duration, parse_timestamp
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -46,15 +52,18 @@ from tpuctl.errors import (
     NodeNotFoundError,
     NotFoundError,
     OutcomeUnknownError,
+    QuotaError,
     ServiceUnavailableError,
+    TimedOutError,
     TpuctlError,
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.node_changes import NodeChange, differing_fields, is_same, restored_node
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import REQUEST_LABEL, NodeSpec, QueueWindow
+from tpuctl.models.spec import REQUEST_LABEL, V2, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 
@@ -83,7 +92,19 @@ _ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": Lis
 _PAGE_SIZE = 1000
 # The maximum number of sendings of a change whose answer was lost.
 _MAX_SENDS = 3
-_METADATA_ATTEMPTS = 6
+# The maximum number of sendings of a change that other clients overwrite or refuse.
+_CHANGE_ATTEMPTS = 6
+# How long a change waits for its operation, unless the user says.
+CHANGE_TIMEOUT = timedelta(minutes=5)
+_OPERATION_INTERVAL = timedelta(seconds=2)
+# Of the list that shows whether a change has overwritten another one.
+_OPERATIONS_LIMIT = timedelta(seconds=15)
+# The verb of an update in the metadata of its operation [unverified].
+_UPDATE = "update"
+# The header `date` has whole seconds.
+_CLOCK_GRANULARITY = timedelta(seconds=2)
+# A request for more nodes than these is looked at with one list.
+_MOST_LOOKUPS = 8
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
 
@@ -104,8 +125,16 @@ class QueuedListing:
     unreachable: tuple[str, ...] = ()
 
 
-class _AlreadyDeletedError(Exception):
-    """The node of a deletion that would be sent again is gone: it never leaves this module."""
+class _AlreadyEndedError(Exception):
+    """What would be deleted or stopped is gone, or ends already: it never leaves this module."""
+
+    def __init__(self, operation: Operation) -> None:
+        super().__init__()
+        self.operation = operation
+
+
+class _ChangedMeanwhileError(Exception):
+    """Another client changed what a change that would be sent again was made of: it never leaves this module."""
 
 
 class TpuClient(ApiClient):
@@ -171,20 +200,29 @@ class TpuClient(ApiClient):
                 "reservations", _RESERVATIONS, Reservation.from_api, project, zone, version="v2alpha1"
             ).items
 
-    def list_nodes(self, project: str, zones: Sequence[str] = ()) -> NodeListing:
-        """Return the nodes of the zones, or of all zones. Raises if no zone answered.
+    def list_nodes(self, project: str, zones: Sequence[str] = (), *, version: str = V2) -> NodeListing:
+        """Return the nodes of the zones, or of all zones, as a version of the API shows them. Raises if no zone answered.
 
+        As v2 shows them if the project may not use the other version.
         Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
         """
-        listing = self._list("nodes", _NODES, Node.from_api, project, zones)
+        listing = self._as_shown(
+            version, lambda version: self._list("nodes", _NODES, Node.from_api, project, zones, version=version)
+        )
         return NodeListing(listing.items, listing.unreachable)
 
     def list_queued_resources(self, project: str, zones: Sequence[str] = (), *, version: str = "v2") -> QueuedListing:
         """Return the queued resources of the zones, or of all zones. v2alpha1 also shows best-effort and flex-start.
 
+        As v2 shows them if the project may not use the other version.
         Source for the wildcard: unverified; if the service refuses it, each zone is listed.
         """
-        listing = self._list("queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version)
+        listing = self._as_shown(
+            version,
+            lambda version: self._list(
+                "queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version
+            ),
+        )
         return QueuedListing(listing.items, listing.unreachable)
 
     def get_node(self, name: NodeName) -> Node:
@@ -194,10 +232,27 @@ class TpuClient(ApiClient):
             raise NodeNotFoundError(name.node_id, name.zone)
         return node
 
-    def find_node(self, name: NodeName) -> Node | None:
-        """Return a node; None only after a 404 from the API, never after another failure."""
-        with translate_errors():
-            return self._find(name)
+    def find_node(self, name: NodeName, *, version: str = V2) -> Node | None:
+        """Return a node; None only after a 404 from the API v2, never after another failure.
+
+        As `version` shows it, or as v2 does if the project may not use that.
+        """
+
+        def find(version: str) -> Node | None:
+            with translate_errors():
+                return self._find(name, version=version)
+
+        return self._as_shown(version, find)
+
+    @staticmethod
+    def _as_shown(version: str, ask: Callable[[str], T]) -> T:
+        """Return the answer of a version of the API; that of v2 if the other version has none, or refuses."""
+        if version != V2:
+            with suppress(InvalidRequestError, NotFoundError, AccessError):
+                found = ask(version)
+                if found is not None:
+                    return found
+        return ask(V2)
 
     def get_operation(self, name: str) -> Operation:
         """Return an operation by its full name."""
@@ -212,12 +267,19 @@ class TpuClient(ApiClient):
         fetch = self._request("queuedResources.get", version=version, name=name)
         return self._call(fetch, _only(name, QueuedResource.from_api))
 
-    def find_queued_resource(self, name: NodeName) -> QueuedResource | None:
-        """Return the queued resource that has the id of this node; None only after a 404 from the API."""
-        try:
-            return self.get_queued_resource(queued_resource_name(name))
-        except NotFoundError:
-            return None
+    def find_queued_resource(self, name: NodeName, *, version: str = V2) -> QueuedResource | None:
+        """Return the queued resource that has the id of this node; None only after a 404 from the API v2.
+
+        As `version` shows it, or as v2 does if the project may not use that.
+        """
+
+        def find(version: str) -> QueuedResource | None:
+            try:
+                return self.get_queued_resource(queued_resource_name(name), version=version)
+            except NotFoundError:
+                return None
+
+        return self._as_shown(version, find)
 
     def guest_attributes(
         self, name: NodeName, worker: int | None = None, *, path: str = ""
@@ -262,8 +324,9 @@ class TpuClient(ApiClient):
                     return self._attempt(request, Operation.from_api, is_safe=False)
                 except (TransportError, ApiRefusedError) as error:
                     failure = error
-                is_unsure = is_uncertain(failure)
-                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409
+                # ABORTED is also a 409: another change was faster, and it says nothing about the name [google.rpc.Code].
+                is_unsure = is_uncertain(failure) or _is_aborted(failure)
+                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409 and not is_unsure
                 if is_unsure or is_last:
                     node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
                     if node and node.labels.get(REQUEST_LABEL) == label:
@@ -271,6 +334,8 @@ class TpuClient(ApiClient):
                     if node:
                         raise _name_taken_error(name)
                     # If the name is taken now, then by the first sending, so the node will become visible.
+                    if is_last and _is_aborted(failure):
+                        raise translate(failure) from failure
                     if (is_last or deadline_has_passed()) and (is_unsure or is_taken):
                         raise _unknown_outcome_error("create", name.node_id, failure) from failure
                 if not is_unsure:
@@ -309,66 +374,229 @@ class TpuClient(ApiClient):
 
         return self._change("create", name.node_id, send, is_requested)
 
-    def delete_node(self, name: NodeName, *, expected_id: str | None = None) -> Operation:
-        """Delete a node. If it is gone, the returned operation is done.
+    def delete_node(self, name: NodeName, still_meant: Callable[[Node], None]) -> Operation:
+        """Delete a node if it is `still_meant`; see `_end`. If it is gone, the returned operation is done."""
+        return self._end(
+            "delete",
+            name.node_id,
+            self.preview_delete(name),
+            find=lambda: self._find(name),
+            identity=lambda node: node.id,
+            is_ending=lambda node: node.state is NodeState.DELETING,
+            still_meant=still_meant,
+        )
 
-        With `expected_id`, a delete that was refused for now, or whose answer was lost, is not repeated on a newer node of
-        the same name.
-        """
+    def delete_queued_resource(
+        self, name: str, still_meant: Callable[[QueuedResource, tuple[Node, ...]], None], *, force: bool
+    ) -> Operation:
+        """Delete a queued resource if it, with the nodes of its names, is `still_meant`; see `_end`.
 
-        def is_deleted() -> bool:
-            node = self._find(name)
-            if node is None or node.state is NodeState.DELETING:
-                return True
-            # Another id: the node is gone, and another client has already created one of the same name.
-            return expected_id not in {None, node.id}
-
-        def check() -> None:
-            if is_deleted():
-                raise _AlreadyDeletedError
-
-        def send() -> Operation:
-            try:
-                return self._delete(self.preview_delete(name), before_repeat=check)
-            except _AlreadyDeletedError:
-                return Operation.unnamed()
-
-        return self._change("delete", name.node_id, send, is_deleted)
-
-    def delete_queued_resource(self, name: str, *, force: bool) -> Operation:
-        """Delete a queued resource; `force` deletes its nodes first. If it is gone, the operation is done.
-
-        Without `force` the service accepts it only in ACCEPTED, FAILED or SUSPENDED, or without nodes [API field text].
+        `force` deletes its nodes first. Without it the service accepts the deletion only in ACCEPTED, FAILED or SUSPENDED, or
+        without nodes [API field text]. If it is gone, the operation is done.
         """
         _check(name, "queuedResources")
         # One id for all retries: the service carries out a repeated request once [API field text of requestId].
         request = self._request("queuedResources.delete", name=name, force=force, requestId=str(self._uuid()))
 
-        def is_deleted() -> bool:
+        def find() -> tuple[QueuedResource, tuple[Node, ...]] | None:
             try:
                 fetch = self._request("queuedResources.get", name=name)
-                return self._attempt(fetch, _only(name, QueuedResource.from_api)).state is QueuedState.DELETING
+                found = self._attempt(fetch, _only(name, QueuedResource.from_api))
             except ApiRefusedError as error:
                 if _is_not_found(error):
-                    return True
+                    return None
                 raise
+            is_ending = found.state is QueuedState.DELETING
+            return found, () if is_ending else self._nodes_named(found.full_names(name.split("/")[1]))
 
-        return self._change("delete", last_segment(name), lambda: self._delete(request), is_deleted)
+        return self._end(
+            "delete",
+            last_segment(name),
+            request,
+            find=find,
+            identity=lambda found: found[0].created,
+            is_ending=lambda found: found[0].state is QueuedState.DELETING,
+            still_meant=lambda found: still_meant(*found),
+        )
 
     def start_node(self, name: NodeName) -> Operation:
         """Start a stopped node."""
         done = {NodeState.STARTING, NodeState.READY}
         return self._change_node("start", self.preview_start(name), name, lambda node: node.state in done)
 
-    def stop_node(self, name: NodeName) -> Operation:
-        """Stop a node, keeping its disk."""
-        done = {NodeState.STOPPING, NodeState.STOPPED}
-        return self._change_node("stop", self.preview_stop(name), name, lambda node: node.state in done)
+    def stop_node(self, name: NodeName, still_meant: Callable[[Node], None]) -> Operation:
+        """Stop a node if it is `still_meant`, keeping its disk; see `_end`. Raises `NodeNotFoundError`."""
 
-    def update_node(self, name: NodeName, changes: Mapping[str, Any]) -> Operation:
-        """Set fields of a node, by the API's names: `{"labels": {…}}`. Maps are replaced as a whole."""
-        request = self.preview_update(name, changes)
-        return self._change_node("update", request, name, lambda node: _has_values(node.raw, changes))
+        def find() -> Node:
+            node = self._find(name)
+            if node is None:
+                raise NodeNotFoundError(name.node_id, name.zone)
+            return node
+
+        return self._end(
+            "stop",
+            name.node_id,
+            self.preview_stop(name),
+            find=find,
+            identity=lambda node: node.id,
+            is_ending=lambda node: node.state in {NodeState.STOPPING, NodeState.STOPPED},
+            still_meant=still_meant,
+        )
+
+    def change_node(
+        self,
+        name: NodeName,
+        change: NodeChange,
+        *,
+        expected_id: str | None = None,
+        timeout: timedelta | None = CHANGE_TIMEOUT,
+    ) -> Node:
+        """Change fields of a node, and return the node as it was read after the change. The only way to send a PATCH.
+
+        The API replaces maps and lists as a whole and has no etag. So `change` gets the node as it is right before the
+        request, and again as it is after the operation: what another client's older write removed is sent again. What our
+        write removed is restored from the service's list of operations, which has the node as each update left it.
+
+        Raises `ConflictError` if the node that has the name has another id than `expected_id`, or if other clients change
+        it all the time; `TimedOutError` if the operation has not ended after `timeout`; what `change` raises, once the
+        writes of other clients are restored.
+        """
+        node = self._find_expected(name, expected_id)
+        fields = dict(change(node))
+        refused: TpuctlError | None = None
+        failure: TransportError | ApiRefusedError | None = None
+        # What our last write that took effect has overwritten, until it is written again.
+        restore: Callable[[Node], Node] | None = None
+        for attempt in range(1, _CHANGE_ATTEMPTS + 1):
+            if not fields:
+                break
+            read_at = self.server_time
+            operation, failure = self._send_update(node, fields, expected_id)
+            self.await_operation(operation, timeout=timeout, late=partial(_late_update_error, name))
+            overwritten = self._overwritten(node, fields, operation, read_at)
+            if failure is not None or attempt > 1:
+                # Before the node is read, so that the next request follows at once.
+                self._clock.sleep(self._back_off(attempt))
+            try:
+                now = self._find_expected(name, expected_id)
+            except ServiceUnavailableError as error:
+                raise _unknown_outcome_error("update", name.node_id, failure or error) from error
+            if overwritten is not None:
+                restore = partial(restored_node, read=node, sent=fields, overwritten=overwritten)
+            elif operation.name is not None:
+                restore = None
+            wanted = now if restore is None else restore(now)
+            restored = {field: wanted.raw.get(field) for field in fields}
+            try:
+                changed = {} if refused else dict(change(wanted))
+            except TpuctlError as error:
+                refused, changed = error, {}
+            node, fields = now, differing_fields(now, restored | changed)
+            if failure is not None and is_uncertain(failure) and (attempt == _MAX_SENDS or deadline_has_passed()):
+                break
+        if refused is not None:
+            raise refused
+        if not fields:
+            return node
+        if failure is None:
+            raise _contended_error(name, fields)
+        if isinstance(failure, TransportError):
+            raise _unknown_outcome_error("update", name.node_id, failure) from failure
+        raise translate(failure) from failure
+
+    def await_operation(
+        self, operation: Operation, *, timeout: timedelta | None, late: Callable[[timedelta], TimedOutError]
+    ) -> None:
+        """Wait until an operation has ended. Raises its error, and after the timeout the error `late` for the time waited.
+
+        While the API does not answer, the operation counts as running.
+        """
+        clock = self._clock
+        started = clock.monotonic()
+        while operation.name is not None and not operation.done:
+            waited = clock.monotonic() - started
+            if timeout is not None and waited >= timeout:
+                raise late(waited)
+            clock.sleep(_OPERATION_INTERVAL)
+            left = None if timeout is None else timeout - waited
+            with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
+                try:
+                    operation = self.get_operation(operation.name)
+                except NotFoundError:
+                    # The service forgets operations after a while: this one has ended.
+                    return
+        if operation.error is not None:
+            raise self.operation_error(operation.error)
+
+    def _find_expected(self, name: NodeName, expected_id: str | None) -> Node:
+        node = self.get_node(name)
+        if expected_id not in {None, node.id}:
+            raise ConflictError(f"`{name.node_id}` changed meanwhile: another client recreated the node")
+        return node
+
+    def _send_update(
+        self, node: Node, fields: Mapping[str, Any], expected_id: str | None
+    ) -> tuple[Operation, TransportError | ApiRefusedError | None]:
+        """Send fields that were made of this state of the node. Return the operation, and why it may not exist.
+
+        Nothing is sent again once another client has changed these fields. Raises the refusal of the service.
+        """
+        sendings = itertools.count()
+
+        def check() -> None:
+            # The caller has read the node right before the first sending.
+            if next(sendings) and not is_same(node, self._find_expected(node.name, expected_id), fields):
+                raise _ChangedMeanwhileError
+
+        request = self.preview_update(node.name, fields)
+        try:
+            return self._attempt(request, Operation.from_api, is_safe=False, before_sending=check), None
+        except _ChangedMeanwhileError:
+            return Operation.unnamed(), None
+        except (TransportError, ApiRefusedError) as error:
+            if _is_not_found(error):
+                raise NodeNotFoundError(node.name.node_id, node.name.zone) from translate(error)
+            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
+            if is_uncertain(error) or (isinstance(error, ApiRefusedError) and error.refusal.code == 409):
+                return Operation.unnamed(), error
+            raise translate(error) from error
+
+    def _overwritten(
+        self, read: Node, sent: Mapping[str, Any], operation: Operation, read_at: datetime | None
+    ) -> Node | None:
+        """Return the node as the last update of another client left it after we had read it and before our update.
+
+        None if no client did that, or if that is unknown: the account may not list operations, or the answer was lost.
+        """
+        name = read.name
+        try:
+            with limit_cloud_calls(SystemClock(), _OPERATIONS_LIMIT):
+                listed = list_operations(self, name.project, name.zone, {str(name), str(read.raw.get("name"))})
+        except TpuctlError:
+            return None
+        # Each with its end, the newest last. `response` is the node after the update [documentation of Operation.response].
+        updates = sorted(
+            (
+                (ended, one)
+                for one in listed
+                if (one.get("metadata") or {}).get("verb") == _UPDATE and "response" in one
+                if (ended := parse_timestamp(one["metadata"].get("endTime")))
+            ),
+            key=itemgetter(0),
+        )
+        ours = next((ended for ended, one in updates if one["name"] == operation.name), None)
+        if ours is None:
+            return None
+        for ended, one in reversed(updates):
+            is_late = read_at is not None and ended < read_at - _CLOCK_GRANULARITY
+            if one["name"] == operation.name or ended > ours or is_late:
+                continue
+            try:
+                found = _only(str(name), Node.from_api)(one["response"])
+            except ShapeError:
+                return None
+            return None if found.id != read.id or is_same(found, read, sent) else found
+        return None
 
     def perform_maintenance(self, node: Node) -> Operation:
         """Start the announced maintenance of a node now, through its queued resource if it has one [API v2alpha1 only]."""
@@ -384,45 +612,6 @@ class TpuClient(ApiClient):
             return announced is None or announced.status != "PENDING"
 
         return self._change_node("maintenance request", request, node.name, has_begun)
-
-    def change_metadata(self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Operation:
-        """Replace the metadata by the result of `change`. Retried if another client changed the node meanwhile."""
-        return self._change_map(name, "metadata", change)
-
-    def change_labels(
-        self, name: NodeName, change: Callable[[Mapping[str, str]], Mapping[str, str]], *, expected_id: str
-    ) -> Operation:
-        """Replace the labels by the result of `change`. Retried if another client changed the node meanwhile.
-
-        Raises `ConflictError` if the node that has the name now has another id.
-        """
-        return self._change_map(name, "labels", change, expected_id=expected_id)
-
-    def _change_map(
-        self,
-        name: NodeName,
-        field: str,
-        change: Callable[[Mapping[str, str]], Mapping[str, str]],
-        *,
-        expected_id: str | None = None,
-    ) -> Operation:
-        attempt = 1
-        while True:
-            node = self.get_node(name)
-            if expected_id not in {None, node.id}:
-                raise ConflictError(f"`{name.node_id}` changed meanwhile: another client recreated the node")
-            before = node.raw.get(field) or {}
-            after = dict(change(before))
-            if after == before:
-                return Operation(None, done=True)
-            try:
-                return self.update_node(name, {field: after})
-            # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
-            except ConflictError:
-                if attempt == _METADATA_ATTEMPTS:
-                    raise
-            self._clock.sleep(self._back_off(attempt))
-            attempt += 1
 
     def preview_create(self, name: NodeName, spec: NodeSpec) -> ApiRequest:
         """Return the request of `create_node` without sending it; each has a new request label."""
@@ -450,7 +639,7 @@ class TpuClient(ApiClient):
         return self._request("nodes.stop", name=name, body={})
 
     def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> ApiRequest:
-        """Return the request of `update_node` without sending it.
+        """Return the request with which `change_node` writes these fields, without sending it.
 
         The mask names each changed field in camelCase, as Google's own Python library does.
         """
@@ -485,10 +674,11 @@ class TpuClient(ApiClient):
             body=body,
         )
 
-    def _find(self, name: NodeName) -> Node | None:
+    def _find(self, name: NodeName, *, version: str = V2) -> Node | None:
         """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""
         try:
-            return self._attempt(self._request("nodes.get", name=name), _only(str(name), Node.from_api))
+            fetch = self._request("nodes.get", version=version, name=name)
+            return self._attempt(fetch, _only(str(name), Node.from_api))
         except ApiRefusedError as error:
             if _is_not_found(error):
                 return None
@@ -505,14 +695,58 @@ class TpuClient(ApiClient):
             self._clock.sleep(self._policy.first * 2 ** (attempt - 1) + self._back_off(attempt))
         return None
 
-    def _delete(self, request: ApiRequest, *, before_repeat: Callable[[], None] = lambda: None) -> Operation:
-        """Send a delete until it was carried out, or may have been; succeeds if the resource is gone."""
-        try:
-            return self._attempt(request, Operation.from_api, is_safe=False, before_repeat=before_repeat)
-        except ApiRefusedError as error:
-            if _is_not_found(error):
-                return Operation(None, done=True)
-            raise
+    def _nodes_named(self, names: Sequence[NodeName]) -> tuple[Node, ...]:
+        """Return those of the nodes that exist. Raises `TransportError`, `ApiRefusedError` and `TpuctlError`."""
+        if len(names) <= _MOST_LOOKUPS:
+            return tuple(node for node in map(self._find, names) if node is not None)
+        zone = names[0].zone
+        listing = self._zone_pages("nodes", _NODES, Node.from_api, names[0].project, zone)
+        if listing.unreachable:
+            raise ServiceUnavailableError(f"the nodes of {zone} cannot be read now", hint="try again in a few minutes")
+        return tuple(node for node in listing.items if node.name in names)
+
+    def _end(
+        self,
+        verb: str,
+        what: str,
+        request: ApiRequest,
+        *,
+        find: Callable[[], T | None],
+        identity: Callable[[T], object],
+        is_ending: Callable[[T], bool],
+        still_meant: Callable[[T], None],
+    ) -> Operation:
+        """Delete or stop something that is still meant: every deletion and every stop is sent here.
+
+        Right before each sending, `find` reads it and `still_meant` judges what was read, and raises if it must stay; nothing
+        comes between this look and the request. So the caller writes journal and lease before. A request that was refused for
+        now, or whose answer was lost, is not repeated on another resource that has the name since.
+        """
+        seen: list[object] = []
+
+        def is_over(found: T | None) -> bool:
+            return found is None or is_ending(found) or (bool(seen) and identity(found) != seen[0])
+
+        def look() -> None:
+            with translate_errors():
+                found = find()
+            if found is None or is_over(found):
+                raise _AlreadyEndedError(Operation(None, done=found is None and not seen))
+            still_meant(found)
+            seen.append(identity(found))
+
+        def send() -> Operation:
+            try:
+                return self._attempt(request, Operation.from_api, is_safe=False, before_sending=look)
+            except _AlreadyEndedError as ended:
+                return ended.operation
+            except ApiRefusedError as error:
+                # `find` raises where an absent resource is an error.
+                if _is_not_found(error) and find() is None:
+                    return Operation(None, done=True)
+                raise
+
+        return self._change(verb, what, send, lambda: is_over(find()))
 
     def _change_node(
         self, verb: str, request: ApiRequest, name: NodeName, is_done: Callable[[Node], bool]
@@ -534,10 +768,16 @@ class TpuClient(ApiClient):
         refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
         limit of one call covers everything.
         """
+        failure: TransportError | ApiRefusedError | None = None
         with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
             for sent in range(1, _MAX_SENDS + 1):
                 try:
                     return send()
+                except ServiceUnavailableError as error:
+                    # The look before the request had no answer.
+                    if failure is None:
+                        raise
+                    raise _unknown_outcome_error(verb, name, failure) from error
                 except (TransportError, ApiRefusedError) as error:
                     # A refusal of the second sending may mean that the first was carried out.
                     if not is_uncertain(error) and sent == 1:
@@ -555,6 +795,7 @@ class TpuClient(ApiClient):
                 self._clock.sleep(self._back_off(sent))
             if isinstance(failure, ApiRefusedError):
                 raise translate(failure) from failure
+            assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
             raise _unknown_outcome_error(verb, name, failure) from failure
 
     def _uuid(self) -> UUID:
@@ -668,6 +909,10 @@ def _is_not_found(failure: Exception) -> bool:
     return isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
 
 
+def _is_aborted(failure: Exception) -> bool:
+    return isinstance(failure, ApiRefusedError) and failure.refusal.status == "ABORTED"
+
+
 def _type(data: Mapping[str, Any]) -> str:
     return _named(_TYPE, data, "type")
 
@@ -700,21 +945,23 @@ def _check(name: str, collection: str) -> None:
         raise InvalidInputError(f"`{name}` is not the full name of one of {collection}")
 
 
-def _has_values(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return whether the fields have the wanted values. Only networkConfig is compared key by key; empty equals absent."""
-    for key, value in wanted.items():
-        current = found.get(key)
-        if key == "networkConfig" and isinstance(value, Mapping):
-            if not _has_values(current or {}, value):
-                return False
-        elif current != value and (current or value):
-            return False
-    return True
-
-
 def _name_taken_error(name: NodeName) -> AlreadyExistsError:
     return AlreadyExistsError(
         f"`{name.node_id}` already exists in {name.zone}", hint=f"see `tpuctl status {name.node_id}`"
+    )
+
+
+def _contended_error(name: NodeName, fields: Collection[str]) -> ConflictError:
+    return ConflictError(
+        f"other clients change `{name.node_id}` at the same time: not changed as wanted: {', '.join(sorted(fields))}",
+        hint=f"check it with `tpuctl status {name.zone}/{name.node_id}`, then run the command again",
+    )
+
+
+def _late_update_error(name: NodeName, waited: timedelta) -> TimedOutError:
+    return TimedOutError(
+        f"the update of `{name.node_id}` has not finished after {format_duration(waited)}",
+        hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
     )
 
 
@@ -726,8 +973,6 @@ def _unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeU
     )
 
 
-# A zone may have thousands. Only the newest are needed, but the order of the list is not documented.
-_MOST_OPERATION_PAGES = 20
 _OPERATION_PAGE_SIZE = 500
 _OPERATIONS = Page("tpu.v2 ListOperationsResponse", "operations")
 _METADATA = Shape(
@@ -747,29 +992,32 @@ class OperationsClient(ApiClient):
     ) -> tuple[dict[str, Any], ...]:
         """Return the newest operations on some resources, by their full names, as the API's own JSON, the newest first.
 
-        Raises tpuctl's exceptions. The list is filtered here: the language of the API's filter is unverified.
+        Raises tpuctl's exceptions.
         """
-        found: list[dict[str, Any]] = []
-        token: str | None = None
-
-        def read(data: Mapping[str, Any]) -> tuple[list[dict[str, Any]], str | None]:
-            _OPERATIONS.check(data)
-            items = _OPERATIONS.items(data, lambda item: dict(_OPERATION.read(item)))
-            return items, data.get("nextPageToken") or None
-
-        for _ in range(_MOST_OPERATION_PAGES):
-            request = self._build(
-                "tpu.v2 projects.locations.operations.list",
-                name=f"projects/{project}/locations/{zone}",
-                pageSize=_OPERATION_PAGE_SIZE,
-                pageToken=token,
-            )
-            page, token = self._call(request, read)
-            found += [one for one in page if (one.get("metadata") or {}).get("target") in targets]
-            if token is None:
-                break
+        found = list_operations(self, project, zone, targets)
         found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
         return tuple(found[:limit])
+
+
+def list_operations(client: ApiClient, project: str, zone: str, targets: Collection[str]) -> list[dict[str, Any]]:
+    """Return the operations on some resources, by their full names, as the API's own JSON. Raises tpuctl's exceptions.
+
+    The list is read to its end, because its order is not documented, and filtered here: the language of the API's filter is
+    unverified.
+    """
+
+    def read(data: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(_OPERATION.read(data))
+
+    with translate_errors():
+        listing = client._pages(  # noqa: SLF001  # of this module's own kind
+            "tpu.v2 projects.locations.operations.list",
+            _OPERATIONS,
+            read,
+            name=f"projects/{project}/locations/{zone}",
+            pageSize=_OPERATION_PAGE_SIZE,
+        )
+    return [one for one in listing.items if (one.get("metadata") or {}).get("target") in targets]
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,11 +199,16 @@ class AuthorizedHttp(Http):
         # A token must not be sent to a host that the user did not name.
         if not takes_token(uri, self._endpoint):
             raise SettingError(f"no token is sent to `{uri.partition('?')[0]}`", hint="check the endpoint")
-        response, content = self._exchange(uri, method, body, self._with_token(uri, method, headers))
+        sent = self._with_token(uri, method, headers)
+        response, content = self._exchange(uri, method, body, sent)
         if response.status != 401:
             return response, content
         with self._credentials() as credentials:
-            credentials.refresh(self._auth)
+            latest: dict[str, str] = {}
+            credentials.before_request(self._auth, method, uri, latest)
+            # Else another thread has refreshed it since this one sent its request.
+            if latest.get("authorization") == sent.get("authorization"):
+                credentials.refresh(self._auth)
         return self._exchange(uri, method, body, self._with_token(uri, method, headers))
 
     def close(self) -> None:

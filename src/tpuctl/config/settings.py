@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.durations import format_duration, parse_duration, parse_long_duration
-from tpuctl.errors import SANDBOX_HINT, SettingError
+from tpuctl.errors import SANDBOX_HINT, InvalidInputError, SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
 
@@ -413,8 +413,6 @@ _SPECS: Final = (
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}
 _OWN_LIMITS = ("max_price", "budget", "ttl")
-# Labels with a meaning for tpuctl: when a node ends, who owns it, whether it is kept.
-_OWN_LABEL_PREFIX: Final = "tpuctl-"
 
 # Keys that users may expect in a file, and why no file may have them.
 NEVER_IN_FILES: Final[Mapping[str, str]] = {
@@ -669,8 +667,8 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
         parse_setting(spec, value)
     except ValueError as error:
         raise invalid_value_error(spec, value, place, str(error)) from None
-    if key == "labels" and kind is FileKind.PROJECT:
-        _check_no_own_label(value, place)
+    if key == "labels":
+        _check_own_labels(kind, as_pairs(spec, value), place)
     if key != "sandbox":
         return
     is_on = as_boolean(value)
@@ -688,14 +686,20 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
         )
 
 
-def _check_no_own_label(value: RawValue, place: str) -> None:
+def _check_own_labels(kind: FileKind, labels: Mapping[str, str], place: str) -> None:
     """Raise `SettingError` for a label that tpuctl acts on: it would end a node early, or keep it from every clean-up."""
-    for key in value if isinstance(value, Mapping) else ():
-        if key.startswith(_OWN_LABEL_PREFIX):
-            raise SettingError(
-                f"{place}: the label `{key}` is never read from a project file",
-                hint="pass `--ttl 8h`" if key == "tpuctl-expires" else f"pass `--labels {key}=VALUE`",
-            )
+    from tpuctl.models.node import KEEP_LABEL  # noqa: PLC0415  # few files have labels
+    from tpuctl.models.spec import check_no_own_labels  # noqa: PLC0415  # as above
+
+    try:
+        check_no_own_labels(labels)
+    except InvalidInputError as error:
+        raise SettingError(f"{place}: {error.message}", hint=error.hint) from None
+    if kind is FileKind.PROJECT and KEEP_LABEL in labels:
+        raise SettingError(
+            f"{place}: the label `{KEEP_LABEL}` is never read from a project file",
+            hint=f"pass `--labels {KEEP_LABEL}=VALUE`",
+        )
 
 
 def _candidates(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.check.findings import Level, Remedy, SetFileMode, list_projects_command
+from tpuctl.command_text import command_word, fitting, quote_word
 from tpuctl.doctor.doctor_facts import AccessFailure, AccessToken
 from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
 from tpuctl.durations import format_duration, format_timestamp
@@ -121,7 +122,7 @@ def check_quota_project(environment: EnvironmentFacts) -> Iterator[Verdict]:
     if project:
         yield ok(f"calls use the quota of project `{project}`", facts={"quotaProject": project})
         return
-    name = value_or_none(environment.cloud.project) or "PROJECT"
+    name = command_word("project", value_or_none(environment.cloud.project))
     yield warning(
         "the login names no quota project",
         Remedy("set one", f"gcloud auth application-default set-quota-project {name}"),
@@ -415,7 +416,7 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[Verdict]:
         case Absent(reason):
             yield unknown(f"your permissions in the project are unknown: {reason}", subject=subject)
         case Known(granted):
-            account = environment.identity.impersonated or environment.identity.account or "EMAIL"
+            account = fitting("account", environment.identity.impersonated or environment.identity.account)
             member = f"{'serviceAccount' if account.endswith('.gserviceaccount.com') else 'user'}:{account}"
             all_missing = [one for one in NEEDED_PERMISSIONS if one not in granted]
             for level in (Level.ERROR, Level.WARNING, Level.NOTE):
@@ -424,7 +425,8 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[Verdict]:
                     continue
                 role = "roles/tpu.admin" if any(one.startswith("tpu.") for one in missing) else "roles/viewer"
                 grant = (
-                    f"gcloud projects add-iam-policy-binding {name} --member={member} --role={role} --condition=None"
+                    f"gcloud projects add-iam-policy-binding {command_word('project', name)} "
+                    f"--member={quote_word(member)} --role={role} --condition=None"
                 )
                 yield verdict(
                     level,

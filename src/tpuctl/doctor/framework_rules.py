@@ -6,11 +6,11 @@ Versions of packages are compared by the part of PEP 440 that frameworks need; w
 from __future__ import annotations
 
 import re
-import shlex
 from operator import eq, ge, gt, le, lt, ne
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.check.findings import Level, Remedy
+from tpuctl.command_text import command_word
 from tpuctl.doctor.verdicts import (
     NodeRemedy,
     Verdict,
@@ -204,9 +204,7 @@ def _pip_command(one: PythonEnvironment) -> str:
     """Return the pip command of an environment, run by its own Python: a plain `pip` is the first one on PATH."""
     if one.kind == "system":
         return "python3 -m pip"
-    # The shell expands `~` only outside of quotes.
-    path = "~/" + shlex.quote(one.path[2:]) if one.path.startswith("~/") else shlex.quote(one.path)
-    return f"{path}/bin/python -m pip"
+    return f"{command_word('path', one.path)}/bin/python -m pip"
 
 
 @worker_rule("TPU986", "TensorFlow and runtime version", lambda report: report.environments)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import shlex
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
 from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, SetFileMode
+from tpuctl.command_text import command_word, fitting, join_command
 from tpuctl.config.settings import SETTINGS, SourceKind, masked_value
 from tpuctl.doctor.framework_rules import satisfies
 from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
@@ -90,7 +90,7 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[Verdict]:
                 level, text = Level.ERROR, f"the package `{name}` cannot be imported"
             case Unknown(reason):
                 level, text = Level.UNKNOWN, f"the version of `{name}` is not known: {reason}"
-        reinstall = shlex.join([machine.executable, "-m", "pip", "install", "--upgrade", name])
+        reinstall = join_command([machine.executable, "-m", "pip", "install", "--upgrade", name])
         facts = {"package": name, "least": least}
         yield verdict(level, text, Remedy("reinstall it", reinstall), subject=name, facts=facts)
     if passed:
@@ -264,7 +264,7 @@ def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[Verdic
         yield ok(f"gcloud's active configuration is `{name}`", facts=facts)
     elif "CLOUDSDK_ACTIVE_CONFIG_NAME" in environment.configuration.variables:
         text = f"gcloud has no configuration `{name}`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names"
-        create = f"gcloud config configurations create {name}"
+        create = f"gcloud config configurations create {command_word('configuration', name)}"
         yield warning(text, Remedy("unset the variable, or create the configuration", create), facts=facts)
     else:
         yield ok("gcloud has no configuration yet", facts=facts)
@@ -330,7 +330,7 @@ def check_ssh_key(environment: EnvironmentFacts) -> Iterator[Verdict]:
         text = "no ssh key exists yet; `tpuctl up` and `tpuctl ssh` create it when they need it"
         yield note(text, Remedy.by(CreateSshKey(str(keys.home)), "create it now"), **about)
     else:
-        create = shlex.join(["ssh-keygen", "-t", "ed25519", "-f", path])
+        create = join_command(["ssh-keygen", "-t", "ed25519", "-f", fitting("path", path)])
         text = "the key does not exist, and no agent holds it"
         yield error(text, Remedy("name an existing key, or create this one", create), **about)
 
@@ -350,7 +350,7 @@ def check_key_pair(environment: EnvironmentFacts) -> Iterator[Verdict]:
 def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
     """Return the verdict about a usable private key and its public key; None if TPU917 says all of it."""
     public, derived = keys.public, keys.derived
-    derive = shlex.join(["ssh-keygen", "-y", "-f", str(keys.private.path)])
+    derive = join_command(["ssh-keygen", "-y", "-f", fitting("path", keys.private.path)])
     match public:
         case Unknown(reason):
             away = Remedy("move it away: tpuctl writes it again from the private key")
@@ -361,7 +361,7 @@ def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
             words = "move the public key away: tpuctl writes it again from the private key"
             return error(
                 "the public key does not belong to the private key",
-                Remedy(words, shlex.join(["mv", subject, f"{subject}.old"])),
+                Remedy(words, join_command(["mv", fitting("path", subject), fitting("path", f"{subject}.old")])),
                 *((_RENEW,) if keys.home else ()),
                 subject=subject,
                 why="workers would accept only a key that you do not have, and refuse yours: `Permission denied (publickey)`",
@@ -377,7 +377,7 @@ def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
         case Known():
             return None
         case _ if keys.is_locked:
-            write = Remedy("write it from the private key", f"{derive} > {shlex.quote(subject)}")
+            write = Remedy("write it from the private key", f"{derive} > {command_word('path', subject)}")
             text = "the public key does not exist, and the private one has a passphrase"
             return error(text, write, subject=subject)
         case _:

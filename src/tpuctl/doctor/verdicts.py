@@ -5,7 +5,6 @@ A rule is a function that yields verdicts, with one of the decorators; its docst
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.check.facts import Fact, Known, Unknown
 from tpuctl.check.findings import CheckRule, Level, Remedy, RuleResult, check_rule
+from tpuctl.command_text import join_command
 
 if TYPE_CHECKING:
     from tpuctl.doctor.doctor_facts import AllWorkersFacts, EnvironmentFacts, NodeFacts, WorkerReport
@@ -37,7 +37,7 @@ class NodeRemedy(Remedy):
         """Return the remedy for a node, or for some of its workers."""
         numbers = set(workers)
         some = ["--worker", worker_ranges(numbers)] if self.for_workers and len(numbers) < node.workers else []
-        return Remedy(self.text, shlex.join(["tpuctl", self.verb, node.name.node_id, *some, *self.rest]))
+        return Remedy(self.text, join_command(["tpuctl", self.verb, node.name.node_id, *some, *self.rest]))
 
 
 def on_node(text: str, verb: str, *rest: str) -> NodeRemedy:

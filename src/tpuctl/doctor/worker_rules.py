@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
+import posixpath
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.check.findings import Level, Remedy
+from tpuctl.command_text import command_word, fitting
 from tpuctl.doctor.doctor_facts import LogFolderState
 from tpuctl.doctor.verdicts import (
     Verdict,
@@ -31,7 +33,7 @@ from tpuctl.doctor.verdicts import (
     workers_text,
 )
 from tpuctl.durations import format_duration
-from tpuctl.nodes.conditions import StartupState, promised_chips
+from tpuctl.nodes.conditions import StartupState, find_misidentified, promised_chips
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -135,6 +137,34 @@ def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> It
         )
 
 
+@workers_rule("TPU989", "TPU metadata of the workers")
+def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+    """Check the number and the accelerator type in the metadata of each worker: an error if they are blank or of another one.
+
+    JAX, PyTorch/XLA and Ray read `agent-worker-number`, `accelerator-type` and `tpu-env` to find their place in the slice.
+    """
+    reports = known_on_workers(facts, lambda report: report.inspection)
+    identities = {number: report.identity for number, report in reports.items() if report.identity is not None}
+    wrong = find_misidentified(facts.node, identities)
+    for number, identity in identities.items():
+        about = {"number": identity.number, "acceleratorType": identity.accelerator_type}
+        if number not in wrong:
+            yield number, ok("its TPU metadata are its own", facts=about)
+            continue
+        yield (
+            number,
+            error(
+                f"it {wrong[number]}",
+                on_node("reset it, which keeps its boot disk", "reset", "--for", "devices"),
+                on_node(
+                    "if that does not help, recreate the node: its boot disk is lost", "reset", "--mode", "recreate"
+                ),
+                why="programs of a slice wait for one another without end, or number their workers wrongly",
+                facts=about,
+            ),
+        )
+
+
 @workers_rule("TPU973", "processes that hold the TPU")
 def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     """Show the processes that hold the TPU of each worker: a note, since training does that. Only one process can hold it.
@@ -217,7 +247,7 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             wait = on_node("wait until it ends", "wait", "--for", "startup")
             why = "what it installs or starts may still be missing"
             yield warning(result.detail or "the startup still runs", wait, see, why=why)
-        case StartupState.FAILED:
+        case StartupState.FAILED | StartupState.CLOUD_INIT_FAILED:
             why = "what it installs or starts may be missing or incomplete"
             yield warning(result.detail or "the startup failed", see, why=why)
         case StartupState.DONE:
@@ -226,12 +256,30 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             yield unknown("the result of startup script and cloud-init is not recorded there")
 
 
+_SYSTEM_FOLDERS = frozenset({
+    *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "opt"),
+    *("proc", "root", "run", "sbin", "snap", "srv", "sys", "usr", "var"),
+})  # fmt: skip
+_FOLDERS_FOR_ALL = ("/dev/shm", "/home", "/media", "/mnt", "/tmp", "/var/tmp")  # noqa: S108  # only compared
+
+
+def _is_of_the_system(path: str) -> bool:
+    """Return whether other programs depend on the permissions of a folder: a system folder or one below it, or a home."""
+    folder = PurePosixPath("/" + posixpath.normpath(path).lstrip("/"))
+    if str(folder) in {"/", *_FOLDERS_FOR_ALL} or str(folder.parent) == "/home":
+        return True
+    if any(folder.is_relative_to(one) for one in _FOLDERS_FOR_ALL):
+        return False
+    return not _SYSTEM_FOLDERS.isdisjoint(folder.parts[1:2])
+
+
 @worker_rule("TPU970", "libtpu's log", lambda report: report.logs, "libtpu's log folder could not be read")
 def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
     """Check the log folder of libtpu: a warning from 10 GiB on, or if it is not writable.
 
-    It is `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot
-    write there [documentation "debug logs"].
+    The permissions of a system folder and of a home are left alone: another folder is proposed for the log. It is
+    `TPU_LOG_DIR`, else `/tmp/tpu_logs`. libtpu creates it, but not its parents, and continues without a log if it cannot write
+    there [documentation "debug logs"].
     """
     path = folder.path
     facts = {"path": path, "state": str(folder.state), "bytes": folder.size, "files": folder.files}
@@ -239,17 +287,22 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
         return  # TPU980 reports it
     if folder.state is LogFolderState.LACKS_PARENT:
         create, why = (
-            run_there("create it", "mkdir", "-p", path),
+            run_there("create it", "mkdir", "-p", fitting("path", path)),
             "libtpu continues without a log, which you need after a failure",
         )
         yield warning(f"libtpu cannot create `{path}`: its parent folder is missing", create, why=why, facts=facts)
     elif folder.state is LogFolderState.REFUSED:
-        allow = run_there("make it writable for all users", "sudo", "chmod", "-R", "a+rwX", path)
+        # Not recursive: libtpu creates new files in it, and `TPU_LOG_DIR` may name a folder that holds more than logs.
+        allow = (
+            Remedy("log to a folder of your own: `tpuctl run --env TPU_LOG_DIR=/tmp/tpu_logs`")
+            if _is_of_the_system(path)
+            else run_there("make it writable for all users", "sudo", "chmod", "a+rwx", fitting("path", path))
+        )
         why = "libtpu continues without a log; the folder often belongs to another user who trained there"
         yield warning(f"this login cannot write to `{path}`", allow, why=why, facts=facts)
     elif folder.size >= _LARGE_LOG_FOLDER:
         gib = folder.size >> 30
-        remove = run_there("remove it, when no training runs", "sudo", "rm", "-rf", path)
+        remove = run_there("remove it, when no training runs", "sudo", "rm", "-rf", fitting("path", path))
         yield warning(
             f"libtpu's log in `{path}` has {{}}{'' if folder.is_complete else ' or more'}",
             *((remove,) if path.rstrip("/").endswith("/tpu_logs") else ()),
@@ -266,14 +319,17 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
 def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _: Node) -> Iterator[Verdict]:
     """Check the disk space of `/`, the home and `/tmp` on each worker: a warning from 85 % used, an error from 97 %.
 
-    The boot disk has about 100 GB and cannot be resized [observed: users' reports].
+    The boot disk has about 100 GB unless the node was created with `--boot-disk-size`, and cannot be resized [observed: users'
+    reports].
     """
     logs = report.logs.value if isinstance(report.logs, Known) else None
     has_large_log = logs is not None and logs.path == _LIBTPU_LOG_FOLDER and logs.size >= _LOGS_WORTH_REMOVING
     remove = run_there("remove libtpu's logs, when no training runs", "sudo", "rm", "-rf", _LIBTPU_LOG_FOLDER)
-    resize = Remedy("the boot disk cannot be resized: create the node with `--data-disk` for large files")
+    resize = Remedy(
+        "the boot disk cannot be resized: create the node with `--boot-disk-size 300GB`, or with `--data-disk` for large files"
+    )
     for disk in disks:
-        shell = f"sudo du -xh --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -h | tail -n 20"
+        shell = f"sudo du -xh --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -h | tail -n 20"
         find = run_there("find what uses the space: often pip's cache, docker images and old checkpoints", shell)
         yield _judge_usage(
             disk.used,
@@ -293,7 +349,9 @@ def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Ver
     for disk in disks:
         if disk.inodes is None:
             continue
-        shell = f"sudo du -x --inodes --max-depth=3 {shlex.quote(disk.mount)} 2>/dev/null | sort -n | tail -n 20"
+        shell = (
+            f"sudo du -x --inodes --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -n | tail -n 20"
+        )
         yield _judge_usage(
             disk.inodes,
             f"`{disk.mount}` has enough inodes",
@@ -575,14 +633,15 @@ def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
 
 def _guard_remedies(guard: GuardReport, node: Node, start: Remedy) -> tuple[Remedy, ...]:
     """Return how to make a guard work that does not."""
-    account = str((node.raw.get("serviceAccount") or {}).get("email") or "SERVICE_ACCOUNT")
     match guard.status.problem if guard.status and guard.is_running else None:
         case "permission":
-            words = ["gcloud", "projects", "add-iam-policy-binding", node.name.project]
-            command = shlex.join([*words, f"--member=serviceAccount:{account}", f"--role={guard.needed_role}"])
-            return (Remedy(f"give {account} the role {guard.needed_role}", command),)
+            return (
+                Remedy(
+                    "give the service account a role for that alone; not roles/tpu.admin", guard.grant_command(node)
+                ),
+            )
         case "scope" | "account":
             return (Remedy("recreate the node with a service account and the scope cloud-platform"),)
         case None:
             return (start,)
-    return (run_there("show its log", "tail -n 40 ~/.tpuctl/guard/log"),)
+    return (run_there("show its log", "tail -n 40 /var/lib/tpuctl/guard/log ~/.tpuctl/guard/log"),)

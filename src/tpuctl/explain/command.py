@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 from dataclasses import dataclass
+from datetime import UTC
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
@@ -21,6 +22,9 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, yes_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.value_completion import complete_file, complete_node
+from tpuctl.clock import SystemClock
+from tpuctl.command_text import join_command
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import (
     ConflictError,
     ExitCode,
@@ -30,6 +34,7 @@ from tpuctl.errors import (
     NotConfirmedError,
     NotFoundError,
     TpuctlError,
+    worst_exit_code,
 )
 from tpuctl.explain.conclusion import (
     Confidence,
@@ -75,7 +80,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.explain.conclusion import Conclusion, Explanation
-    from tpuctl.explain.log_lines import ScanResult
+    from tpuctl.explain.log_lines import ScanResult, Sighting
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.output.terminal import Terminal
@@ -294,8 +299,10 @@ def parse_request(app: App, words: tuple[str, ...]) -> ExplainRequest:
 def explain_request(app: App, request: ExplainRequest, node: str | None) -> tuple[Explanation, bool]:
     """Return what is wrong, and whether the user interrupted a stream with Ctrl-C."""
     evidence = _fetch_evidence(app, node) if node else None
-    # An unknown name appears in no command.
-    known = {"node": node} if node and evidence is not _UNKNOWN_NODE else {}
+    known: Mapping[str, str] = {"node": node} if node else {}
+    if evidence is not None:
+        # An unknown name appears in no command.
+        known = {} if evidence is _UNKNOWN_NODE else evidence.known
     was_interrupted = False
     if request.text:
         scan = read_pieces([request.text.encode("utf-8", "surrogateescape")])
@@ -360,13 +367,13 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
     except TpuctlError as error:
         app.terminal.warn(f"cannot read the state of `{text}`, so only the log counts: {error.message}")
         return None
-    created = node.created if node else None
+    created, account = (node.created, node.service_account) if node else (None, None)
     if was_preempted(node, request):
-        return NodeEvidence(text, "PREEMPTED", created=created)  # however the API shows that
+        return NodeEvidence(text, "PREEMPTED", created=created, service_account=account)  # however the API shows that
     if node is None:
         return NodeEvidence(text, None)
     health = None if node.health is Health.HEALTH_UNSPECIFIED else str(node.health)
-    return NodeEvidence(text, str(node.state), health, created)
+    return NodeEvidence(text, str(node.state), health, created, account)
 
 
 def _path(app: App, name: str) -> Path:
@@ -485,17 +492,28 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     Acts only on certain verdicts. Recreates a node only if a new read shows that it is dead; a living node is left alone.
     """
     conclusion = _first_actionable(explanation)
-    name, *others = words = _remedy_command(conclusion, node)
-    line = shlex.join(["tpuctl", *words])
-    app.terminal.note(f"for `{conclusion.id}`: `{line}`")
+    name, *others = _remedy_command(conclusion, node)
+    choices = _choose_processes(conclusion.sighting) if name == "unstick" else [[]]
+    commands = [[name, *others, *options] for options in choices]
+    for words in commands:
+        app.terminal.note(f"for `{conclusion.id}`: `{join_command(['tpuctl', *words])}`")
     _check_unchanged(app, node, conclusion, must_be_dead=name == "up")
-    if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
-        raise NotConfirmedError("nothing was done")
-
     tree = click.get_current_context().find_root().command
-    arguments = [name, *others, *(["--yes"] if yes and name in _ACCEPT_YES else [])]
-    with tree.make_context("tpuctl", arguments, obj=app) as context:
-        return int(tree.invoke(context) or ExitCode.OK)
+    codes = []
+    for words in commands:
+        line = join_command(["tpuctl", *words])
+        if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
+            raise NotConfirmedError("nothing was done")
+        arguments = [*words, *(["--yes"] if yes and name in _ACCEPT_YES else [])]
+        try:
+            with tree.make_context("tpuctl", arguments, obj=app) as context:
+                codes.append(ExitCode(int(tree.invoke(context) or ExitCode.OK)))
+        except TpuctlError as error:
+            if len(commands) == 1:
+                raise
+            app.show_error(error)
+            codes.append(error.exit_code)
+    return worst_exit_code(codes)
 
 
 def _first_actionable(explanation: Explanation) -> Conclusion:
@@ -515,19 +533,37 @@ def _first_actionable(explanation: Explanation) -> Conclusion:
 
 def _remedy_command(conclusion: Conclusion, node: str) -> list[str]:
     """Return the command as the remedy shows it, so that tpuctl runs what the user has read."""
-    sighting = conclusion.sighting
-    verbs = _COMMANDS[sighting.message.action]
-    options: list[str] = []
-    pid, worker = sighting.facts.get("pid"), sighting.first.worker
-    if sighting.message.action is Action.KILL_STALE_PROCESS and pid is not None and len(sighting.workers) <= 1:
-        # Limit `unstick` to the process in the log: another may hold the TPU by now, rightly.
-        options = [*(["--worker", worker] if worker and worker.isdigit() else []), "--pid", pid]
+    verbs = _COMMANDS[conclusion.sighting.message.action]
     for line in conclusion.remedy:
         for quoted in _TPUCTL_COMMAND.finditer(line):
             verb, *others = shlex.split(quoted["words"])
             if verb in verbs and others[:1] == [node] and "recreate" not in others:
-                return [verb, *others, *options]
-    return [verbs[0], node, *options]
+                return [verb, *others]
+    return [verbs[0], node]
+
+
+def _choose_processes(sighting: Sighting) -> list[list[str]]:
+    """Return the options of `unstick` for each worker that logged the message: another process may hold the TPU by now.
+
+    A process that started after the message is another one, also with the same pid. A time without a zone is read as UTC, as
+    TPU VMs have it; if that is wrong, the command refuses. Raises `TpuctlError` if the log does not name the workers.
+    """
+    places = dict(sighting.workers) or {"": sighting.first}
+    if len(places) > 1 and not all(worker.isdigit() for worker in places):
+        raise TpuctlError(
+            "`--act` does nothing: the log does not number the workers that logged the message",
+            hint="choose the process on each: `tpuctl unstick NODE --worker 0 --pid PID`",
+        )
+    read_at, chosen = SystemClock().now(), []
+    for worker, place in places.items():
+        found = re.search(sighting.message.match, place.text, re.IGNORECASE)
+        pid = found["pid"] if found and "pid" in found.groupdict() else None
+        pid = pid or (sighting.facts.get("pid") if place == sighting.first else None)
+        time = place.time and (place.time if place.time.tzinfo else place.time.replace(tzinfo=UTC))
+        options = [("--worker", worker if worker.isdigit() else None), ("--pid", pid)]
+        options.append(("--started-before", format_timestamp(min(time or read_at, read_at))))
+        chosen.append([word for option, value in options if value for word in (option, value)])
+    return chosen
 
 
 def _check_unchanged(app: App, node: str, conclusion: Conclusion, *, must_be_dead: bool) -> None:

@@ -13,10 +13,20 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tpuctl.command_text import as_quotation
 from tpuctl.explain.device_memory import memory_advice
 from tpuctl.explain.log_endings import CRASHED_SCORE, LogEnding, is_error
 from tpuctl.explain.log_lines import MAX_EVIDENCE_LENGTH, LogLevel, LogPlace, ScanResult, Sighting
-from tpuctl.explain.messages import Action, CheckFirst, MatchedBy, MessageOrigin, MessageRole, classify, message_by_id
+from tpuctl.explain.messages import (
+    Action,
+    CheckFirst,
+    MatchedBy,
+    MessageOrigin,
+    MessageRole,
+    classify,
+    fill_message,
+    message_by_id,
+)
 from tpuctl.explain.scanner import error_score
 from tpuctl.explain.unrecognised import describe, guess, is_final, kind_by_id
 
@@ -456,7 +466,7 @@ def _conclude_failure(
     if _is_self_explanatory(message):
         return replace(conclusion, confidence=Confidence.HIGH)
     if message.check_first is not None:
-        why = message.filled(_CHECK_FIRST_REASONS[message.check_first], {**known, **failure.facts})
+        why = fill_message(_CHECK_FIRST_REASONS[message.check_first], known, failure.facts)
     else:
         why = _UNEXPLAINED_REASONS[message.role]
     return replace(conclusion, why=why)
@@ -465,16 +475,18 @@ def _conclude_failure(
 def _conclusion(
     sighting: Sighting, confidence: Confidence, known: Mapping[str, str], why: str | None = None
 ) -> Conclusion:
-    message, facts = sighting.message, {**known, **sighting.facts}
-    remedy = tuple(message.filled(line, facts) for line in message.remedy)
+    message = sighting.message
+    remedy = tuple(fill_message(line, known, sighting.facts) for line in message.remedy)
     if sighting.memory is not None:
         remedy = memory_advice(sighting.memory) or remedy
-    return Conclusion(sighting, confidence, message.filled(message.meaning, facts), remedy, why=why)
+    return Conclusion(sighting, confidence, fill_message(message.meaning, known, sighting.facts), remedy, why=why)
 
 
 def _recovered(conclusion: Conclusion, place: LogPlace) -> Conclusion:
     return replace(
-        conclusion, recovered=place, why=f"it recovered by itself: line {place.line} says `{place.text[:80]}`"
+        conclusion,
+        recovered=place,
+        why=f"it recovered by itself: line {place.line} says `{as_quotation(place.text[:80])}`",
     )
 
 
@@ -642,6 +654,13 @@ class NodeEvidence:
     state: str | None  # None if there is no such node
     health: str | None = None
     created: datetime | None = None
+    service_account: str | None = None
+
+    @property
+    def known(self) -> Mapping[str, str]:
+        """What it says that no log may: the names of the node, and of the account that is granted roles."""
+        account = {"service_account": self.service_account} if self.service_account else {}
+        return {"node": self.name, **account}
 
     @property
     def words(self) -> str:
@@ -654,7 +673,7 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
 
     A program that lost its worker may blame anything.
     """
-    verdict = classify(evidence.words, where=MessageOrigin.NODE, known={"node": evidence.name})
+    verdict = classify(evidence.words, where=MessageOrigin.NODE, known=evidence.known)
     message = message_by_id(verdict.id) if verdict else None
     if verdict is None or message is None:
         health = f" and {evidence.health}" if evidence.health else ""

@@ -15,6 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.command_text import fill_text
 from tpuctl.explain.messages import MESSAGE_FILES, Message, known_messages, message_by_id
 from tpuctl.explain.unrecognised import kind_by_id, unrecognised_kinds
 from tpuctl.yaml_reader import load_data, read_data_ids
@@ -65,8 +66,8 @@ def look_up_id(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> IdE
     return IdEntry(
         id=message.id,
         origin=IdKind.MESSAGE,
-        meaning=message.filled(message.meaning, known),
-        remedy=tuple(message.filled(line, known) for line in message.remedy),
+        meaning=fill_text(message.meaning, known),
+        remedy=tuple(fill_text(line, known) for line in message.remedy),
         exit_code=own["exit_code"] if own else None,
         message=message,
         related=tuple(sorted(message.explained_by)),
@@ -125,14 +126,12 @@ def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
             if len(ends) > 1
             else (*ends, text)[0].get("remedy", ())
         )
-        for name in ("node", "job"):
-            remedy = [line.replace(f"{{{name}}}", known.get(name, name.upper())) for line in remedy]
         entries[id_] = IdEntry(
             id=id_,
             origin=IdKind.EXIT_CODE if is_code else IdKind.ERROR,
             meaning=text["meaning"],
             causes=tuple(text.get("causes", ())),
-            remedy=tuple(remedy),
+            remedy=tuple(fill_text(line, known) for line in remedy),
             exit_code=code,
             related=tuple(error["id"] for error in ends),
         )

@@ -14,6 +14,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from tpuctl.command_text import NEVER_FROM_TEXT, fill_text
 from tpuctl.yaml_reader import load_data
 
 # Within a file, and from one file to the next, specific comes before generic.
@@ -128,9 +129,14 @@ class Message:
     of_the_node: bool = False  # the node itself has changed, which explains every program that lost it
     topics: tuple[str, ...] = ()
 
-    def filled(self, text: str, facts: Mapping[str, str]) -> str:
-        """Return a text with its `{name}` placeholders filled from the facts; an unknown name becomes capitals."""
-        return re.sub(r"\{(\w+)\}", lambda placeholder: facts.get(placeholder[1], placeholder[1].upper()), text)
+
+def fill_message(text: str, known: Mapping[str, str], found: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a text of a message with its placeholders filled: from the words that were found, else from what the caller knows.
+
+    Who is granted a role is never taken from the words that were found.
+    """
+    words = {name: text for name, text in found.items() if name not in NEVER_FROM_TEXT}
+    return fill_text(text, {**known, **words})
 
 
 @functools.cache
@@ -212,22 +218,20 @@ def classify(
     for candidates in (by_reason, in_order):
         for message in candidates:
             if match := re.search(message.match, collapsed):
-                return _classification(
-                    message, {**known, **{key: value for key, value in match.groupdict().items() if value}}
-                )
+                return _classification(message, known, {key: text for key, text in match.groupdict().items() if text})
         # Specific comes before generic: the last message that shares the reason assumes least.
         if by_reason:
-            return _classification(by_reason[-1], known)
+            return _classification(by_reason[-1], known, {})
     return None
 
 
-def _classification(message: Message, facts: Mapping[str, str]) -> Classification:
+def _classification(message: Message, known: Mapping[str, str], found: Mapping[str, str]) -> Classification:
     return Classification(
         message.id,
         message.kind,
-        message.filled(message.meaning, facts),
-        tuple(message.filled(line, facts) for line in message.remedy),
+        fill_message(message.meaning, known, found),
+        tuple(fill_message(line, known, found) for line in message.remedy),
         message.action,
         message.retriable,
-        MappingProxyType(dict(facts)),
+        MappingProxyType({**known, **found}),
     )

@@ -10,6 +10,7 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
+from tpuctl.command_text import as_quotation
 from tpuctl.explain.log_lines import Sighting
 from tpuctl.explain.messages import Action, MatchedBy, Message, MessageOrigin, MessageRole, known_messages
 from tpuctl.yaml_reader import load_data
@@ -187,7 +188,8 @@ def search_term(text: str) -> str:
 def describe(guessed: Sighting) -> str:
     """Return what a guess says, with what the line names and where the program raised it."""
     named, raised = guessed.facts.get("what"), guessed.facts.get("raised_in")
-    return guessed.message.meaning + (f": {named}" if named else "") + (f", raised in {raised}" if raised else "")
+    text = guessed.message.meaning + (f": {as_quotation(named)}" if named else "")
+    return text + (f", raised in {as_quotation(raised)}" if raised else "")
 
 
 def _facts(suspect: Suspect, text: str) -> dict[str, str]:

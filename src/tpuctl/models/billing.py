@@ -139,7 +139,8 @@ def covering_grants(
     nodes: Sequence[Node], tiers: Mapping[NodeName, Tier], grants: Sequence[Grant], today: date
 ) -> dict[NodeName, Grant]:
     """Return the grant of each node that grants cover; a node that fits only in part is billed."""
-    left = {grant: grant.chips for grant in grants if not grant.has_ended(today)}
+    # Two equal grants are two: `left` is by their places in `grants`.
+    left = {place: grant.chips for place, grant in enumerate(grants) if not grant.has_ended(today)}
     found: dict[NodeName, Grant] = {}
     if not left:
         return found
@@ -147,14 +148,14 @@ def covering_grants(
         kind, tier = node.accelerator, tiers[node.name]
         if kind is None or node.state.is_dead or node.is_preempted:
             continue
-        fitting = [one for one in left if one.zone == node.name.zone and one.is_of_type(kind) and one.is_of_tier(tier)]
-        if sum(left[grant] for grant in fitting) < kind.chips:
+        fitting = [place for place in left if grants[place].covers(node.name.zone, kind, tier)]
+        if sum(left[place] for place in fitting) < kind.chips:
             continue
         needed = kind.chips
-        for grant in fitting:
-            used = min(left[grant], needed)
-            left[grant], needed = left[grant] - used, needed - used
-        found[node.name] = min(fitting, key=grant_end)
+        for place in fitting:
+            used = min(left[place], needed)
+            left[place], needed = left[place] - used, needed - used
+        found[node.name] = min((grants[place] for place in fitting), key=grant_end)
     return found
 
 

@@ -97,6 +97,10 @@ class Grant:
         """Return whether the grant covers nodes of a type."""
         return self.generation == accelerator.generation if self.is_of_chips else self.type == accelerator.name
 
+    def covers(self, zone: str, accelerator: AcceleratorType, tier: Tier | None) -> bool:
+        """Return whether the grant is for nodes of this zone, type and tier."""
+        return self.zone == zone and self.is_of_type(accelerator) and self.is_of_tier(tier)
+
     def has_ended(self, today: date) -> bool:
         """Return whether the last day has passed."""
         return self.until is not None and self.until < today

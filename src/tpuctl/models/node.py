@@ -13,7 +13,7 @@ from tpuctl.accelerators import AcceleratorType, accelerator_type_from_topology,
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import ADDRESS, INTEGER, RESOURCE, TIME, Fields, ListOf, MapOf, Shape
+from tpuctl.shapes import ADDRESS, COUNT, INTEGER, RESOURCE, TIME, Fields, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,10 +49,13 @@ _FIELDS: Fields = {
     "networkConfig": _NETWORK,
     "networkConfigs": ListOf(_NETWORK),
     "networkEndpoints": ListOf(_ENDPOINT),
-    "schedulingConfig": Shape("tpu.v2 SchedulingConfig", {"preemptible": bool, "reserved": bool, "spot": bool}),
+    "schedulingConfig": Shape(
+        "tpu.v2alpha1 SchedulingConfig",
+        {"preemptible": bool, "reserved": bool, "spot": bool, "provisioningModel": str, "reservationName": str},
+    ),
     "serviceAccount": Shape("tpu.v2 ServiceAccount", {"email": str, "scope": ListOf(str)}),
     "shieldedInstanceConfig": Shape("tpu.v2 ShieldedInstanceConfig", {"enableSecureBoot": bool}),
-    "bootDiskConfig": Shape("tpu.v2 BootDiskConfig", {}),
+    "bootDiskConfig": Shape("tpu.v2alpha1 BootDiskConfig", {"diskSizeGb": COUNT}),
     "dataDisks": ListOf(Shape("tpu.v2 AttachedDisk", {"sourceDisk": str, "mode": str}, required=("sourceDisk",))),
     "labels": MapOf(str),
     "metadata": MapOf(str),
@@ -203,6 +206,11 @@ class Node:
         for tier in (Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED):
             if scheduling.get(tier.value):
                 return tier
+        match scheduling.get("provisioningModel"):  # API v2alpha1
+            case "SPOT":
+                return Tier.SPOT
+            case "RESERVATION_BOUND":
+                return Tier.RESERVED
         return Tier.ON_DEMAND
 
     @property
@@ -241,6 +249,11 @@ class Node:
     def metadata(self) -> Mapping[str, str]:
         """The metadata that the workers see. It may contain secrets: never print it."""
         return self.raw.get("metadata") or {}
+
+    @property
+    def service_account(self) -> str | None:
+        """The account that its workers act as, None if it has none."""
+        return (self.raw.get("serviceAccount") or {}).get("email") or None
 
     @property
     def queued_resource(self) -> str | None:

@@ -154,7 +154,11 @@ class QueuedResource:
     def requested_nodes(self, project: str) -> tuple[Node, ...]:
         """Return the first node of each of its specs, at least one, as `requested_node` does."""
         specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
-        scheduling = {"schedulingConfig": {str(self.tier): True}} if self.tier in {Tier.SPOT, Tier.RESERVED} else {}
+        shown = {str(self.tier): True} if self.tier in {Tier.SPOT, Tier.RESERVED} else {}
+        reservation = str(self.raw.get("reservationName") or "")
+        # `-` is any reservation of the project.
+        named = {} if last_segment(reservation) in {"", "-"} else {"reservationName": reservation}
+        scheduling = {"schedulingConfig": {**shown, **named}} if shown else {}
         found = []
         for spec in specs:
             node_id = next(iter(self._ids_of(spec)), self.queued_resource_id)

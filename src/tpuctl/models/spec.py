@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import InvalidInputError
-from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL, Node, Tier
+from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, Node, Tier
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import ANY, COUNT, INTEGER, TIME, ListOf, MapOf, Scalar, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 # The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -25,6 +26,8 @@ REQUEST_LABEL = "tpuctl-request"
 REMOVAL_LABEL = "tpuctl-rm"
 # The label of a node that is requested in several zones at once. Its value identifies the race.
 RACE_LABEL = "tpuctl-race"
+# All labels of tpuctl begin with it. They have the end of the node's time, its owner and its request: no option sets them.
+OWN_LABEL_PREFIX = "tpuctl-"
 _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL, OWNER_LABEL})
 # The most of them that one node has: a race never requests a node that is deleted at the end of its run.
 MAX_OWN_LABELS = len(_OWN_LABELS) - 1
@@ -66,37 +69,6 @@ class QueueWindow:
         # Two limits are sent as an interval, as gcloud does [gcloud 528 source].
         end = format_timestamp(self.now + self.valid_until)
         return {"validInterval": {"startTime": format_timestamp(self.valid_after), "endTime": end}}
-
-
-_KEPT = Shape(
-    "",
-    {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
-)
-_DISK = Scalar(
-    "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
-)
-_SECONDS = Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= 3650 * 86400)
-# A spec in the journal.
-JOURNALED_SPEC = Shape(
-    "",
-    {
-        **dict.fromkeys(("accelerator_type", "runtime_version", "topology", "network", "subnetwork"), str),
-        **dict.fromkeys(("cidr_block", "service_account", "description", "setup"), str),
-        **dict.fromkeys(("internal_ips", "shielded_secure_boot", "queue", "is_calendar"), bool),
-        "reservation": str,
-        "boot_disk_size": COUNT,
-        **dict.fromkeys(("run_for", "ttl"), _SECONDS),
-        "expires": TIME,
-        **dict.fromkeys(("labels", "metadata"), MapOf(str)),
-        **dict.fromkeys(("scopes", "tags", "named"), ListOf(str)),
-        "tier": Scalar("a tier", lambda value: value in list(Tier)),
-        "queue_count": INTEGER,
-        "data_disks": ListOf(_DISK),
-        "kept": _KEPT,
-    },
-    required=("accelerator_type", "runtime_version"),
-    nullable=True,
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,6 +115,8 @@ class NodeSpec:
     ttl: timedelta | None = None
     kept: Mapping[str, Any] = field(default_factory=dict)
     named: frozenset[str] = frozenset()
+    # What flags of this run set, by field: the journal does not keep it. Labels, metadata and tags: only those of flags.
+    flagged: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     @property
     def workers(self) -> int:
@@ -155,14 +129,32 @@ class NodeSpec:
         """Return whether the node is requested through the queue, by the user's choice or because its tier needs that."""
         return self.queue or bool(self.tier and self.tier.needs_queue)
 
+    def __post_init__(self) -> None:
+        """Let a queued preemptible node be spot: a queued resource has no preemptible capacity [API v2, QueuedResource]."""
+        if self.queue and self.tier is Tier.PREEMPTIBLE:
+            object.__setattr__(self, "tier", Tier.SPOT)
+
     @property
     def api_version(self) -> str:
         """The version of the API whose fields suffice for the create request: v2, else v2alpha1."""
-        if self.is_queued:
-            needs_alpha = self.is_calendar or bool(self.tier and self.tier.needs_queue)
-        else:
-            needs_alpha = self.reservation is not None
-        return "v2alpha1" if needs_alpha or self.boot_disk_size is not None else "v2"
+        given = [name for name in FIELDS if getattr(self, name) not in _EMPTY]
+        return self._version_of(given, is_queued=self.is_queued)
+
+    @property
+    def version_to_read(self) -> str:
+        """The version of the API that shows the compared fields of a node: v2, else v2alpha1."""
+        return self._version_of(self.named, is_queued=False)
+
+    @property
+    def version_to_read_request(self) -> str:
+        """The version of the API that shows the compared fields of a queued resource: v2, else v2alpha1."""
+        return self._version_of(self.named, is_queued=True)
+
+    def _version_of(self, names: Collection[str], *, is_queued: bool) -> str:
+        if self.tier and self.tier.needs_queue and is_queued:
+            return V2ALPHA1
+        rows = [FIELDS[name] for name in names]
+        return V2 if all(V2 in (row.on_request if is_queued else row.on_node) for row in rows) else V2ALPHA1
 
     def to_queued_api(self, name: NodeName, window: QueueWindow) -> dict[str, Any]:
         """Return the QueuedResource that requests this node."""
@@ -230,62 +222,87 @@ class NodeSpec:
         )
         if not self.kept:
             return body
-        body |= self.kept
-        body["networkConfig"] = {**network, **self.kept.get("networkConfig", {})}
+        body |= {
+            **self.kept,
+            "networkConfig": {**network, **self.kept.get("networkConfig", {})},
+            "bootDiskConfig": {**self.kept.get("bootDiskConfig", {}), **body.get("bootDiskConfig", {})},
+        }
+        if not body["bootDiskConfig"]:
+            del body["bootDiskConfig"]
         if "networkConfigs" in self.kept:
             del body["networkConfig"]  # a node has the one or the other [API v2, Node]
         return body
 
-    def differences(self, node: Node) -> tuple[SpecDifference, ...]:
-        """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count."""
-        network = node.raw.get("networkConfig") or {}
-        account = node.raw.get("serviceAccount") or {}
-        default = find_accelerator_type(self.accelerator_type)
-        found_type = find_accelerator_type(node.accelerator_type)
-        wanted_shape = self.topology or (default.topology if default else None)
-        found_shape = (node.raw.get("acceleratorConfig") or {}).get("topology") or (found_type and found_type.topology)
-        compared: tuple[tuple[str, Any, Any], ...] = (  # name, requested and actual value, in canonical form
-            ("accelerator_type", self.accelerator_type, node.accelerator_type),
-            ("topology", wanted_shape, found_shape),
-            ("runtime_version", last_segment(self.runtime_version), last_segment(node.runtime_version)),
-            # A node does not show these tiers; its queued resource does.
-            ("tier", self.tier, self.tier if self.tier and self.tier.needs_queue else node.tier),
-            ("network", last_segment(self.network or "default"), last_segment(network.get("network") or "default")),
-            ("subnetwork", last_segment(self.subnetwork or ""), last_segment(network.get("subnetwork") or "")),
-            ("internal_ips", bool(self.internal_ips), not network.get("enableExternalIps", False)),
-            ("queue_count", self.queue_count, network.get("queueCount")),
-            ("cidr_block", self.cidr_block, node.raw.get("cidrBlock")),
-            ("service_account", self.service_account, account.get("email")),
-            ("scopes", tuple(sorted(self.scopes)), tuple(sorted(account.get("scope") or ()))),
-            ("data_disks", _disks(self.data_disks), _disks(NodeSpec.from_node(node).data_disks)),
-            (
-                "shielded_secure_boot",
-                bool(self.shielded_secure_boot),
-                bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
-            ),
-        )
+    def differences(self, node: Node, *, made_as: NodeSpec | None = None) -> tuple[SpecDifference, ...]:
+        """Return the fields in which a node differs from what the user set. Labels, tags, metadata, description never count.
+
+        `made_as` is the spec that this very node was created with, if the journal has it. It counts for a field that the API
+        does not show; without it such a field is not compared.
+        """
+        compared = ((name, *self._compare(name, node, made_as)) for name in FIELDS if name in self.named)
         return tuple(
             SpecDifference(name, wanted, found)
             for name, wanted, found in compared
-            if name in self.named and wanted != found
+            if found is not _NOT_SHOWN and wanted != found
         )
+
+    def not_compared(self, node: Node, *, made_as: NodeSpec | None = None) -> tuple[str, ...]:
+        """Return the fields that the user set and that cannot be compared: neither the API nor the journal shows them."""
+        return tuple(
+            name for name in FIELDS if name in self.named and self._compare(name, node, made_as)[1] is _NOT_SHOWN
+        )
+
+    def _compare(self, name: str, node: Node, made_as: NodeSpec | None) -> tuple[Any, Any]:
+        """Return the requested and the actual value of a field, in canonical form."""
+        row = FIELDS[name]
+        if row.found is None:
+            return None, None
+        wanted, found = row.wanted(self, node), row.found(self, node)
+        if found is _NOT_SHOWN and made_as is not None:
+            found = row.wanted(made_as, node)
+        return wanted, found
+
+    def over(self, former: NodeSpec, names: Collection[str] = (), *, exists: bool = False) -> NodeSpec:
+        """Return the spec of a node that had the `former` one: the fields of these names, and those of flags, change it.
+
+        Fields that belong to a changed one follow it. Labels, metadata and tags are added; only on a node that `exists`, and
+        is not recreated, do files change them, and its description.
+        """
+        names = {*names, *self.flagged} - _ADDED
+        if exists and self.description is not None:
+            names |= {"description"}
+        if "accelerator_type" in names and self.accelerator_type != former.accelerator_type:
+            names |= {"topology", "runtime_version"}
+        if "tier" in names and self.tier != former.tier:
+            names |= {"reservation", "is_calendar", "run_for"}
+        return replace(
+            former,
+            **{
+                "ttl": self.ttl if former.ttl is None else former.ttl,
+                **{name: getattr(self, name) for name in ("setup", "description") if getattr(former, name) is None},
+                **{name: getattr(self, name) for name in names},
+            },
+            labels=self._added("labels", former, exists=exists),
+            metadata=self._added("metadata", former, exists=exists),
+            tags=tuple(dict.fromkeys((*former.tags, *self.tags))),
+            named=frozenset(names & self.named),
+            flagged=self.flagged,
+        )
+
+    def _added(self, name: str, former: NodeSpec, *, exists: bool) -> dict[str, str]:
+        own: Mapping[str, str] = getattr(self, name)
+        before: Mapping[str, str] = getattr(former, name)
+        return {**own, **before, **(own if exists else self.flagged.get(name, {}))}
+
+    def changes_of(self, former: NodeSpec, names: Collection[str]) -> tuple[SpecDifference, ...]:
+        """Return in which of these fields this spec differs from a former one."""
+        node = Node(NodeName("", "", ""), {})
+        compared = ((name, FIELDS[name].wanted(self, node), FIELDS[name].wanted(former, node)) for name in names)
+        return tuple(SpecDifference(name, new, old) for name, new, old in compared if new != old)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON for the journal."""
-        data: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
-        data["data_disks"] = [[disk.source, disk.mode] for disk in self.data_disks]
-        return data | {
-            "named": sorted(self.named),
-            "tier": self.tier and str(self.tier),
-            "run_for": None if self.run_for is None else int(self.run_for.total_seconds()),
-            "ttl": None if self.ttl is None else int(self.ttl.total_seconds()),
-            "expires": self.expires and format_timestamp(self.expires),
-            "labels": without_own_labels(self.labels),
-            "metadata": dict(self.metadata),
-            "kept": dict(self.kept),
-            "scopes": list(self.scopes),
-            "tags": list(self.tags),
-        }
+        return {name: row.encode(getattr(self, name)) for name, row in FIELDS.items()}
 
     def with_removal_label(self) -> NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
@@ -300,17 +317,13 @@ class NodeSpec:
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
         """Parse the result of `to_json`, without fields of other versions of tpuctl; null is absent. Raises `ShapeError`."""
         JOURNALED_SPEC.check(data)
-        data = {name: value for name, value in data.items() if value is not None}
-        known = {entry.name for entry in fields(cls)}
-        values = {name: value for name, value in data.items() if name in known}
-        values["data_disks"] = tuple(DataDisk(*disk) for disk in data.get("data_disks", ()))
-        values["tier"] = Tier(data["tier"]) if "tier" in data else None
-        for name in ("run_for", "ttl"):
-            values[name] = timedelta(seconds=int(data[name])) if name in data else None
-        values["expires"] = parse_timestamp(data.get("expires"))
-        values["named"] = frozenset(data.get("named", ()))
-        values |= {name: tuple(data.get(name, ())) for name in ("scopes", "tags")}
-        return cls(**values)
+        return cls(**{name: row.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
+
+    def completed_from(self, made_as: NodeSpec, node: Node) -> NodeSpec:
+        """Return the spec of an existing node, with the fields that the API does not show from the one that created it."""
+        hidden = [name for name, row in FIELDS.items() if row.found and row.found(made_as, node) is _NOT_SHOWN]
+        own = ["queue"] if node.queued_resource else []
+        return replace(self, **{name: getattr(made_as, name) for name in (*hidden, *own, "is_calendar")})
 
     @classmethod
     def from_node(cls, node: Node) -> NodeSpec:
@@ -321,6 +334,9 @@ class NodeSpec:
         accelerator = node.accelerator
         # Fields that no option sets.
         kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
+        if disk := {key: value for key, value in kept.pop("bootDiskConfig", {}).items() if key != "diskSizeGb"}:
+            kept["bootDiskConfig"] = disk
+        size, scheduling = (node.raw.get("bootDiskConfig") or {}).get("diskSizeGb"), _scheduling(node)
         if network.get("canIpForward"):
             kept["networkConfig"] = {"canIpForward": True}
         shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
@@ -344,10 +360,226 @@ class NodeSpec:
             ),
             shielded_secure_boot=secure,
             description=node.raw.get("description"),
+            boot_disk_size=None if size is None else int(size),
+            reservation=scheduling.get("reservationName"),
+            is_calendar=scheduling.get("provisioningModel") == "RESERVATION_BOUND",
             expires=node.expires,
             ttl=node.expires - node.created if node.expires and node.created and node.expires > node.created else None,
             kept=kept,
         )
+
+
+V2, V2ALPHA1 = "v2", "v2alpha1"
+_BOTH, _ALPHA, _NEITHER = frozenset({V2, V2ALPHA1}), frozenset({V2ALPHA1}), frozenset[str]()
+_EMPTY: tuple[Any, ...] = (None, "", (), {}, False)
+# Fields whose values of flags are added to those that a node had.
+_ADDED = frozenset({"labels", "metadata", "tags"})
+
+
+class _NotShown(Enum):
+    """The value of a field that an answer of the API does not show."""
+
+    NOT_SHOWN = "not shown"
+
+
+_NOT_SHOWN: Final = _NotShown.NOT_SHOWN
+
+
+def _same(value: Any) -> Any:  # any field of a spec
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecField:
+    """One field of `NodeSpec`: which versions of the API carry it, how it is compared, and how the journal stores it.
+
+    `wanted` and `found` return the requested and the actual value in canonical form; without `found` the field never differs.
+    `found` returns `_NOT_SHOWN` if the answer does not have the field, which says nothing: the version does not carry it, or
+    that the service echoes it is unverified. `encode` and `decode` are for JSON; None is never decoded.
+    """
+
+    shape: Any  # of `shapes`
+    found: Callable[[NodeSpec, Node], Any] | None = None
+    wanted: Callable[[NodeSpec, Node], Any] = lambda _spec, _node: None
+    # The versions whose nodes, and whose queued resources, carry it [API v2 and v2alpha1].
+    on_node: frozenset[str] = _BOTH
+    on_request: frozenset[str] = _BOTH
+    encode: Callable[[Any], Any] = _same
+    decode: Callable[[Any], Any] = _same
+
+
+def _network(node: Node) -> Mapping[str, Any]:
+    return node.raw.get("networkConfig") or {}
+
+
+def _account(node: Node) -> Mapping[str, Any]:
+    return node.raw.get("serviceAccount") or {}
+
+
+def _scheduling(node: Node) -> Mapping[str, Any]:
+    return node.raw.get("schedulingConfig") or {}
+
+
+def _found_topology(_: NodeSpec, node: Node) -> str | None:
+    kind = find_accelerator_type(node.accelerator_type)
+    return (node.raw.get("acceleratorConfig") or {}).get("topology") or (kind.topology if kind else None)
+
+
+def _wanted_topology(spec: NodeSpec, _: Node) -> str | None:
+    kind = find_accelerator_type(spec.accelerator_type)
+    return spec.topology or (kind.topology if kind else None)
+
+
+def _found_tier(spec: NodeSpec, node: Node) -> Any:  # a tier, or that it is not shown
+    """Return the tier of a node. Best-effort and flex-start are shown by no node, the calendar mode by those of v2alpha1."""
+    is_marked = node.tier is not Tier.ON_DEMAND or _scheduling(node).get("provisioningModel") == "STANDARD"
+    is_hidden = bool(spec.tier and spec.tier.needs_queue) or (spec.is_calendar and not is_marked)
+    return _NOT_SHOWN if is_hidden else _as_queued(node.tier, node)
+
+
+def _as_queued(tier: Tier | None, node: Node) -> Tier | None:
+    """Return a tier; spot for a preemptible node that comes from a queued resource."""
+    return Tier.SPOT if tier is Tier.PREEMPTIBLE and node.queued_resource else tier
+
+
+def _found_reservation(_: NodeSpec, node: Node) -> Any:  # a text, or that it is not shown
+    return last_segment(str(_scheduling(node).get("reservationName") or "")) or _NOT_SHOWN
+
+
+def _found_disk_size(_: NodeSpec, node: Node) -> Any:  # a number, or that it is not shown
+    size = (node.raw.get("bootDiskConfig") or {}).get("diskSizeGb")
+    return _NOT_SHOWN if size is None else int(size)
+
+
+_KEPT = Shape(
+    "",
+    {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
+)
+_DISK = Scalar(
+    "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
+)
+_SECONDS = Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= 3650 * 86400)
+_TIER = Scalar("a tier", lambda value: value in list(Tier))
+
+
+def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
+    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
+
+
+def _seconds(value: timedelta | None) -> int | None:
+    return None if value is None else int(value.total_seconds())
+
+
+def _duration(value: Any) -> timedelta:  # JSON
+    return timedelta(seconds=int(value))
+
+
+# Every field of a spec but `flagged`. From it follow what the journal stores, what is compared, and the version of the API.
+FIELDS: Final[Mapping[str, SpecField]] = {
+    "accelerator_type": SpecField(
+        shape=str, wanted=lambda spec, _: spec.accelerator_type, found=lambda _, node: node.accelerator_type
+    ),
+    "topology": SpecField(shape=str, wanted=_wanted_topology, found=_found_topology),
+    "runtime_version": SpecField(
+        shape=str,
+        wanted=lambda spec, _: last_segment(spec.runtime_version),
+        found=lambda _, node: last_segment(node.runtime_version),
+    ),
+    "tier": SpecField(
+        shape=_TIER,
+        wanted=lambda spec, node: _as_queued(spec.tier, node),
+        found=_found_tier,
+        encode=lambda value: value and str(value),
+        decode=Tier,
+    ),
+    "network": SpecField(
+        shape=str,
+        wanted=lambda spec, _: last_segment(spec.network or "default"),
+        found=lambda _, node: last_segment(_network(node).get("network") or "default"),
+    ),
+    "subnetwork": SpecField(
+        shape=str,
+        wanted=lambda spec, _: last_segment(spec.subnetwork or ""),
+        found=lambda _, node: last_segment(_network(node).get("subnetwork") or ""),
+    ),
+    "internal_ips": SpecField(
+        shape=bool,
+        wanted=lambda spec, _: bool(spec.internal_ips),
+        found=lambda _, node: not _network(node).get("enableExternalIps", False),
+    ),
+    "queue_count": SpecField(
+        shape=INTEGER,
+        wanted=lambda spec, _: spec.queue_count,
+        found=lambda _, node: _network(node).get("queueCount"),
+    ),
+    "cidr_block": SpecField(
+        shape=str, wanted=lambda spec, _: spec.cidr_block, found=lambda _, node: node.raw.get("cidrBlock")
+    ),
+    "service_account": SpecField(
+        shape=str, wanted=lambda spec, _: spec.service_account, found=lambda _, node: _account(node).get("email")
+    ),
+    "scopes": SpecField(
+        shape=ListOf(str),
+        wanted=lambda spec, _: tuple(sorted(spec.scopes)),
+        found=lambda _, node: tuple(sorted(_account(node).get("scope") or ())),
+        encode=list,
+        decode=tuple,
+    ),
+    "labels": SpecField(shape=MapOf(str), encode=without_own_labels),
+    "tags": SpecField(shape=ListOf(str), encode=list, decode=tuple),
+    "metadata": SpecField(shape=MapOf(str), encode=dict),
+    "data_disks": SpecField(
+        shape=ListOf(_DISK),
+        wanted=lambda spec, _: _disks(spec.data_disks),
+        found=lambda _, node: _disks(NodeSpec.from_node(node).data_disks),
+        encode=lambda value: [[disk.source, disk.mode] for disk in value],
+        decode=lambda value: tuple(DataDisk(*disk) for disk in value),
+    ),
+    "shielded_secure_boot": SpecField(
+        shape=bool,
+        wanted=lambda spec, _: bool(spec.shielded_secure_boot),
+        found=lambda _, node: bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
+    ),
+    "description": SpecField(shape=str),
+    # tpuctl's own: no answer of the API has it.
+    "setup": SpecField(shape=str),
+    "queue": SpecField(shape=bool),
+    "reservation": SpecField(
+        shape=str,
+        wanted=lambda spec, _: last_segment(spec.reservation or "") or None,
+        found=_found_reservation,
+        on_node=_ALPHA,
+    ),
+    "is_calendar": SpecField(shape=bool, on_node=_ALPHA, on_request=_ALPHA),
+    "run_for": SpecField(
+        shape=_SECONDS,
+        wanted=lambda spec, _: spec.run_for,
+        found=lambda _spec, _node: _NOT_SHOWN,
+        on_node=_NEITHER,
+        on_request=_ALPHA,
+        encode=_seconds,
+        decode=_duration,
+    ),
+    "boot_disk_size": SpecField(
+        shape=COUNT,
+        wanted=lambda spec, _: spec.boot_disk_size,
+        found=_found_disk_size,
+        on_node=_ALPHA,
+        on_request=_ALPHA,
+    ),
+    "expires": SpecField(shape=TIME, encode=lambda value: value and format_timestamp(value), decode=parse_timestamp),
+    "ttl": SpecField(shape=_SECONDS, encode=_seconds, decode=_duration),
+    "kept": SpecField(shape=_KEPT, encode=dict),
+    "named": SpecField(shape=ListOf(str), encode=sorted, decode=frozenset),
+}
+# A spec in the journal.
+JOURNALED_SPEC = Shape(
+    "",
+    {name: row.shape for name, row in FIELDS.items()},
+    required=("accelerator_type", "runtime_version"),
+    nullable=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,8 +590,13 @@ class SpecDifference:
     wanted: Any
     found: Any
 
+    @property
+    def shown_wanted(self) -> str:
+        """The requested value, for a message."""
+        return _shown(self.wanted)
+
     def __str__(self) -> str:
-        return f"{self.field}: wanted {_shown(self.wanted)}, found {_shown(self.found)}"
+        return f"{self.field}: wanted {self.shown_wanted}, found {_shown(self.found)}"
 
 
 def _shown(value: Any) -> str:  # any field of a spec
@@ -376,11 +613,6 @@ def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
     return {key: value for key, value in values.items() if value is not None}
 
 
-def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
-    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
-
-
 # Labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63 characters, values of 0 to 63;
 # lower-case letters, digits, `_`, `-` and international characters; a key begins with a letter or an international character.
 # Network tags: Compute API v1, Tags.items: 1 to 63 characters, RFC 1035; their number (64) is from Compute Engine's
@@ -392,6 +624,9 @@ _LABEL_RULE = (
     "keys and values have up to 63 lower-case letters, digits, `_` and `-`; letters of other scripts are fine; "
     "a key begins with a letter"
 )
+# [Compute Engine v1, Metadata.items.key].
+_METADATA_KEY = re.compile(r"[A-Za-z0-9_-]{1,128}")
+METADATA_KEY_RULE = "a key is up to 128 letters, digits, `_` and `-`"
 _TAG_RULE = (
     "a tag is up to 63 lower-case letters, digits and hyphens, begins with a letter and does not end with a hyphen"
 )
@@ -414,6 +649,36 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
             meant = f"; did you mean `{good[0]}={good[1]}`?" if good[0] else ""
             raise InvalidInputError(f"`{key}={value}` is not a valid label", hint=_LABEL_RULE + meant)
     return dict(labels)
+
+
+_WRITERS_OF_OWN_LABELS = {
+    EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
+    OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
+    RACE_LABEL: "`tpuctl up NODE --race` writes it",
+    REMOVAL_LABEL: "`tpuctl run NODE --up --rm` writes it",
+    REQUEST_LABEL: "each request that creates a node writes its own",
+}
+
+
+def check_user_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
+    """Return labels that a user sets, as `check_labels`. Raises `InvalidInputError` also for a label of tpuctl's own."""
+    check_no_own_labels(labels)
+    return check_labels(labels, kept=kept)
+
+
+def check_no_own_labels(labels: Mapping[str, str]) -> None:
+    """Raise `InvalidInputError` for a label that only tpuctl writes: clean-ups and races delete nodes by them."""
+    for key in labels:
+        if key.startswith(OWN_LABEL_PREFIX) and key != KEEP_LABEL:
+            others = f"of the labels that begin with `{OWN_LABEL_PREFIX}`, users set `{KEEP_LABEL}` only"
+            raise InvalidInputError(
+                f"the label `{key}` cannot be set: it is tpuctl's own", hint=_WRITERS_OF_OWN_LABELS.get(key, others)
+            )
+
+
+def is_metadata_key(text: str) -> bool:
+    """Return whether metadata can have a key."""
+    return _METADATA_KEY.fullmatch(text) is not None
 
 
 def check_tags(tags: Sequence[str]) -> tuple[str, ...]:

@@ -6,38 +6,36 @@ Each function checks what the service would refuse, takes the lease, writes to t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import (
     ConflictError,
     InvalidInputError,
-    NotFoundError,
-    QuotaError,
-    ServiceUnavailableError,
-    TimedOutError,
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import OWNER_LABEL, Node, NodeState
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
     RequestedChange,
-    check_same_node,
     describe_file_choices,
     describe_spec,
+    require_same,
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
-from tpuctl.nodes.expiry import with_expiry
+from tpuctl.nodes.expiry import ExpiryChange
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
@@ -45,14 +43,16 @@ from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
-    from tpuctl.clock import Clock
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+
+# Gets a selected node, and what has its name right before a deletion or stop; raises if that is no longer meant.
+StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
@@ -143,7 +143,7 @@ def _patch(context: ActionContext, node: Node, spec: NodeSpec) -> None:
         text = f"{what} differ and cannot be changed while it is {node.state}"
         context.report(EventKind.NOTE, node.name, text)
         return
-    context.cloud.update_node(node.name, changes)
+    context.cloud.change_node(node.name, partial(spec_changes, spec=spec), expected_id=node.id)
     context.report(EventKind.ACTION, node.name, f"{what} updated", verb=str(Verb.UPDATE), fields=list(changes))
 
 
@@ -166,11 +166,6 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
     return changed_fields(node, wanted)
 
 
-def changed_fields(node: Node, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the API fields to write: only those whose value changes."""
-    return {field: value for field, value in wanted.items() if value != (node.raw.get(field) or type(value)())}
-
-
 def change_expiry(
     context: ActionContext, node: Node, new_end: Callable[[Node], datetime | None], *, timeout: timedelta | None
 ) -> Node:
@@ -185,26 +180,13 @@ def change_expiry(
         if node.state.is_dead or node.state is NodeState.DELETING:
             hint = f"`tpuctl up {name.node_id} --ttl 8h` recreates it with a new time limit"
         raise ConflictError(f"`{name.node_id}` is {node.state}: its time limit cannot be changed", hint=hint)
-    chosen: list[datetime | None] = []
-
-    def change(labels: Mapping[str, str]) -> dict[str, str]:
-        end = new_end(Node(name, {**node.raw, "labels": labels}))
-        chosen.append(end)
-        return with_expiry(labels, end)
-
-    def late(waited: timedelta) -> TimedOutError:
-        return TimedOutError(
-            f"the time limit of `{name.node_id}` has not been changed after {format_duration(waited)}",
-            hint=f"check it with `tpuctl status {name.zone}/{name.node_id}`",
-        )
-
-    operation = context.cloud.change_labels(name, change, expected_id=node.id)
-    await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
-    text = "never" if chosen[-1] is None else format_timestamp(chosen[-1])
+    change = ExpiryChange(new_end)
+    changed = context.cloud.change_node(name, change, expected_id=node.id, timeout=timeout)
+    text = "never" if change.end is None else format_timestamp(change.end)
     with suppress(JournalError):  # nothing is destroyed
-        until = {} if chosen[-1] is None else {"until": text}
+        until = {} if change.end is None else {"until": text}
         context.record(name, "extend", reason=f"expires {text}", id=node.id, **until)
-    return context.cloud.find_node(name) or node
+    return changed
 
 
 _RESET_SURVEY_TIMEOUT = timedelta(seconds=15)
@@ -224,18 +206,20 @@ def reset_nodes(
     resets: Sequence[NodeReset],
     *,
     recheck: Callable[[Node], object] = lambda _: None,
+    still_meant: StillSelected = lambda *_: None,
     force_lease: bool = False,
 ) -> list[NodeResult | TpuctlError]:
     """Reboot, restart or recreate nodes, and wait until they are usable again. Return the results in order.
 
-    `recheck` is called right before each change, and raises if the node is no longer meant. The failure of one node does not
+    Both checks raise if a node is no longer meant: `recheck` before its lease is taken, `still_meant` gets it with what was
+    read right before it is stopped or deleted. The failure of one node does not
     stop the others. A node fails with `ConflictError` if another client holds its lease, unless `force_lease`.
     """
     requested: list[ReconcileRequest | TpuctlError] = []
     for one in resets:
         try:
             recheck(one.node)
-            requested.append(_request_reset(context, one, force_lease=force_lease))
+            requested.append(_request_reset(context, one, still_meant, force_lease=force_lease))
         except TpuctlError as error:
             requested.append(error)
     tasks = [task for task in requested if not isinstance(task, TpuctlError)]
@@ -245,7 +229,9 @@ def reset_nodes(
     return [task if isinstance(task, TpuctlError) else next(results) for task in requested]
 
 
-def _request_reset(context: ActionContext, reset: NodeReset, *, force_lease: bool) -> ReconcileRequest:
+def _request_reset(
+    context: ActionContext, reset: NodeReset, still_meant: StillSelected, *, force_lease: bool
+) -> ReconcileRequest:
     """Send the first request of a reset, and return what is left to do."""
     node, policy = reset.node, reset.policy
     match reset.mode:
@@ -255,14 +241,16 @@ def _request_reset(context: ActionContext, reset: NodeReset, *, force_lease: boo
                 with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
                     context.record(node.name, "restart", reason="reset", id=node.id, repair=False)
                     _report(context, node, "stopping it, to start it again", verb="stop")
-                    pending = RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+                    operation = context.cloud.stop_node(node.name, _judge(node, still_meant))
+                    pending = RequestedChange(Verb.STOP, operation, node.id)
             policy = replace(policy, may_start=True)
             return ReconcileRequest(name=node.name, policy=policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
             _reboot(context, node, force_lease=force_lease)
             return ReconcileRequest(name=node.name, policy=policy, purpose="reset")
         case ResetMode.RECREATE:
-            return _recreate(context, node, replace(policy, may_start=True, may_create=True), force_lease=force_lease)
+            policy = replace(policy, may_start=True, may_create=True)
+            return _recreate(context, node, policy, still_meant, force_lease=force_lease)
         case ResetMode.AUTO:
             raise AssertionError("plan.reset_mode returns a definite mode")
 
@@ -311,7 +299,7 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
     return True
 
 
-def stop_node(context: ActionContext, node: Node) -> RequestedChange:
+def stop_node(context: ActionContext, node: Node, still_meant: StillSelected = lambda *_: None) -> RequestedChange:
     """Stop a node that `needs_stop`, keeping its boot disk. The lease of any other holder is ended first."""
     if not node.tier.can_start_again:
         text = f"it is a {node.tier} node: once stopped it cannot be started again"
@@ -322,7 +310,17 @@ def stop_node(context: ActionContext, node: Node) -> RequestedChange:
     _report(context, node, "stopping it", verb="stop")
     if node.tier.can_start_again:
         _write_to_journal(context, node, "stop")
-    return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name), node.id)
+    return RequestedChange(Verb.STOP, context.cloud.stop_node(node.name, _judge(node, still_meant)), node.id)
+
+
+def _judge(node: Node, still_meant: StillSelected) -> Callable[[Node], None]:
+    """Return the check of what has the name of a node right before its deletion or stop."""
+
+    def judge(current: Node) -> None:
+        require_same(node, current)
+        still_meant(node, current)
+
+    return judge
 
 
 def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
@@ -340,13 +338,17 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
         context.workers.reboot(node)
 
 
-def _recreate(context: ActionContext, node: Node, policy: Policy, *, force_lease: bool) -> ReconcileRequest:
+def _recreate(
+    context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
+) -> ReconcileRequest:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
+    # Checked before the deletion: a node that could not be created again is better kept.
+    context.check(node.name, spec, replaces=node)
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
         context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
-        check_same_node(context, node)
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
-        pending = RequestedChange(Verb.DELETE, context.cloud.delete_node(node.name, expected_id=node.id), node.id)
+        operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
+        pending = RequestedChange(Verb.DELETE, operation, node.id)
     return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 
 
@@ -359,52 +361,3 @@ def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:
 
 def _report(context: ActionContext, node: Node, text: str, **data: object) -> None:
     context.report(EventKind.ACTION, node.name, text, **data)
-
-
-_OPERATION_INTERVAL = timedelta(seconds=2)
-
-
-def await_operation(
-    cloud: TpuClient,
-    clock: Clock,
-    operation: Operation,
-    *,
-    timeout: timedelta | None,
-    late: Callable[[timedelta], TimedOutError],
-) -> None:
-    """Wait until an operation has ended. Raises its error, and after the timeout the error `late` for the time waited.
-
-    While the API does not answer, the operation counts as running.
-    """
-    started = clock.monotonic()
-    while operation.name is not None and not operation.done:
-        waited = clock.monotonic() - started
-        if timeout is not None and waited >= timeout:
-            raise late(waited)
-        clock.sleep(_OPERATION_INTERVAL)
-        left = None if timeout is None else timeout - waited
-        with suppress(ServiceUnavailableError, QuotaError), limit_cloud_calls(clock, left, grace=DEADLINE_GRACE):
-            try:
-                operation = cloud.get_operation(operation.name)
-            except NotFoundError:
-                # The service forgets operations after a while: this one has ended.
-                return
-    if operation.error is not None:
-        raise cloud.operation_error(operation.error)
-
-
-def update_node(
-    cloud: TpuClient, clock: Clock, name: NodeName, changes: Mapping[str, Any], *, timeout: timedelta | None
-) -> None:
-    """Change fields, by the API's names, and wait until the operation has ended.
-
-    Raises the error of the operation, and `TimedOutError` after the timeout.
-    """
-
-    def late(waited: timedelta) -> TimedOutError:
-        return TimedOutError(
-            f"the update of `{name.node_id}` has not finished after {format_duration(waited)}",
-            hint=f"it continues in the cloud; check it with `tpuctl status {name.zone}/{name.node_id}`",
-        )
-
-    await_operation(cloud, clock, cloud.update_node(name, changes), timeout=timeout, late=late)

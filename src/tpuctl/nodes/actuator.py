@@ -99,7 +99,11 @@ class LeaseLostError(ConflictError):
         super().__init__(f"`{name.node_id}` is being repaired by another client")
 
 
-class NoLongerSelectedError(ConflictError):
+class NoLongerMeantError(ConflictError):
+    """What would have been deleted or stopped changed right before, and must stay. Nothing was done to it."""
+
+
+class NoLongerSelectedError(NoLongerMeantError):
     """What a selection matched has changed since, and does not match any more. Nothing was done to it."""
 
     def __init__(self, node_id: str, what: str) -> None:
@@ -134,11 +138,10 @@ def announced_change(
         context.leases.done(name)
 
 
-def check_same_node(context: ActionContext, node: Node) -> None:
-    """Check a node right before its deletion. Raises `ConflictError` if another node has its name."""
-    current = context.cloud.find_node(node.name)
-    if current is not None and current.id != node.id:
-        raise ConflictError(
+def require_same(node: Node, current: Node) -> None:
+    """Check what has the name of a node right before its deletion or stop. Raises `ConflictError` if it is another node."""
+    if current.id != node.id:
+        raise NoLongerMeantError(
             f"`{node.name.node_id}` changed meanwhile: another client recreated the node",
             hint=f"see the new node with `tpuctl status {node.name.node_id}`",
         )

@@ -8,16 +8,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
+from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import NodeState, Tier
+from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.expiry import LimitChange
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
-from tpuctl.nodes.node_lookup import locate_for_create, remembered_spec, user_label
+from tpuctl.nodes.node_lookup import (
+    as_it_was,
+    as_it_was_somewhere,
+    check_may_be_created,
+    differences_of,
+    locate_for_create,
+    made_as,
+    remembered_spec,
+    user_label,
+)
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -40,7 +51,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.events import NodeEvent
-    from tpuctl.models.node import Node, Tier
+    from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Policy
@@ -96,6 +107,9 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     Raises `NotConfirmedError` if the user refuses, `ConflictError` for a name that is ambiguous, and `InvalidInputError`.
     """
     choice, spec = zone_choice(app), request.spec
+    if spec is not None and (spec.queue or request.race):
+        tiers = [Tier.SPOT if tier is Tier.PREEMPTIBLE else tier for tier in request.tiers]
+        request = replace(request, tiers=tuple(dict.fromkeys(tiers)))
     if len(nodes) == 1:
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(request.tiers) > 1:
@@ -112,7 +126,11 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
         if spec is None:
             return _plan_nodes(app, nodes, request)
     spec = spec or (race.spec if race else None)
-    request = replace(request, spec=require_type(spec, choice))
+    spec = require_type(spec, choice)
+    if found is None and race is None and choice is not None:
+        price = request.preflight.settings.hourly_price
+        spec = request.limit.applied(as_it_was_somewhere(app, nodes[0], choice.zones, spec, price=price), app.now())
+    request = replace(request, spec=spec)
     if race is not None and not (request.race and choice):
         return _plan_race(app, race.names, request)
     if choice is None:
@@ -127,6 +145,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     offers = find_offers()
     reference = app.reference(nodes[0])
     name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+    check_may_be_created(app, name)
     if request.race:
         return _plan_race(app, [replace(name, zone=offer.zone) for offer in offers], request)
     return _plan_zones(app, name, lambda: offers, request)
@@ -166,8 +185,9 @@ def _plan_zones(
     spec = require_type(request.spec, None)
     node, wanted, began, note = None, spec, app.clock.monotonic(), ""
     if is_begun:
-        _, node, _ = _locate(app, str(first), request)
-        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers)
+        _, node, located = _locate(app, str(first), request)
+        spec = require_type(located, None)
+        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers, made_as=made_as(app, node))
     task = _task(app, first, node, wanted, request=request)
     task = replace(task, since=began if task.since is None else task.since)
     if request.dry_run and not is_begun:
@@ -200,8 +220,11 @@ def _plan_zones(
 
 def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> PlannedWork:
     """Plan a request in all zones at once, of which the first that is ACTIVE is kept, and the wait until it is usable."""
-    began = app.clock.monotonic()
-    spec = request.limit.applied(replace(require_type(request.spec, None), queue=True), app.now())
+    began, spec = app.clock.monotonic(), require_type(request.spec, None)
+    if spec.tier is Tier.PREEMPTIBLE:
+        note_queued_preemptible(app)
+    spec = request.limit.applied(replace(spec, queue=True), app.now())
+    _check_setup(app, names[0], spec)
     if request.once and not request.dry_run:
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
@@ -282,6 +305,13 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
         spec = request.limit.applied(spec, app.now())
+    elif spec is not None:
+        if found is not None and spec.version_to_read != V2:
+            version = spec.version_to_read
+            found = ask(lambda: app.client.find_node(name, version=version))
+        spec = request.limit.applied(
+            as_it_was(app, name, found, spec, price=request.preflight.settings.hourly_price), app.now()
+        )
     if found is None and spec is not None and not request.skip_validation:
         wanted = spec
         ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
@@ -295,10 +325,12 @@ def _task(
 
     Raises `NotConfirmedError` if the user refuses.
     """
-    differences = spec.differences(found) if spec and found else ()
+    differences = differences_of(app, found, spec)
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
+    if found is None:
+        _check_setup(app, name, spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
@@ -332,6 +364,17 @@ def _task(
         removes_idle=request.removes_idle,
         may_limit=may_limit,
     )
+
+
+def _check_setup(app: App, name: NodeName, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the set-up of a new node could not run: the node would bill, and never be usable."""
+    if spec is None or not spec.setup:
+        return
+    if obstacle := app.workers.obstacle() or app.workers.obstacle_of_new(name, spec):
+        raise InvalidInputError(
+            f"the set-up of `{name.node_id}` cannot run: {obstacle}",
+            hint="make ssh possible, or leave `--setup` out; `--startup-script FILE` runs without ssh",
+        )
 
 
 def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:

@@ -61,8 +61,9 @@ def require_free(app: App, nodes: Sequence[Node]) -> None:
     for node in nodes:
         if uses[node.name].uses:
             reasons.append(describe_use(node, uses[node.name]))
-        elif node.owner and node.owner != mine:
-            reasons.append(f"`{node.name.node_id}` was created by {node.owner}")
+        elif not node.owner or node.owner != mine:
+            creator = f"was created by {node.owner}" if node.owner else "has no label that says who created it"
+            reasons.append(f"`{node.name.node_id}` {creator}")
         elif node.is_kept:
             reasons.append(f"`{node.name.node_id}` is kept by its label `tpuctl-keep`")
     if reasons:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tpuctl.accelerators import canonical_type
 from tpuctl.errors import ConflictError
 from tpuctl.models.node import Health, Node, NodeState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.errors import TpuctlError
@@ -77,12 +78,23 @@ class StartupState(StrEnum):
     UNKNOWN = "unknown"  # the worker has no record of it; counts as ended
     RUNNING = "running"
     DONE = "done"
-    FAILED = "failed"  # ended with an error
+    FAILED = "failed"  # the startup script ended with an error
+    CLOUD_INIT_FAILED = "cloud-init-failed"  # cloud-init alone did
 
     @property
     def has_ended(self) -> bool:
         """Return whether the startup is no longer running."""
         return self is not StartupState.RUNNING
+
+
+class WorkerIdentity(NamedTuple):
+    """Who a worker is by its TPU metadata, which JAX, PyTorch/XLA and Ray read. A text is empty if the metadata have none."""
+
+    number: str  # agent-worker-number
+    accelerator_type: str  # accelerator-type
+    environment: str  # tpu-env: only whether it is empty
+    environment_number: str = ""  # WORKER_ID in it
+    environment_type: str = ""  # ACCELERATOR_TYPE in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +111,9 @@ class WorkerSnapshot:
     holders: tuple[str, ...] = ()
     # The message of ssh, or another explanation.
     detail: str = field(default="", compare=False)
+    identity: WorkerIdentity | None = field(default=None, compare=False)
+    # What is wrong with its identity, by those of the others: `says that it is worker 1`.
+    misidentified: str = ""
 
 
 class Verb(StrEnum):
@@ -156,6 +171,8 @@ class Policy:
     has_probe: bool = False
     # Only wait for changes of others: a defect does not end the wait.
     is_read_only: bool = False
+    # A node on which a startup script failed is not usable, if the goal includes the startup.
+    refuses_failed_startup: bool = False
     repair: Repair = Repair.NONE
     max_reboots: int = 1
     max_restarts: int = 2
@@ -386,6 +403,8 @@ def worker_meets(policy: Policy, worker: WorkerSnapshot, level: Condition, promi
     if policy.has_probe:
         # The probe runs after the script that reports the startup: without that report it did not run.
         return worker.failed is None if worker.failed or worker.startup is not None else None
+    if worker.misidentified:
+        return False
     if promised is None:
         return True
     return worker.chips == promised if worker.chips is not None else None
@@ -394,6 +413,36 @@ def worker_meets(policy: Policy, worker: WorkerSnapshot, level: Condition, promi
 def promised_chips(node: Node) -> int | None:
     """Return the number of chips of each worker by the accelerator type; None for an unknown type."""
     return node.accelerator.chips_per_worker if node.accelerator else None
+
+
+def find_misidentified(node: Node, identities: Mapping[int, WorkerIdentity]) -> dict[int, str]:
+    """Return what is wrong with the TPU metadata of workers, by their numbers; without those on which they are right.
+
+    Of two workers with the same number, the one that should have another is wrong.
+    """
+    found = {}
+    for worker, one in identities.items():
+        names = {
+            "agent-worker-number": one.number,
+            "accelerator-type": one.accelerator_type,
+            "tpu-env": one.environment,
+        }
+        wrong_types = [
+            text
+            for text in (one.accelerator_type, one.environment_type)
+            if text and node.accelerator and canonical_type(text) != node.accelerator.name
+        ]
+        if blank := [name for name, value in names.items() if not value]:
+            found[worker] = f"has blank TPU metadata ({', '.join(blank)})"
+        elif one.number != str(worker) and any(
+            one.number == other.number for at, other in identities.items() if at != worker
+        ):
+            found[worker] = f"has the TPU metadata of worker {one.number}"
+        elif one.environment_number not in {"", one.number}:
+            found[worker] = f"has TPU metadata of two workers ({one.number} and, in tpu-env, {one.environment_number})"
+        elif wrong_types:
+            found[worker] = f"has the TPU metadata of a `{wrong_types[0]}`"
+    return found
 
 
 def all_answer(seen: ObservedState, node: Node) -> bool:
@@ -477,13 +526,27 @@ def usable_note(policy: Policy, seen: ObservedState, node: Node) -> str | None:
         notes.append("its health is not reported yet")
     elif node.health is not Health.HEALTHY:
         notes.append(f"the service reports {describe_health(node)}")
-    failed = [index for index, worker in enumerate(seen.workers) if worker.startup is StartupState.FAILED]
-    if policy.goal.includes(Condition.STARTUP) and failed:
-        which = "" if len(seen.workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
-        notes.append(f"its startup script has failed{which}")
+    if policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
+        notes.append(describe_failed_scripts(seen.workers))
+    elif policy.goal.includes(Condition.STARTUP) and any(
+        worker.startup is StartupState.CLOUD_INIT_FAILED for worker in seen.workers
+    ):
+        notes.append("cloud-init has failed")
     if policy.goal is Condition.DEVICES and not policy.has_probe and promised_chips(node) is None:
         notes.append(f"the number of chips of `{node.accelerator_type}` is unknown, so it was not compared")
     return "; ".join(notes) or None
+
+
+def failed_scripts(workers: Sequence[WorkerSnapshot]) -> tuple[int, ...]:
+    """Return the workers on which the startup script failed."""
+    return tuple(index for index, worker in enumerate(workers) if worker.startup is StartupState.FAILED)
+
+
+def describe_failed_scripts(workers: Sequence[WorkerSnapshot]) -> str:
+    """Return in words on which workers the startup script failed."""
+    failed = failed_scripts(workers)
+    which = "" if len(workers) == 1 else f" on worker{'s' * (len(failed) > 1)} {named_workers(failed)}"
+    return f"its startup script has failed{which}"
 
 
 def named_workers(indices: Sequence[int]) -> str:
@@ -548,6 +611,8 @@ def _shortfall(policy: Policy, worker: WorkerSnapshot, level: Condition, promise
         return "has not ended its startup" if worker.startup is not None else "has not reported its startup"
     if policy.has_probe:
         return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
+    if worker.misidentified:
+        return worker.misidentified
     return f"sees {worker.chips} of {promised} chips" if worker.chips is not None else "has not reported its chips"
 
 

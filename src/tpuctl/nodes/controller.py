@@ -7,10 +7,12 @@ the deadline for the API to answer. Only an authentication or permission error e
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp
@@ -24,6 +26,7 @@ from tpuctl.errors import (
     QuotaError,
     RemoteCommandError,
     ServiceUnavailableError,
+    TimedOutError,
     TpuctlError,
 )
 from tpuctl.fan_out import fan_out
@@ -55,19 +58,20 @@ from tpuctl.nodes.conditions import (
     SshAnswer,
     Start,
     Verb,
+    failed_scripts,
     worker_matrix,
 )
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, with_expiry
+from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
-from tpuctl.nodes.journal import is_being_recreated
+from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
-from tpuctl.nodes.lease import DeletedByOtherError, LeaseGuard, TakenOverError
+from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
-from tpuctl.ssh.keys import add_metadata_key
+from tpuctl.ssh.keys import add_metadata_key, with_metadata_key
 from tpuctl.ssh.routes import UnreachableError
 
 if TYPE_CHECKING:
@@ -76,6 +80,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.operation import Operation
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
@@ -100,6 +105,8 @@ class NodeResult:
     """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
+    # The workers on which its startup script failed; None if the run did not wait for the startup.
+    failed_scripts: tuple[int, ...] | None = None
 
 
 def reconcile_node(
@@ -182,6 +189,9 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
                 return report_failure(node, reason)
     try:
         if isinstance(decision, Done):
+            if (setup := node.advance_setup(blocks=once)) is not None:
+                node.requeue(setup)
+                return None
             return _succeed(node, decision.level, decision.note)
         if not once:
             return None
@@ -192,9 +202,8 @@ def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError 
 
 
 def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeResult:
-    """Run the set-up, report that the node reached its goal, and return the result."""
+    """Report that the node reached its goal, and return the result."""
     took = node.tracker.elapsed
-    node.run_setup()
     node.ensure_expiry()
     node.start_guard(level)
     node.record_usable(level)
@@ -208,7 +217,7 @@ def _succeed(node: NodeReconciler, level: Condition, note: str | None) -> NodeRe
         ended = expiry_note(node.tracker.node, node.server_now())
         text = f"its time has ended, it {ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
         node.report(EventKind.NOTE, text)
-    return NodeResult(node.seen.node)
+    return NodeResult(node.seen.node, failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None)
 
 
 def _describe_reached(policy: Policy, level: Condition) -> str:
@@ -216,14 +225,18 @@ def _describe_reached(policy: Policy, level: Condition) -> str:
     return "usable, the probe passed," if level is Condition.DEVICES and policy.has_probe else _CONDITION_PHRASES[level]
 
 
+# Errors that say nothing about the node: what is left of it is said with them.
+_ENDS_A_RUN = (AccessError, LeaseError, JournalError)
+
+
 def report_failure(node: NodeReconciler, error: TpuctlError) -> TpuctlError:
     """Report that the run stops working on a node, and return the error."""
-    if isinstance(error, AccessError) and node.seen.node is not None:
+    if isinstance(error, _ENDS_A_RUN) and node.seen.node is not None and not node.seen.node.state.is_dead:
         left = (
             f"`{node.name.node_id}` was left {node.seen.node.state}: it keeps running, and billing starts when it runs"
         )
         error.hint = f"{error.hint}\n{left}" if error.hint else left
-    elif isinstance(error, AccessError) and node.seen.is_queued and node.seen.request is not None:
+    elif isinstance(error, _ENDS_A_RUN) and node.seen.is_queued and node.seen.request is not None:
         left = (
             f"its queued resource was left {node.seen.request.state} and counts against the quota: "
             f"`tpuctl queue cancel {node.name.node_id}` cancels it"
@@ -316,7 +329,23 @@ class Controller:
             for node in self:
                 with suppress(TpuctlError):  # a lost lease shows when the node is due
                     leases.renew(node.name)
-        self._context.clock.sleep(min(moments) - now)
+        self._sleep_until(min(moments))
+
+    def _sleep_until(self, moment: timedelta) -> None:
+        """Sleep until a moment of the clock, or until a set-up ends: its node is due then.
+
+        A set-up takes real time. A clock that only sleeping moves stands still for a moment of it.
+        """
+        clock, patience = self._context.clock, _SETUP_PATIENCE
+        while (now := clock.monotonic()) < moment and patience > timedelta() and any(node.setup for node in self):
+            ended = [node for node in self if node.setup is not None and node.setup.has_ended]
+            for node in ended:
+                node.due = now
+            if ended:
+                return
+            SystemClock().sleep(_SETUP_GLANCE)
+            patience = patience - _SETUP_GLANCE if clock.monotonic() == now else _SETUP_PATIENCE
+        clock.sleep(moment - clock.monotonic())
 
     def _observe(
         self, nodes: Sequence[NodeReconciler], with_requests: Sequence[NodeReconciler]
@@ -327,6 +356,11 @@ class Controller:
             [node.name for node in nodes],
             present=[node.name for node in nodes if node.seen.node],
             requested=[node.name for node in with_requests],
+            # The newest of each that any node needs: it shows all that the other does.
+            versions=(
+                max(node.tracker.versions[0] for node in nodes),
+                max(node.tracker.versions[1] for node in nodes),
+            ),
         )
         failed: dict[NodeReconciler, TpuctlError] = {}
         for node in nodes:
@@ -339,7 +373,7 @@ class Controller:
     def _survey(self, nodes: Sequence[NodeReconciler]) -> dict[NodeReconciler, TpuctlError]:
         for node in nodes:
             node.tracker.drop_irrelevant_answers()
-        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable)]
+        due = [node for node in nodes if node.tracker.needs_survey(is_usable=node.is_usable or node.setup is not None)]
         outcomes = fan_out(NodeReconciler.survey_workers, due, limit=_MAX_SURVEYS)
         return {outcome.item: outcome.error for outcome in outcomes if outcome.error}
 
@@ -428,9 +462,11 @@ def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> Reconc
     """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
     entries = context.journal.entries(task.name)
     spec = task.spec
-    if spec is None and is_being_recreated(context.journal, task.name):
-        remembered = context.journal.last_spec(task.name)
-        spec = remembered.spec if remembered else None
+    former = former_spec(context.journal, task.name)
+    if spec is not None and former is not None:
+        spec = spec.over(former)
+    elif is_being_recreated(context.journal, task.name):
+        spec = former
     tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
     return replace(task, attempts=tried, spec=spec)
 
@@ -450,6 +486,9 @@ def _watch_step(
         decision = node.decide()
         match decision:
             case Done(level, note):
+                if not was_usable and (setup := node.advance_setup()) is not None:
+                    node.requeue(setup)
+                    return None
                 _keep_usable(node, level, note, was_usable=was_usable)
                 if end_idle is not None:
                     _end_if_idle(context, node, end_idle)
@@ -590,9 +629,8 @@ class NodeEnding:
 
 
 def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, was_usable: bool) -> None:
-    """Leave a usable node alone. Run its set-up and report it first if it has just become usable."""
+    """Leave a usable node alone. Report it first if it has just become usable."""
     if not was_usable:
-        node.run_setup()
         node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
@@ -609,8 +647,41 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
 _LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
+_SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=0.2)
 # The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
+
+
+class RunningSetup:
+    """A set-up that runs on the workers of a node, beside the loop."""
+
+    def __init__(self, node: Node, run: Callable[[], Sequence[SetupResult]]) -> None:
+        self.node = node
+        self._run = run
+        self._results: Sequence[SetupResult] = ()
+        self._error: BaseException | None = None
+        # A daemon thread does not keep an interrupted process alive.
+        self._thread = threading.Thread(target=self._work, name="set-up", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._results = self._run()
+        except BaseException as error:  # noqa: BLE001  # raised by `results`
+            self._error = error
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has ended on all workers, or cannot run."""
+        return not self._thread.is_alive()
+
+    def results(self) -> Sequence[SetupResult]:
+        """Return the result of each worker; wait for them. Raises what prevented it from running."""
+        while not self.has_ended:
+            self._thread.join(_SETUP_GLANCE.total_seconds())
+        if self._error is not None:
+            raise self._error
+        return self._results
 
 
 class NodeReconciler:
@@ -633,6 +704,8 @@ class NodeReconciler:
         # When a node that was usable during this run was last seen not to be; monotonic.
         self._lost_at: timedelta | None = None
         self._key_sent_to: str | None = None
+        # The set-up that runs on the node now.
+        self.setup: RunningSetup | None = None
         # The failure after which the node was last requested again: its verb and count.
         self._failure_tried_after: object = None
         self.was_repaired = self.has_degraded = False
@@ -706,7 +779,8 @@ class NodeReconciler:
 
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
-        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name)))
+        version = self.tracker.versions[0]
+        self.tracker.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=version)))
 
     def is_found_expired(self) -> bool:
         """Fetch this node alone, and return whether its time has ended; False if the API does not answer."""
@@ -766,7 +840,10 @@ class NodeReconciler:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
         self.lease.keep()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
+        self._forget_setup_of_lost_node()
         decision = self._decide(since_action)
+        if self.setup is not None and _interrupts_setup(decision):
+            return Requeue(_WATCH_INTERVAL, f"not repaired while its set-up runs: {decision.reason}")
         if isinstance(decision, Fail) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide(since_action)
@@ -817,6 +894,8 @@ class NodeReconciler:
                     assert_never(decision)
         except LeaseLostError:
             self.lease.raise_lost()
+        except _ChangedError:
+            self.report(EventKind.NOTE, "it changed right before the request, which was not sent")
         except ServiceUnavailableError as error:
             # The next snapshot shows whether the change was carried out.
             tracker.record_outage(error)
@@ -865,9 +944,7 @@ class NodeReconciler:
         entry, present = self._context.workers.key_entry(node), node.metadata.get("ssh-keys", "")
         if entry and add_metadata_key(present, entry) != present:
             self.report(EventKind.ACTION, "adding our ssh key to its metadata", verb=str(Verb.UPDATE))
-            self._context.cloud.change_metadata(
-                self.name, lambda found: {**found, "ssh-keys": add_metadata_key(found.get("ssh-keys", ""), entry)}
-            )
+            self._context.cloud.change_node(self.name, partial(with_metadata_key, entry=entry), expected_id=node.id)
         self._key_sent_to = node.id
 
     def ensure_expiry(self) -> None:
@@ -877,10 +954,12 @@ class NodeReconciler:
             return
         if self.seen.differences or self.tracker.requested.pending:
             return  # it may be deleted, and the next one is created with that end
+        change_end: Callable[[Node], dict[str, Any]] = partial(set_expiry, end=end)
         if end is None and not removes_end:
             end = self._end_to_move_to(node)
             if end is None:
                 return
+            change_end = partial(move_expiry, end=end)
         elif not self.task.may_limit(node):
             change = f"--until {format_timestamp(end)}" if end else "--no-expiry"
             command = f"`tpuctl extend {self.name.zone}/{self.name.node_id} {change}`"
@@ -891,10 +970,10 @@ class NodeReconciler:
         if node.expires != end:
             text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            self._context.cloud.change_labels(self.name, lambda labels: with_expiry(labels, end), expected_id=node.id)
+            changed = self._context.cloud.change_node(self.name, change_end, expected_id=node.id)
             if end is None:
                 self.tracker.history.write("extend", reason="expires never", id=node.id)
-            self.tracker.note(node=Node(node.name, {**node.raw, "labels": with_expiry(node.labels, end)}))
+            self.tracker.note(node=Node(node.name, {**node.raw, "labels": changed.labels}))
         self.tracker.ends, self.tracker.removes_end = None, False
 
     def _end_to_move_to(self, node: Node) -> datetime | None:
@@ -917,22 +996,53 @@ class NodeReconciler:
         if now - self._usable_since >= self.policy.refill:
             self.tracker.note(attempts=RepairAttempts())
 
-    def run_setup(self) -> None:
-        """Run the set-up once on the workers of a node that tpuctl created. Raises `RemoteCommandError` if it fails."""
-        node, history = self.seen.node, self.tracker.history
-        script = history.setup_to_do(node) if node else None
-        if node is None or script is None:
-            return
-        is_done = False
-        try:
+    def advance_setup(self, *, blocks: bool = False) -> Requeue | None:
+        """Start the set-up of a usable node that tpuctl created, once. Return how to wait for it, None if there is none to run.
+
+        With `blocks` it has ended on return, unless another run is about it. Raises `RemoteCommandError` if it failed, and
+        `TimedOutError` if another run has not ended it in time.
+        """
+        node, history, tracker = self.seen.node, self.tracker.history, self.tracker
+        if node is None:
+            return None
+        if self.setup is None:
+            if history.setup_to_do(node) is None:
+                return None
+            if not self.lease.take():
+                who = self.lease.held_by
+                if tracker.left is not None and tracker.left <= timedelta():
+                    hint = f"run `tpuctl up {self.name.node_id}` when it has ended"
+                    raise TimedOutError(f"{who} has not ended, and may be setting `{self.name.node_id}` up", hint=hint)
+                return None if blocks else Requeue(_WATCH_INTERVAL, f"{who} may be setting it up")
+            history.read_setups()
+            if (script := history.setup_to_do(node)) is None:
+                return None
             text = f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            results = self._context.workers.set_up(node, script, timeout=_SETUP_TIMEOUT)
-            if failed := [result for result in results if result.code != 0]:
+            workers = self._context.workers
+            tracker.begin_setup()
+            self.setup = RunningSetup(node, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
+        if not (blocks or self.setup.has_ended):
+            return Requeue(_WATCH_INTERVAL, "its set-up runs")
+        is_done = False
+        try:
+            if failed := [result for result in self.setup.results() if result.code != 0]:
                 raise _setup_error(self.name.node_id, failed)
             is_done = True
         finally:
+            self._forget_setup()
             history.record_setup(node, ok=is_done)
+        return None
+
+    def _forget_setup_of_lost_node(self) -> None:
+        """Forget the set-up of a node that is gone or dead: the next one has its own."""
+        node = self.seen.node
+        if self.setup is not None and (node is None or node.id != self.setup.node.id or node.state.is_dead):
+            self._forget_setup()
+
+    def _forget_setup(self) -> None:
+        self.setup = None
+        self.tracker.end_setup()
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
@@ -1042,8 +1152,8 @@ class NodeReconciler:
         try:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
-                operation = self._context.cloud.stop_node(self.name)
-        except LeaseLostError:
+                operation = self._context.cloud.stop_node(self.name, partial(_require_unchanged, node))
+        except (LeaseLostError, _ChangedError):
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
@@ -1067,11 +1177,8 @@ class NodeReconciler:
         context.check(self.name, spec, replaces=node)
         entry = {"reason": reason, "id": node.id, "spec": spec.to_json(), "repair": is_repair}
         with self._changing(Verb.DELETE, "delete", **entry) as ready:
-            current = context.cloud.find_node(self.name)
-            if current is not None and current.id != node.id:
-                return  # Another node has the name now: fetch it before the next decision.
             ready(f"deleting it: {reason}", id=node.id)
-            operation = context.cloud.delete_node(self.name, expected_id=node.id)
+            operation = context.cloud.delete_node(self.name, partial(_require_unchanged, node))
         self.was_repaired = self.was_repaired or is_repair
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, node.id))
         tracker.record_deletion()
@@ -1083,15 +1190,17 @@ class NodeReconciler:
         if spec is None or seen is None:
             raise AssertionError("only the request of a queued spec is deleted")
         entry = {"reason": decision.reason, "spec": spec.to_json(), "repair": decision.is_repair}
-        with self._changing(Verb.DELETE, "delete", **entry) as ready:
-            try:
-                current = context.cloud.get_queued_resource(decision.request_name)
-            except NotFoundError:
-                return
+
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
             if (current.state, current.created) != (seen.state, seen.created):
-                return  # Look again before the next decision.
-            ready(f"deleting its queued resource `{current.queued_resource_id}`: {decision.reason}")
-            operation = context.cloud.delete_queued_resource(decision.request_name, force=decision.force)
+                raise _ChangedError
+            for node in nodes:
+                if self.seen.node is not None and node.name == self.name:
+                    _require_unchanged(self.seen.node, node)
+
+        with self._changing(Verb.DELETE, "delete", **entry) as ready:
+            ready(f"deleting its queued resource `{seen.queued_resource_id}`: {decision.reason}")
+            operation = context.cloud.delete_queued_resource(decision.request_name, judge, force=decision.force)
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
         # Its node went with it: that was not another client.
@@ -1099,6 +1208,21 @@ class NodeReconciler:
 
     def _changing(self, verb: Verb, event: str, **entry: Any) -> AbstractContextManager[Callable[..., None]]:
         return announced_change(self._context, self.name, verb, event, **entry)
+
+
+def _interrupts_setup(decision: Decision) -> TypeGuard[Reboot | Restart | Delete]:
+    """Return whether a decision is a repair, which would end the set-up of a node that lives."""
+    return isinstance(decision, Reboot | Restart) or (isinstance(decision, Delete) and decision.is_repair)
+
+
+class _ChangedError(Exception):
+    """What was observed changed right before the request, which is not sent: look again before the next decision."""
+
+
+def _require_unchanged(node: Node, current: Node) -> None:
+    """Raise `_ChangedError` unless a node that was just read is the one that was observed, as it was."""
+    if (current.id, current.state, current.health) != (node.id, node.state, node.health):
+        raise _ChangedError
 
 
 def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandError:

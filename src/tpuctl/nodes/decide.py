@@ -10,11 +10,13 @@ import copy
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
 
+from tpuctl.command_text import fill_text
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import (
     AccessError,
     BrokenNodeError,
     ConflictError,
+    FailedStartupError,
     InvalidInputError,
     InvalidRequestError,
     NoCapacityError,
@@ -23,7 +25,7 @@ from tpuctl.errors import (
     QuotaError,
     TimedOutError,
 )
-from tpuctl.models.node import Node, NodeState
+from tpuctl.models.node import Health, Node, NodeState
 from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
@@ -39,10 +41,13 @@ from tpuctl.nodes.conditions import (
     NextStep,
     ObservedState,
     Policy,
+    Repair,
     Requeue,
     Start,
     Verb,
+    describe_failed_scripts,
     explain_not_usable,
+    failed_scripts,
     first_missing_condition,
     ssh_advice,
     usable_note,
@@ -149,7 +154,7 @@ def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
 
 def _decide_gone(policy: Policy, seen: ObservedState) -> Decision:
     """Decide about a node that does not exist or is being deleted."""
-    if _is_suspended_by_service(seen) and not seen.is_queued:
+    if _is_suspended_by_service(seen) and not (seen.is_queued and policy.may_create):
         return Fail(preempted_error(seen))
     if seen.held_by:
         # A holder that recreates the node deletes it first.
@@ -237,9 +242,13 @@ def _decide_stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision
 
 def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
     if first_missing_condition(policy, seen, node) is None:
+        if policy.refuses_failed_startup and policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
+            return Fail(failed_startup_error(seen))
         return Done(policy.goal, usable_note(policy, seen, node))
     found = None if policy.goal is Condition.READY or policy.is_read_only else find_defect(policy, seen, node, now)
     why = explain_not_usable(policy, seen, node)
+    if found is None and policy.repair is Repair.RECREATE and _is_in_maintenance(node):
+        return _wait(seen, f"{why}; {_maintenance_advice(node)}")
     if found is None:
         return _wait(seen, why)
     act = plan_repair(policy, seen, node, found)
@@ -249,6 +258,20 @@ def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime
     if seen.held_by and isinstance(act, Fail):
         return _wait_for_holder(seen)
     return act
+
+
+def _is_in_maintenance(node: Node) -> bool:
+    """Return whether the service works on a READY node."""
+    announced = node.upcoming_maintenance
+    is_ongoing = node.health is Health.UNHEALTHY_MAINTENANCE or (
+        announced is not None and announced.status == "ONGOING"
+    )
+    return node.state is NodeState.READY and is_ongoing
+
+
+def _maintenance_advice(node: Node) -> str:
+    again = f"`tpuctl reset {node.name.node_id} --mode recreate`"
+    return f"the service ends maintenance, repair does not: {again} recreates it now, its boot disk is lost"
 
 
 def _wait(seen: ObservedState, reason: str) -> Requeue:
@@ -289,7 +312,8 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         return Delete(f"its creation failed: {error.message}", node.id)
     if may_repeat and isinstance(error, RequestExpiredError) and _outlasts_its_request(policy, seen):
         return None
-    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not policy.is_patient):
+    is_patient = policy.is_patient and not error.is_lasting
+    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not is_patient):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
         # The hint names the usual cause of an internal error [observed: code 13 without capacity].
@@ -342,9 +366,10 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
     after = f" after {format_duration(seen.waited)}" if policy.timeout else ""
     if seen.node is None and seen.request is not None and seen.is_queued:
         request = seen.request
+        verb = "wait" if policy.is_read_only else "up"
         hint = (
             "no change was undone: the request counts against the quota, and its node bills as soon as it runs; "
-            f"continue with `tpuctl up {name}`, or cancel it with `tpuctl queue cancel {name}`"
+            f"continue with `tpuctl {verb} {name}`, or cancel it with `tpuctl queue cancel {name}`"
         )
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
@@ -372,6 +397,8 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
         hint += f", or delete it with `tpuctl down {name}`"
     if policy.goal.is_usable and (more := ssh_advice(seen)):
         hint = f"{more}\n{hint}"
+    if policy.goal.is_usable and _is_in_maintenance(seen.node):
+        hint = f"{_maintenance_advice(seen.node)}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
 
 
@@ -386,9 +413,24 @@ def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage) -> Time
     )
 
 
+def failed_startup_error(seen: ObservedState) -> FailedStartupError:
+    """Return the error for a node whose startup script failed."""
+    name, worker = seen.name.node_id, failed_scripts(seen.workers)[0]
+    read = f"tpuctl ssh {name} --worker {worker} -- sudo journalctl -u google-startup-scripts.service -b --no-pager"
+    return FailedStartupError(
+        f"`{name}` is READY, but {describe_failed_scripts(seen.workers)}",
+        hint=f"read its log: `{read}`\n`--allow-failed-startup` accepts the node",
+    )
+
+
 def vanished_error(seen: ObservedState) -> NotFoundError:
     """Return the error for a node that another client deleted during the run; there is no evidence of a preemption."""
     name = seen.name.node_id
+    if not seen.was_there and seen.is_queued:
+        return NotFoundError(
+            f"the queued resource `{name}` in {seen.name.zone} was deleted by another client; not requested again",
+            hint=f"`tpuctl up {name}` asks again",
+        )
     when = f" at {format_timestamp(seen.last_alive)}" if seen.last_alive and not seen.node else ""
     return NotFoundError(
         f"`{name}` in {seen.name.zone} {'is being' if seen.node else 'was'} deleted by another client{when}",
@@ -423,7 +465,10 @@ def queued_resource_error(node: Node) -> ConflictError:
     name, owner = node.name.node_id, last_segment(node.queued_resource or "")
     return ConflictError(
         f"`{name}` is {node.state} and belongs to the queued resource `{owner}`: it cannot be recreated on its own",
-        hint=f"`tpuctl down {name}` deletes both; then `tpuctl up {name} --type {node.accelerator_type}` creates a node",
+        hint=fill_text(
+            "`tpuctl down {node}` deletes both; then `tpuctl up {node} --type {type}` creates a node",
+            {"node": name, "type": node.accelerator_type},
+        ),
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.errors import TpuctlError
+from tpuctl.names import NodeReference
 from tpuctl.nodes.busy_nodes import require_free
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.locate import SearchPlace
@@ -19,6 +20,7 @@ from tpuctl.nodes.tear_down import (
     check_whole_request,
     distinct_targets,
     end_absent_node,
+    end_searches,
     find_deletion_target,
     tear_down,
 )
@@ -31,9 +33,9 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
-    from tpuctl.names import NodeReference
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.request_actions import StillMeant
 
 
 def find_named(
@@ -110,6 +112,7 @@ def delete_targets(
     all_nodes: bool,
     ends_creations: bool = True,
     recheck: Callable[[DeletionTarget], None] = lambda _: None,
+    still_meant: StillMeant = lambda _: None,
 ) -> Deletion:
     """Delete targets and wait until they are gone; with `ends_creations` also `missing` ones that other clients are creating.
 
@@ -125,14 +128,32 @@ def delete_targets(
         for target in late:
             check_whole_request(target, all_nodes=all_nodes)
         approve(late)
-    targets = [*targets, *late]
+    with listen() as listener, within_deadline(app, timeout if wait else None):
+        context = app.context(listener)
+        created = [
+            found
+            for target in targets
+            for name in end_searches(context, target.name, by=by)
+            if (
+                found := find_deletion_target(
+                    context, search_place(app), NodeReference(name.node_id, name.zone, name.project)
+                )
+            )
+        ]
+    if created:
+        for target in created:
+            check_whole_request(target, all_nodes=all_nodes)
+        approve(created)
+    targets = [*targets, *late, *created]
     names = " ".join(f"{target.name.zone}/{target.name.node_id}" for target in distinct_targets(targets))
     policy = Policy(goal=Condition.GONE, timeout=timeout)
     with (
         app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
         listen() as listener,
     ):
-        results = tear_down(app.context(listener), targets, policy, by=by, wait=wait, recheck=recheck)
+        results = tear_down(
+            app.context(listener), targets, policy, by=by, wait=wait, recheck=recheck, still_meant=still_meant
+        )
         done = tuple(zip(targets, results, strict=True))
         deleted = [target for target, result in done if not isinstance(result, TpuctlError)]
         close_shared_connections(app, [target.node for target in deleted if target.node])

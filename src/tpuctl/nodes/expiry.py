@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.errors import ConflictError
 from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import MAX_LABEL_LENGTH
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from datetime import datetime
 
     from tpuctl.models.node import Node
@@ -34,6 +36,46 @@ def with_expiry(labels: Mapping[str, str], end: datetime | None) -> dict[str, st
     """Return the labels of a node whose time ends then; None for never."""
     kept = {key: value for key, value in labels.items() if key != EXPIRY_LABEL}
     return kept if end is None else {**kept, EXPIRY_LABEL: expiry_label(end)}
+
+
+def set_expiry(node: Node, end: datetime | None) -> dict[str, Any]:
+    """Return the fields to write so that the time of the node ends then; None for never."""
+    return changed_fields(node, {"labels": with_expiry(node.labels, end)})
+
+
+def move_expiry(node: Node, end: datetime) -> dict[str, Any]:
+    """Return the fields to write so that the node does not end earlier. An end that a user moved or removed meanwhile stays."""
+    return set_expiry(node, end) if node.expires is not None and node.expires < end else {}
+
+
+class ExpiryChange:
+    """A change of the end of a node's time, for `TpuClient.change_node`. `new_end` gets the node as it is at first.
+
+    Another client may change the end at the same time: of two extensions the later end counts. `end` is the end that counts.
+    """
+
+    def __init__(self, new_end: Callable[[Node], datetime | None]) -> None:
+        self._new_end = new_end
+        self._before: Node | None = None
+        self._wanted: datetime | None = None
+        self.end: datetime | None = None
+
+    def __call__(self, node: Node) -> dict[str, Any]:
+        """Return the fields to write. Raises `ConflictError` if another client moved an end that was to become earlier."""
+        if self._before is None:
+            self._before, self._wanted = node, self._new_end(node)
+        self.end = self._wanted
+        before = self._before.expires
+        is_changed_by_other = node.expires not in {before, self._wanted}
+        if is_changed_by_other and self._wanted is not None and (node.expires or self._wanted) >= self._wanted:
+            if before is None or self._wanted < before:
+                raise ConflictError(
+                    f"another client changed the end of `{node.name.node_id}` at the same time",
+                    hint=f"see `tpuctl status {node.name.zone}/{node.name.node_id}`, then run the command again",
+                )
+            self.end = node.expires
+            return {}
+        return set_expiry(node, self._wanted)
 
 
 def time_left(node: Node, now: datetime) -> timedelta | None:

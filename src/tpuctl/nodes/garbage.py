@@ -1,12 +1,14 @@
 """Decide what `tpuctl gc` deletes, and why it leaves the rest alone. Pure: facts, rules and the time go in, items come out.
 
 A queued resource and its nodes are deleted together, so they are one group: it goes only if every node of it is meant. What
-is alive goes only if a rule that the user named applies to it, or if it lost a race that is over. What is unknown (a state, an
-age, a lease, whether a worker is in use, a zone that did not answer) never counts as dead, expired or idle.
+is alive goes only if a rule that the user named applies to it, or if it lost a race according to the journal here: a label can
+be copied. What is unknown (a state, an age, a lease, whether a worker is in use, a zone that did not answer) never counts as
+dead, expired or idle.
 """
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -92,8 +94,10 @@ class GarbageFacts:
     # The nodes that another process works on, with who does, or why the lease cannot be read.
     leases: Mapping[NodeName, str] = field(default_factory=dict)
     idleness: Mapping[NodeName, Idleness] = field(default_factory=dict)
-    # The nodes whose request lost a race that is over, with the zone of the winner.
+    # The nodes whose request lost a race that is over according to the journal, with the zone of the winner.
     lost: Mapping[NodeName, str] = field(default_factory=dict)
+    # The nodes whose request is labelled as of a race that is over, and of which the journal does not know whether it lost.
+    unproven: Collection[NodeName] = ()
     prices: PriceList = field(default_factory=price_table)
     # The nodes that grants cover: their chips are free.
     covered: Collection[NodeName] = ()
@@ -177,7 +181,7 @@ class ResourceGroup:
         return ", ".join(dict.fromkeys(states))
 
     @property
-    def identity(self) -> tuple[object, ...]:
+    def identity(self) -> tuple[object, frozenset[object]]:
         """What must not have changed between the decision and the deletion: which resources, and their states."""
         request = self.request and (self.request.name, self.request.created, self.request.state)
         return request, frozenset((node.name, node.id, node.state) for node in self.nodes)
@@ -247,6 +251,12 @@ def group_resources(facts: GarbageFacts) -> list[ResourceGroup]:
     return [*groups, *(ResourceGroup(facts.project, (node,)) for node in rest.values())]
 
 
+def group_of(project: str, request: QueuedResource | None, nodes: Sequence[Node]) -> ResourceGroup:
+    """Return the group of a request with those of the nodes that belong to it, or of nodes alone, as they were just read."""
+    own = tuple(nodes) if request is None else tuple(node for node in nodes if _belongs_to(node, request))
+    return ResourceGroup(project, own, request)
+
+
 def _belongs_to(node: Node, request: QueuedResource) -> bool:
     """Return whether a node is of a request: it names it, or it names none and the request has a node of its name."""
     if node.name.zone != request.zone:
@@ -286,12 +296,16 @@ def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, 
 
 
 def _doubtful_item(item: GarbageItem, facts: GarbageFacts, rules: GarbageRules) -> GarbageItem | None:
-    """Return a group that no rule applies to, if the user must know why: a wrong label, or workers that did not answer."""
+    """Return a group that no rule applies to, if the user must know why: a wrong label, a race, workers that did not answer."""
     for node in item.group.described:
         if node.has_invalid_expiry and rules.expired:
             return replace(
                 item, why=f"label {EXPIRY_LABEL}={node.labels[EXPIRY_LABEL]}", left_because="it is not a time"
             )
+    if any(node.name in facts.unproven for node in item.group.described):
+        command = shlex.join(["tpuctl", "queue", "cancel", item.group.label])
+        text = f"not deleted, because the journal here does not know that it lost; `{command}` deletes it"
+        return replace(item, why="labelled as of a race", left_because=text)
     for node in item.group.nodes:
         idleness = facts.idleness.get(node.name)
         if rules.idle is not None and idleness is not None and idleness.lasted is None:

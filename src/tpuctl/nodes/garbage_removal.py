@@ -1,7 +1,7 @@
-"""Delete what `tpuctl gc` has decided on: look again, take the lease, write the journal, send, wait.
+"""Delete what `tpuctl gc` has decided on: take the lease, write the journal, ask the workers, look, send, wait.
 
-Nothing is deleted that changed since the decision: right before its request, the group is fetched again and judged by the same
-rules, while this process holds the lease of each of its nodes. A lease of another process is never taken.
+Nothing is deleted that changed since the decision: as the last thing before its request, the group is fetched again and judged
+by the same rules, while this process holds the lease of each of its nodes. A lease of another process is never taken.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from enum import StrEnum
 from functools import partial
 from threading import RLock
 from typing import TYPE_CHECKING, Any, Final
 
-from tpuctl.errors import ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState
 from tpuctl.models.operation import Operation
 from tpuctl.names import NodeName
 from tpuctl.nodes.actuator import RequestedChange
@@ -31,6 +31,7 @@ from tpuctl.nodes.garbage import (
     GarbageRules,
     Idleness,
     ResourceGroup,
+    group_of,
     group_resources,
     judge_group,
 )
@@ -41,7 +42,6 @@ from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 _PURPOSE: Final = "gc"
 # Deletions that are requested at the same time.
 _REQUESTS: Final = 8
+# The use of workers was examined before the group is read; a slow answer makes that too old.
+_FACTS_LAST: Final = timedelta(seconds=30)
 # A request for more nodes than these is looked at with one list.
 _MOST_LOOKUPS: Final = 8
 
@@ -181,8 +183,7 @@ class GarbageRemover:
         """Look again and send the deletion, unless the item must stay."""
         try:
             with self._leases(item) as check:
-                group = fetch_group(self._context.cloud, item.group)
-                self._judge_again(item, group)
+                self._check_exists(item)
                 with self._lock:
                     if item.group.identity not in self._recorded:
                         self._record(item)
@@ -233,21 +234,44 @@ class GarbageRemover:
                     else:
                         leases.release(name)
 
-    def _judge_again(self, item: GarbageItem, group: ResourceGroup | None) -> None:
-        """Raise `_NotDeletedError` unless the group is as it was, and the same rule applies to it."""
+    def _check_exists(self, item: GarbageItem) -> None:
+        """Raise `_NotDeletedError` for a group that is gone or has changed: the journal gets no deletion of it."""
+        group = fetch_group(self._context.cloud, item.group)
         if group is None:
             raise _NotDeletedError(RemovalOutcome.GONE, "another client deleted it")
         if group.is_being_deleted:
             raise _NotDeletedError(RemovalOutcome.GONE, "another client is deleting it")
-        if group.identity != item.group.identity:
-            raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {group.state} now")
-        facts = GarbageFacts(project=group.project, nodes=group.nodes, requests=())
+        assumed = GarbageFacts(
+            project=group.project,
+            nodes=(),
+            requests=(),
+            idleness={name: Idleness(self._rules.idle or timedelta(), "") for name in group.names},
+            lost=dict.fromkeys(group.names if item.reason is GarbageReason.LOST else (), ""),
+        )
+        self._judge(item, assumed, self._context.clock.monotonic(), group)
+
+    def _gather(self, item: GarbageItem) -> GarbageFacts:
+        """Return what the rule of an item needs besides the group itself: the use of its workers, the end of its race."""
+        facts = GarbageFacts(project=item.group.project, nodes=(), requests=())
         if item.reason is GarbageReason.IDLE or self._rules.if_idle:
-            facts = replace(facts, idleness=self._examine(group))
+            facts = replace(facts, idleness=self._examine(item.group))
         if item.reason is GarbageReason.LOST:
             facts = replace(facts, lost=self._find_lost())
-        again = judge_group(group, facts, self._rules, self._context.server_now())
-        if again is None or again.reason is not item.reason:
+        return facts
+
+    def _judge(self, item: GarbageItem, facts: GarbageFacts, gathered_at: timedelta, current: ResourceGroup) -> None:
+        """Raise `_NotDeletedError` unless a group that was just read is as it was, and the same rule applies to it."""
+        if current.is_being_deleted:
+            return  # its deletion has begun with that of its request
+        _check_unchanged(item, current)
+        if facts.idleness and self._context.clock.monotonic() - gathered_at > _FACTS_LAST:
+            raise ServiceUnavailableError(
+                f"`{item.group.id}`: its use was examined too long before the service answered"
+            )
+        again = judge_group(current, facts, self._rules, self._context.server_now())
+        # The reason of a request with several nodes is that of one of them.
+        is_part = item.group.request is not None and current.request is None
+        if again is None or not (again.reason is item.reason or is_part):
             raise _NotDeletedError(RemovalOutcome.LEFT, f"this is no longer so: {item.why}")
         if again.left_because:
             raise _NotDeletedError(RemovalOutcome.LEFT, again.left_because)
@@ -268,26 +292,33 @@ class GarbageRemover:
     def _send(self, item: GarbageItem, *, until: timedelta | None) -> _SentDeletion:
         """Send the deletion of the request, then of the nodes that it does not include."""
         context, group, removal = self._context, item.group, None
+        judge = partial(self._judge, item, self._gather(item), context.clock.monotonic())
         if group.request is not None:
             name = group.request.node_name(group.project)
-            removal = RequestRemoval(context, name, group.request, until=until)
+            removal = RequestRemoval(context, name, group.request, until=until, still_meant=judge)
             removal.send(wait=False)
         changes = []
         for node in group.nodes:
             operation = (removal.operation if removal else None) or Operation(None, done=True)
             if removal is None or not (removal.has_forced and node.queued_resource):
                 # The deletion of a dead request may or may not include its nodes.
-                current = context.cloud.find_node(node.name) if removal else node
-                if current is not None and current.id != node.id:
-                    raise ConflictError(
-                        f"`{node.name.node_id}` changed meanwhile: another client recreated the node",
-                        hint=f"see the new node with `tpuctl status {node.name.node_id}`",
-                    )
-                if current is not None and current.state is not NodeState.DELETING:
-                    context.report(EventKind.ACTION, node.name, f"deleting it ({item.why})", verb=str(Verb.DELETE))
-                    operation = context.cloud.delete_node(node.name, expected_id=node.id)
+                context.report(EventKind.ACTION, node.name, f"deleting it ({item.why})", verb=str(Verb.DELETE))
+                operation = context.cloud.delete_node(
+                    node.name, lambda current: judge(group_of(group.project, None, [current]))
+                )
             changes.append((node.name, RequestedChange(Verb.DELETE, operation, node.id)))
         return _SentDeletion(tuple(changes), removal)
+
+
+def _check_unchanged(item: GarbageItem, current: ResourceGroup) -> None:
+    """Raise `_NotDeletedError` unless the request and the nodes that were just read are those of the item, as they were.
+
+    The nodes of a request that was deleted first are read without it.
+    """
+    (request, nodes), (request_before, nodes_before) = current.identity, item.group.identity
+    is_same = nodes == nodes_before if request else nodes <= nodes_before
+    if request not in {None, request_before} or not is_same:
+        raise _NotDeletedError(RemovalOutcome.LEFT, f"it changed meanwhile and is {current.state} now")
 
 
 def fetch_group(cloud: TpuClient, group: ResourceGroup) -> ResourceGroup | None:

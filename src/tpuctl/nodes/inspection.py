@@ -7,6 +7,7 @@ Device paths begin at `$TPUCTL_DEVICE_ROOT`, which is empty on a real worker. So
 - startup script: `google-startup-scripts.service`, a oneshot unit: `activating` while the script runs (guest-agent's unit
   file; observed). A script that fails does not fail the unit: the runner logs it and ends with 0 (guest-agent's source).
   Unverified: that TPU VMs have both, as other images do, and that `Job` is set while the unit is queued.
+- identity: attributes of the metadata server that JAX and Ray read [facts: multislice, ray], or the sandbox's files of it.
 - chips: the more frequent of the two kinds of device files, because sources disagree for v6e.
 """
 
@@ -17,7 +18,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.conditions import StartupState, WorkerIdentity
 from tpuctl.ssh.connection import last_printed_line
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 INSPECTION_COMMAND = "exec sh -s"
+# Works without DNS.
+METADATA_ADDRESS = "169.254.169.254"
 _HOLDERS_SHOWN = 8
 # The exit code of coreutils' `timeout` for a command that timed out.
 _TIMED_OUT = 124
@@ -99,7 +102,23 @@ if [ -d /proc/self/fd ] && [ "$chips" -gt 0 ]; then
     done
 fi
 holders=${holders#,}
-printf 'tpuctl-worker startup=%s about=%s chips=%s holders=%s\n' "$startup" "${about:--}" "$chips" "${holders:--}"
+
+word() { tr -cd 'A-Za-z0-9._-' | cut -c 1-40; }
+attribute() {
+    if [ -n "${TPUCTL_METADATA_ROOT-}" ]; then cat "$TPUCTL_METADATA_ROOT/instance/attributes/$1" 2>/dev/null
+    else curl -sf -m 2 -H 'Metadata-Flavor: Google' "http://ADDRESS/computeMetadata/v1/instance/attributes/$1" 2>/dev/null
+    fi </dev/null
+}
+variable() { printf '%s\n' "$env" | sed -n "s/^$1: *//p" | head -n 1 | word; }
+identity=-
+# A folder of devices without one of metadata is not a machine of Google's.
+if [ -n "${TPUCTL_METADATA_ROOT-}" ] || { [ -z "$root" ] && attribute '' >/dev/null; }; then
+    env=$(attribute tpu-env)
+    identity=$(attribute agent-worker-number | word)/$(attribute accelerator-type | word)
+    identity=$identity/$(printf '%s' "$env" | word | cut -c 1)/$(variable WORKER_ID)/$(variable ACCELERATOR_TYPE)
+fi
+printf 'tpuctl-worker startup=%s about=%s chips=%s holders=%s identity=%s\n' \
+    "$startup" "${about:--}" "$chips" "${holders:--}" "$identity"
 """
 
 _PROBE = r"""
@@ -113,7 +132,8 @@ if command -v timeout >/dev/null 2>&1; then within='timeout -k 2 SECONDS'; fi
 
 _REPORT = re.compile(
     r"^tpuctl-worker startup=(?P<startup>unknown|running|done|failed) about=(?P<about>-|[a-z,-]{1,64})"
-    r" chips=(?P<chips>[0-9]{1,5}) holders=(?P<holders>-|[0-9]{1,10}:[\w.+-]{1,64}(?:,[0-9]{1,10}:[\w.+-]{1,64}){0,7})\r?$",
+    r" chips=(?P<chips>[0-9]{1,5}) holders=(?P<holders>-|[0-9]{1,10}:[\w.+-]{1,64}(?:,[0-9]{1,10}:[\w.+-]{1,64}){0,7})"
+    r"(?: identity=(?:-|(?P<identity>[\w.-]{0,40}(?:/[\w.-]{0,40}){4})))?\r?$",
     re.MULTILINE | re.ASCII,
 )
 _BEGIN = re.compile(r"^tpuctl-begin\r?$", re.MULTILINE)
@@ -131,6 +151,8 @@ class InspectionReport:
     failed: str | None = None
     # The part of the startup that is still running, or failed.
     detail: str = ""
+    # None: its metadata server did not answer.
+    identity: WorkerIdentity | None = None
 
 
 def inspection_script(probe: str | None, timeout: timedelta) -> str:
@@ -140,6 +162,7 @@ def inspection_script(probe: str | None, timeout: timedelta) -> str:
     """
     inside = _SCRIPT.replace("HOLDERS_SHOWN", str(_HOLDERS_SHOWN))
     inside = inside.replace("ACCEL_FILES", ACCEL_FILES).replace("VFIO_FILES", VFIO_FILES)
+    inside = inside.replace("ADDRESS", METADATA_ADDRESS)
     if probe is not None:
         inside += _PROBE.replace("SECONDS", str(_patience(timeout))).replace("PROBE", shlex.quote(probe), 1)
     # Nothing runs before the last line has arrived, so that a broken connection never runs a half of the script.
@@ -173,7 +196,10 @@ def parse_inspection(output: str, *, probe: str | None, timeout: timedelta) -> I
     what = " and ".join("the startup script" if one == "startup-script" else one for one in match["about"].split(","))
     verb = "still run" if "," in match["about"] else "still runs"
     detail = {StartupState.RUNNING: f"{what} {verb}", StartupState.FAILED: f"{what} failed"}.get(startup, "")
-    return InspectionReport(startup, int(match["chips"]), holders, failed, detail)
+    identity = None if match["identity"] is None else WorkerIdentity(*match["identity"].split("/"))
+    if startup is StartupState.FAILED and match["about"] == "cloud-init":
+        startup = StartupState.CLOUD_INIT_FAILED
+    return InspectionReport(startup, int(match["chips"]), holders, failed, detail, identity)
 
 
 def _patience(timeout: timedelta) -> int:

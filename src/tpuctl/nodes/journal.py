@@ -20,7 +20,7 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
 from tpuctl.files import make_private_folder, read_own_file, replace_file
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.nodes.journal_entries import (
     JournalEntry,
     ZoneMemory,
@@ -215,9 +215,7 @@ class JournalError(TpuctlError):
 
     def __init__(self, where: object, reason: str, *, remedy: str | None = None) -> None:
         remedy = remedy or "free some space or make the folder writable, or set TPUCTL_STATE_DIR"
-        super().__init__(
-            f"cannot write the journal: {where}: {reason}", hint=f"no change was made in the cloud; {remedy}"
-        )
+        super().__init__(f"cannot write the journal: {where}: {reason}", hint=f"the change was not sent; {remedy}")
 
 
 class UnreadableJournalError(TpuctlError):
@@ -342,11 +340,11 @@ class LocalJournalStore:
     def _files(self, pattern: str) -> Iterator[Path]:
         # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
         with suppress(OSError):
-            # A node name has no dot: a file with one is a rotated file.
+            # The stem of a node has no dot: a file with one is a rotated file.
             yield from (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
 
     def _path(self, name: NodeName) -> Path:
-        return self._folder / _folder_of(name.project) / name.zone / f"{name.node_id}.jsonl"
+        return self._folder / _folder_of(name.project) / name.zone / f"{file_stem(name.node_id)}.jsonl"
 
 
 def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
@@ -422,7 +420,7 @@ def _folder_of(project: str) -> str:
 
 def _name(path: Path) -> NodeName:
     project, zone, node_id = path.with_suffix("").parts[-3:]
-    return NodeName(project.replace("_", ":"), zone, node_id)
+    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id))
 
 
 # How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
@@ -530,10 +528,10 @@ class BucketJournalStore:
         start = len(self._place.object_name(""))
         found = self._objects.list(self._place.bucket, prefix)
         parts = [name[start:].removesuffix(".jsonl").split("/") for name in found if name.endswith(".jsonl")]
-        return sorted(NodeName(*part) for part in parts if len(part) == 3)
+        return sorted(NodeName(part[0], part[1], node_id_of_file(part[2])) for part in parts if len(part) == 3)
 
     def _object(self, name: NodeName) -> str:
-        return self._place.object_name(f"{name.project}/{name.zone}/{name.node_id}.jsonl")
+        return self._place.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.jsonl")
 
 
 # Files of Podman and Docker.
@@ -614,8 +612,14 @@ class NodeHistory:
                 self._asked = at if entry.get("reason") and now - at < _RECENT else None
             elif event == "delete":
                 self._asked = None
-            elif event == "setup" and entry.get("ok"):
-                self._set_up.add(str(entry.get("id")))
+        self.read_setups()
+
+    def read_setups(self) -> None:
+        """Read which set-ups have succeeded, also those of other runs since."""
+        done = (
+            entry for entry in self._journal.entries(self._name) if entry.get("event") == "setup" and entry.get("ok")
+        )
+        self._set_up |= {str(entry.get("id")) for entry in done}
 
     def queued_spec(self) -> NodeSpec | None:
         """Return the spec of the last creation if it went through the queue, else None."""
@@ -624,7 +628,24 @@ class NodeHistory:
 
     def spec_as_it_is(self, node: Node) -> NodeSpec:
         """Return the spec of an existing node, with the set-up of the last creation, which only the journal knows."""
-        return replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
+        spec = replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
+        made = self.made_as(node)
+        return spec if made is None else spec.completed_from(made, node)
+
+    def record_creation(self, at: datetime, spec: NodeSpec | None) -> None:
+        """Record that the node was requested with this spec."""
+        self.created = (at, spec.setup if spec else None)
+        self._created_spec = spec.to_json() if spec else {}
+
+    def made_as(self, node: Node, *, created: datetime | None = None) -> NodeSpec | None:
+        """Return the spec that tpuctl created this node with; None if it is not the one of the last creation.
+
+        `created` is the time of the creation of a node that is only requested.
+        """
+        created = node.created if created is None else created
+        if self.created is None or not self._created_spec or REQUEST_LABEL not in node.labels or created is None:
+            return None
+        return NodeSpec.from_json(self._created_spec) if created >= self.created[0] - _SKEW else None
 
     def setup_to_do(self, node: Node) -> str | None:
         """Return the set-up that has not run yet on a node that tpuctl created; None for any other node."""
@@ -634,8 +655,9 @@ class NodeHistory:
         return setup if setup and node.created is not None and node.created >= at - _SKEW else None
 
     def record_setup(self, node: Node, *, ok: bool) -> None:
-        """Write the result of the set-up of a node."""
-        self.write("setup", id=node.id, ok=ok)
+        """Write the result of the set-up of a node, durably: another run may wait to run it."""
+        with suppress(JournalError):
+            self._journal.append(self._name, "setup", self._clock.now(), id=node.id, ok=ok)
         if ok:
             self._set_up.add(node.id)
 
@@ -680,11 +702,33 @@ def is_being_recreated(journal: Journal, name: NodeName) -> bool:
     is_between = False
     for entry in journal.entries(name):
         if entry.get("event") == "delete":
-            reason = str(entry.get("reason"))
-            is_between = reason not in FINAL_REASONS and not reason.startswith("gc: ")
+            is_between = not _is_final(str(entry.get("reason")))
         elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
             is_between = False
     return is_between
+
+
+def was_ended(journal: Journal, name: NodeName) -> bool:
+    """Return whether the last thing that tpuctl did with the node was to delete it for good."""
+    is_ended = False
+    for entry in journal.entries(name):
+        if entry.get("event") == "delete":
+            is_ended = _is_final(str(entry.get("reason")))
+        elif entry.get("event") in {"create", "bringing-up", "usable"}:
+            is_ended = False
+    return is_ended
+
+
+def former_spec(journal: Journal, name: NodeName) -> NodeSpec | None:
+    """Return the spec of a node that tpuctl created and has not deleted for good; None if there is none."""
+    remembered = journal.last_spec(name)
+    if remembered is None or was_ended(journal, name) or has_failed_creation(journal.entries(name)):
+        return None
+    return remembered.spec
+
+
+def _is_final(reason: str) -> bool:
+    return reason in FINAL_REASONS or reason.startswith("gc: ")
 
 
 def current_spec(journal: Journal, node: Node, clock: Clock) -> NodeSpec:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tpuctl.command_text import command_word
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.connection import ProbeOutcome, probe_ssh
@@ -140,7 +141,7 @@ class KeyAuthorizer:
         if not profile.logins:
             raise OsLoginError(
                 f"OS Login has no POSIX account for `{account}`",
-                hint=f"check it with `gcloud compute os-login describe-profile --account={account}`",
+                hint=f"check it with `gcloud compute os-login describe-profile --account={command_word('account', account)}`",
             )
         if self.login in profile.logins:
             return self.login

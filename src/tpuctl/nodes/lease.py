@@ -43,11 +43,11 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
-from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import ConflictError, NotFoundError, PreconditionFailedError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
 from tpuctl.models.events import EventKind
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc", "mo
 
 
 class LeaseError(TpuctlError):
-    """The lease of a node cannot be read or written. No change was made."""
+    """The lease of a node cannot be read or written. The change that it is for was not sent."""
 
     kind = "lease"
 
@@ -155,7 +155,7 @@ def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]
         return shape.read(parse_json(content))
     except ShapeError as error:
         raise LeaseError(
-            f"cannot read `{where}`: not a lease of this version of tpuctl; no change was made",
+            f"cannot read `{where}`: not a lease of this version of tpuctl; the change was not sent",
             hint="make sure that no process uses the node, delete the file or object, and try again",
         ) from error
 
@@ -267,6 +267,14 @@ class LeaseKeeper:
         standing = judge_lease(found, self._identity.owner)
         return None if found is None or standing in {LeaseStanding.FREE, LeaseStanding.OURS} else found
 
+    def holds(self, name: NodeName) -> bool:
+        """Return whether this process took the lease, and has not seen since that it lost it."""
+        return name in self._held
+
+    def namesakes(self, name: NodeName) -> list[NodeName]:
+        """Return the nodes of the same name, in any zone of the project, that have a record."""
+        return [other for other in self._store.names(name.project) if other.node_id == name.node_id]
+
     def holders(self, names: Collection[NodeName]) -> dict[NodeName, Lease]:
         """Return the leases of these nodes that other processes hold now. Asks the store once, and for each record."""
         recorded = {name for project in {name.project for name in names} for name in self._store.names(project)}
@@ -292,7 +300,7 @@ class LeaseKeeper:
     def renew(self, name: NodeName) -> bool:
         """Renew the lease if that is due. Return False if it is not ours any more.
 
-        If the store does not answer, the lease stays ours for now: no change is sent before `begin` has written.
+        If the store cannot be used, the lease stays ours for now: no change is sent before `begin` has written.
         """
         ours = self._held.get(name)
         if ours is None:
@@ -301,7 +309,7 @@ class LeaseKeeper:
             return True
         try:
             return self._rewrite(name, ours.record)
-        except ServiceUnavailableError:
+        except TpuctlError:
             return True
 
     def begin(self, name: NodeName, verb: str) -> bool:
@@ -320,20 +328,20 @@ class LeaseKeeper:
                 if not self._rewrite(name, replace(ours.record, acting=verb)):
                     return False
             hint = "try again in a few minutes"
-            raise LeaseError("writing the lease takes too long; no change was made", hint=hint)
+            raise LeaseError("writing the lease takes too long; the change was not sent", hint=hint)
         except TpuctlError:
             self._mark_idle(name)
             raise
 
     def done(self, name: NodeName) -> None:
-        """Write that the change has ended. If the store does not answer, the next `renew` writes it."""
+        """Write that the change has ended. If the store cannot be used, the next `renew` writes it: the change was sent."""
         ours = self._held.get(name)
         if ours is None or ours.record.acting is None:
             return
         try:
             with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
                 self._rewrite(name, replace(ours.record, acting=None))
-        except ServiceUnavailableError:
+        except TpuctlError:
             self._mark_idle(name)
 
     def release(self, name: NodeName) -> None:
@@ -479,12 +487,13 @@ class LocalLeaseStore:
         """Return the nodes of a project that have a record."""
         files = (self._folder / project).glob("*/*.json")
         with self._explained():
-            return [NodeName(project, file.parent.name, file.stem) for file in files]
+            return [NodeName(project, file.parent.name, node_id_of_file(file.stem)) for file in files]
 
     def close(self) -> None:
         """Mark this process as dead in all its records."""
         for owner, descriptor in self._alive.items():
-            self._process(owner).unlink(missing_ok=True)
+            with suppress(OSError):  # the lock ends with the descriptor, whatever becomes of the file
+                self._process(owner).unlink(missing_ok=True)
             os.close(descriptor)
         self._alive.clear()
 
@@ -521,7 +530,7 @@ class LocalLeaseStore:
             _is_locked(other)
 
     def _file(self, name: NodeName) -> Path:
-        return self._folder / name.project / name.zone / f"{name.node_id}.json"
+        return self._folder / name.project / name.zone / f"{file_stem(name.node_id)}.json"
 
     def _process(self, owner: str) -> Path:
         # The name is read from a file: it must not lead out of the folder.
@@ -533,7 +542,7 @@ class LocalLeaseStore:
             yield
         except OSError as error:
             raise LeaseError(
-                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; no change was made",
+                f"cannot write the lease to `{self._folder}`: {error.strerror or error}; the change was not sent",
                 hint="set `TPUCTL_STATE_DIR` to a local folder that can be written, or `lease: gs://BUCKET/PREFIX`",
             ) from error
 
@@ -589,10 +598,10 @@ class BucketLeaseStore:
         prefix = self._path.object_name(f"{project}/")
         found = self._objects.list(self._path.bucket, prefix)
         parts = [name.removeprefix(prefix).removesuffix(".json").split("/") for name in found]
-        return [NodeName(project, *each) for each in parts if len(each) == 2]
+        return [NodeName(project, part[0], node_id_of_file(part[1])) for part in parts if len(part) == 2]
 
     def _object(self, name: NodeName) -> str:
-        return self._path.object_name(f"{name.project}/{name.zone}/{name.node_id}.json")
+        return self._path.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.json")
 
 
 # How often to check whether another process still holds the lease.
@@ -708,15 +717,22 @@ class ZoneLeases:
         self._guards: dict[NodeName, LeaseGuard] = {}
 
     def __getitem__(self, name: NodeName) -> LeaseGuard:
+        """Return the guard of a zone, which may not hold its lease."""
+        if name not in self._guards:
+            self._guards[name] = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
         return self._guards[name]
+
+    def check(self) -> None:
+        """Raise `TakenOverError` or `DeletedByOtherError` if another client has ended or taken one of the leases."""
+        for guard in self._guards.values():
+            guard.find_other_holder()
 
     def keep(self, names: Collection[NodeName]) -> None:
         """Take the leases that are missing, and renew the others. Raises `ConflictError` if another client has one."""
         for guard in self._guards.values():
             guard.keep()
-        for name in sorted(set(names) - set(self._guards)):
-            guard = LeaseGuard(self._context, name, "up", force_lease=self._force_lease)
-            self._guards[name] = guard
+        for name in sorted(set(names)):
+            guard = self[name]
             if not guard.take():
                 raise ConflictError(
                     f"`{name.node_id}` in {name.zone} is in use by {guard.held_by}",

@@ -75,7 +75,7 @@ def _near_name(node_id: str, nodes: Iterable[Node]) -> str | None:
     """
     numbers = re.findall(r"\d+", node_id)
     names = sorted(node.name.node_id for node in nodes if re.findall(r"\d+", node.name.node_id) == numbers)
-    return closest_match(node_id, names, similarity=_NAME_SIMILARITY)
+    return closest_match(node_id.lower().replace("_", "-"), names, similarity=_NAME_SIMILARITY)
 
 
 def search_node(finder: TpuClient, place: SearchPlace, reference: NodeReference) -> Node | None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
-from tpuctl.errors import RemoteCommandError, TpuctlError
+from tpuctl.errors import NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.models.node import KEEP_LABEL
 
 if TYPE_CHECKING:
@@ -36,7 +36,12 @@ def start_node_guard(
     of the result: the node is usable without a guard.
     """
     what_remains = _what_remains(node, limit)
-    if several := _nodes_of_its_request(context, node):
+    try:
+        several = _nodes_of_its_request(context, node)
+    except TpuctlError as error:
+        text = f"no guard was started on worker 0, because its queued resource could not be read: {error.message}"
+        return GuardStart(f"{text}: {what_remains}", works=False)
+    if several > 1:
         text = f"no guard was started on worker 0, because its queued resource has {several} nodes, which end together"
         return GuardStart(f"{text}: {_what_ends_several(node, limit)}", works=False)
     if not has_ssh:
@@ -52,7 +57,10 @@ def start_node_guard(
     except RemoteCommandError as error:
         return GuardStart(f"the guard on worker 0 did not start: {error.message}: {what_remains}", works=False)
     if problem := report.problem():
-        return GuardStart(f"{problem}; it tries again, and until then {what_remains}", works=False)
+        text = f"{problem}; it tries again, and until then {what_remains}"
+        if report.status is not None and report.status.problem == "permission":
+            text += f"; this allows it that and nothing else: `{report.grant_command(node)}`"
+        return GuardStart(text, works=False)
     if node.is_kept:
         return GuardStart(what_remains, works=False)
     deeds = []
@@ -94,18 +102,17 @@ def describe_guard(entries: JournalEntries, node: Node, now: datetime) -> str:
     return f"started{ago}; `tpuctl doctor {node.name.node_id}` asks whether it runs"
 
 
-def _nodes_of_its_request(context: ActionContext, node: Node) -> int | None:
-    """Return how many nodes the queued resource of a node has, if several: the guard of one never deletes the others.
+def _nodes_of_its_request(context: ActionContext, node: Node) -> int:
+    """Return how many nodes end together with a node: those of its queued resource, which cannot change. Raises `TpuctlError`.
 
-    None also if that is unknown: the guard asks again before it acts.
+    The guard knows its own node only, and so one of several has none.
     """
     if node.queued_resource is None:
-        return None
+        return 1
     try:
-        nodes = len(context.cloud.get_queued_resource(node.queued_resource).node_ids)
-    except TpuctlError:
-        return None
-    return nodes if nodes > 1 else None
+        return len(context.cloud.get_queued_resource(node.queued_resource).node_ids)
+    except NotFoundError:
+        return 1
 
 
 def _what_ends_several(node: Node, limit: IdleLimit | None) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
 
 from tpuctl.accelerators import (
     documented_zones_of,
@@ -16,6 +17,9 @@ from tpuctl.clock import deadline_has_passed
 from tpuctl.cloud.errors import is_connection_refused
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    CredentialsError,
     ExitCode,
     InvalidInputError,
     NodeNotFoundError,
@@ -28,14 +32,15 @@ from tpuctl.errors import (
     TpuctlError,
     worst_exit_code,
 )
-from tpuctl.models.node import Tier
-from tpuctl.names import NodeName, closest_match
+from tpuctl.models.node import NodeState, Tier
+from tpuctl.names import NodeName, check_new_node_id, closest_match
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
-from tpuctl.nodes.journal import is_being_recreated
+from tpuctl.nodes.journal import NodeHistory, former_spec, is_being_recreated, was_ended
 from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     IncompleteListError,
+    find_request,
     queued_resources_or_none,
     search_node,
     search_requested_name,
@@ -46,17 +51,22 @@ from tpuctl.nodes.rendering import by_zone_and_name
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.accelerators import AcceleratorType
     from tpuctl.app.app import App
     from tpuctl.cloud.tpu import NodeListing
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.models.spec import NodeSpec
+    from tpuctl.models.spec import NodeSpec, SpecDifference
     from tpuctl.names import NodeReference
     from tpuctl.nodes.selection import Selection
+    from tpuctl.prices import Price
 
+    # Returns the price of a type in a zone and tier for an hour.
+    PriceOf = Callable[[str, str, str | None], Price]
+
+_NEVER = datetime.min.replace(tzinfo=UTC)
 _DIGITS = re.compile(r"[0-9]+")
 # How similar a misspelled name is: `trianer` and `trainer`, not `train` and `eval`.
 _MISSPELLED = 0.75
@@ -76,17 +86,28 @@ def locate_for_create(
     if name is not None:
         began = app.clock.monotonic()
         try:
-            return name, app.client.find_node(name)
+            found = app.client.find_node(name)
         except (ServiceUnavailableError, QuotaError) as error:
             if not is_patient or is_connection_refused(error) or deadline_has_passed():
                 raise
             app.silent_since = began if app.silent_since is None else app.silent_since
             return name, None
-    found = search_node(app.client, place, reference)
-    if found is not None:
-        return found.name, found
-    zone = zone_to_create(app, reference, spec)
-    return NodeName(reference.project or place.project, zone, reference.node_id), None
+    elif found := search_node(app.client, place, reference):
+        name = found.name
+    else:
+        name = NodeName(reference.project or place.project, zone_to_create(app, reference, spec), reference.node_id)
+    if found is None:
+        check_may_be_created(app, name)
+    return name, found
+
+
+def check_may_be_created(app: App, name: NodeName) -> None:
+    """Raise `InvalidInputError` for a name that no new node can have; not for one that a node or a request had before."""
+    try:
+        check_new_node_id(name.node_id)
+    except InvalidInputError:
+        if app.journal.last_spec(name) is None and app.client.find_queued_resource(name) is None:
+            raise
 
 
 def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) -> str:
@@ -156,6 +177,109 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
     return spec
 
 
+def as_it_was(app: App, name: NodeName, found: Node | None, wanted: NodeSpec, *, price: PriceOf) -> NodeSpec:
+    """Return the spec of a node that exists or existed: as it was, but for what flags of this run change.
+
+    Settings of files count only for a new node, and in the comparison with one that the journal does not know. Says what a
+    flag changes of the tier or the price of a node that is recreated, and what of the files is not applied. Raises
+    `ConflictError` if a node that was deleted for good would come back in another tier or type without a flag for it.
+    """
+    exists = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
+    if found is not None:
+        history = NodeHistory(app.journal, name, app.clock)
+        history.read()
+        is_known = history.made_as(found) is not None
+        former = history.spec_as_it_is(found)
+        spec = wanted.over(former, () if is_known else wanted.named, exists=exists)
+    else:
+        remembered = former_spec(app.journal, name)
+        if remembered is None:
+            if was_ended(app.journal, name) and (last := app.journal.last_spec(name)):
+                _check_same_tier(name, last.spec, wanted, price)
+            return wanted
+        former, is_known, spec = remembered, True, wanted.over(remembered)
+    if is_known and (ignored := wanted.changes_of(spec, sorted(wanted.named - {*wanted.flagged}))):
+        what = ", ".join(f"{one.field} {one.shown_wanted}" for one in ignored)
+        app.terminal.note(
+            f"{name.node_id}: {'it is' if exists else 'recreated'} as it was created; not changed without a flag: {what}"
+        )
+    if not exists and (text := _describe_change(name, former, spec, price)):
+        app.terminal.note(f"{name.node_id}: {text}")
+    return spec
+
+
+def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeSpec, *, price: PriceOf) -> NodeSpec:
+    """Return the spec of a node that is in none of these zones (none named: in none): as it was where it was last.
+
+    See `as_it_was`.
+    """
+    reference = app.reference(text)
+    project = reference.project or app.project
+    names = [
+        name
+        for name in app.journal.names()
+        if (name.project, name.node_id) == (project, reference.node_id) and (not zones or name.zone in zones)
+    ]
+    latest = max(names, key=lambda name: ((was := app.journal.last_spec(name)) and was.at) or _NEVER, default=None)
+    return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
+
+
+def differences_of(app: App, found: Node | None, spec: NodeSpec | None) -> tuple[SpecDifference, ...]:
+    """Return in which fields an existing node differs from a spec, by the API and the journal."""
+    return spec.differences(found, made_as=made_as(app, found)) if found is not None and spec is not None else ()
+
+
+def differences_of_request(
+    app: App, name: NodeName, request: QueuedResource | None, spec: NodeSpec | None
+) -> tuple[SpecDifference, ...]:
+    """Return in which fields the node of a queued resource differs from a spec, by the API and the journal."""
+    if request is None or spec is None:
+        return ()
+    history, node = NodeHistory(app.journal, name, app.clock), request.requested_node(name.project)
+    history.read()
+    return spec.differences(node, made_as=history.made_as(node, created=request.created))
+
+
+def made_as(app: App, found: Node | None) -> NodeSpec | None:
+    """Return the spec that tpuctl created a node with; None if the journal does not have it."""
+    if found is None:
+        return None
+    history = NodeHistory(app.journal, found.name, app.clock)
+    history.read()
+    return history.made_as(found)
+
+
+def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: PriceOf) -> None:
+    """Raise `ConflictError` if a new node has another tier or type than the last of its name, and no flag says so."""
+    if {"tier", "accelerator_type"} & {*wanted.flagged}:
+        return
+    if text := _describe_change(name, former, wanted, price):
+        kept = f"--type {former.accelerator_type} --tier {former.tier or Tier.ON_DEMAND}"
+        new = f"--type {wanted.accelerator_type} --tier {wanted.tier or Tier.ON_DEMAND}"
+        raise ConflictError(
+            f"`{name.node_id}` would not be created as it was: {text}",
+            hint=f"`tpuctl up {name.node_id} {kept}` creates it as it was; `{new}` accepts the change",
+        )
+
+
+def _describe_change(name: NodeName, former: NodeSpec, spec: NodeSpec, price: PriceOf) -> str:
+    """Return in which type, tier and price a spec differs from the former one; empty if in none."""
+    old, new = former.tier or Tier.ON_DEMAND, spec.tier or Tier.ON_DEMAND
+    words = [
+        f"{what} was `{before}`, now `{after}`"
+        for what, before, after in (
+            ("type", former.accelerator_type, spec.accelerator_type),
+            ("tier", old, new),
+        )
+        if before != after
+    ]
+    if words:
+        before, after = (price(one.accelerator_type, name.zone, one.tier) for one in (former, spec))
+        if before.per_hour is not None or after.per_hour is not None:
+            words.append(f"{after} instead of {before}")
+    return "; ".join(words)
+
+
 def _remembered_zone(app: App, node_id: str) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
     names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
@@ -165,18 +289,51 @@ def _remembered_zone(app: App, node_id: str) -> str | None:
     return found[0].zone
 
 
-def locate_for_wait(app: App, text: str, *, goal: Condition) -> NodeName | None:
-    """Return the full name of a node to wait for; None if the goal is gone and the node is in no zone."""
-    reference, name = _search(app, text)
+class WaitTarget(NamedTuple):
+    """A node to wait for; `is_queued`: a queued resource requests, or requested, it."""
+
+    name: NodeName
+    is_queued: bool = False
+
+
+def locate_for_wait(app: App, text: str, *, goal: Condition) -> tuple[WaitTarget, ...]:
+    """Return the node to wait for, or each node of a queued resource; none if the goal is gone and no zone has the node."""
+    reference = app.reference(text, allow_queued=True)
+    project, named = reference.project or app.place.project, app.place.name(reference)
+    found = None if named else search_node(app.client, app.place, reference)
+    if goal.is_usable and found is None:
+        request = _request_or_none(app, reference, is_optional=named is not None)
+        if request and (named is None or request.owns(named.node_id) or app.client.find_node(named) is None):
+            names = request.full_names(project)
+            its_own = [each for each in names if each.node_id == reference.node_id]
+            return tuple(WaitTarget(each, is_queued=True) for each in its_own or names)
+    name = found.name if found else named
     if name is None and goal is not Condition.GONE:
-        raise NodeNotInProjectError(reference.node_id, reference.project or app.place.project)
-    return name
+        raise NodeNotInProjectError(reference.node_id, project)
+    return () if name is None else (WaitTarget(name),)
+
+
+def _request_or_none(app: App, reference: NodeReference, *, is_optional: bool) -> QueuedResource | None:
+    """Return the queued resource of a name; with `is_optional` None also if the API does not answer."""
+    try:
+        return find_request(app.client, app.place, reference)
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may see nodes may lack the permission to list queued resources.
+        return None
+    except (ServiceUnavailableError, QuotaError):
+        if is_optional:
+            return None
+        raise
 
 
 def locate_for_watch(app: App, text: str) -> NodeName:
     """Return the full name of a node to watch. It may not exist: it may be requested, or another run may be recreating it."""
-    reference, name = _search(app, text)
-    project = reference.project or app.place.project
+    reference = app.reference(text)
+    project, name = reference.project or app.place.project, app.place.name(reference)
+    if name is None and (found := search_node(app.client, app.place, reference)):
+        name = found.name
     name = name or search_requested_name(app.client, project, reference, ())
     if name is not None:
         return name
@@ -184,15 +341,6 @@ def locate_for_watch(app: App, text: str) -> NodeName:
     if zone is None:
         raise NodeNotInProjectError(reference.node_id, project)
     return NodeName(project, zone, reference.node_id)
-
-
-def _search(app: App, text: str) -> tuple[NodeReference, NodeName | None]:
-    """Return the full name of a node: as the user named it, or from a search in all zones."""
-    reference = app.reference(text)
-    name = app.place.name(reference)
-    if name is None and (found := search_node(app.client, app.place, reference)):
-        name = found.name
-    return reference, name
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -14,6 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find_accelerator_type
+from tpuctl.command_text import join_command
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError
 from tpuctl.models.node import Node, NodeState, Tier
@@ -197,26 +197,26 @@ def gcloud_commands(
             if spec is None:
                 return ()
             if step.window is not None:
-                return (_shell_join(_queue_command(where, spec, step.window)),)
+                return (join_command(_queue_command(where, spec, step.window)),)
             # Only `gcloud alpha` accepts `--type` for these generations [gcloud 528 source].
             is_new_shape = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
             needs_alpha = is_new_shape or spec.api_version == "v2alpha1"
             track = ("gcloud", "alpha") if needs_alpha else ("gcloud",)
-            return (_shell_join((*track, *group, "create", *where, *_create_flags(spec))),)
+            return (join_command((*track, *group, "create", *where, *_create_flags(spec))),)
         case Verb.DELETE if step.queued_resource:
             owner = (last_segment(step.queued_resource), *where[1:])
             flags = ["--force", "--quiet"] if step.force else ["--quiet"]
-            return (_shell_join(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, *flags)),)
+            return (join_command(("gcloud", "compute", "tpus", "queued-resources", "delete", *owner, *flags)),)
         case Verb.DELETE:
-            return (_shell_join((*base, "delete", *where, "--quiet")),)
+            return (join_command((*base, "delete", *where, "--quiet")),)
         case Verb.START | Verb.STOP:
-            return (_shell_join((*base, step.verb, *where)),)
+            return (join_command((*base, step.verb, *where)),)
         case Verb.REBOOT:
-            return (_shell_join((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
+            return (join_command((*base, "ssh", *where, "--worker=all", "--command=sudo reboot")),)
         case Verb.UPDATE:
             # gcloud changes one disk at a time.
             updates = [_update_flags(changes, present), *([flag] for flag in _disk_flags(changes, present))]
-            return tuple(_shell_join((*base, "update", *where, *each)) for each in updates if each)
+            return tuple(join_command((*base, "update", *where, *each)) for each in updates if each)
         case Verb.WAIT:
             return ()
 
@@ -245,22 +245,6 @@ def _queue_command(where: Sequence[str], spec: NodeSpec, window: QueueWindow) ->
     node = (f"--node-id={where[0]}", f"--runtime-version={spec.runtime_version}")
     track = ("gcloud", "alpha") if is_alpha or spec.reservation else ("gcloud",)
     return (*track, "compute", "tpus", "queued-resources", "create", *where, *node, *flags)
-
-
-def _shell_join(words: Sequence[str]) -> str:
-    """Quote words for a shell. Words with control characters are quoted as `$'…'`, for bash and zsh."""
-    return " ".join(shlex.quote(word) if word.isprintable() else _quote_control_characters(word) for word in words)
-
-
-def _quote_control_characters(word: str) -> str:
-    escaped = word.replace("\\", r"\\").replace("'", r"\'").replace("\n", r"\n").replace("\t", r"\t")
-    return (
-        "$'"
-        + "".join(
-            mark if mark.isprintable() else "".join(f"\\x{byte:02x}" for byte in mark.encode()) for mark in escaped
-        )
-        + "'"
-    )
 
 
 def _create_flags(spec: NodeSpec) -> list[str]:

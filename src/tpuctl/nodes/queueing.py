@@ -45,6 +45,8 @@ def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource)
         case QueuedState.SUSPENDING:
             return _wait(seen, f"its queued resource is SUSPENDING{_by(request)}")
         case QueuedState.DELETING:
+            if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
+                return None  # another client ended it: the same as for a node
             if policy.may_create:
                 return _wait(seen, "its old queued resource is being deleted")
             return Fail(ConflictError(f"the queued resource `{request.queued_resource_id}` is being deleted"))

@@ -7,6 +7,7 @@ moment, `end_race` cancels it, `find_race` says what is left of one.
 
 from __future__ import annotations
 
+import shlex
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -29,12 +30,13 @@ from tpuctl.errors import (
 )
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState, QueuedState
+from tpuctl.models.node import OWNER_LABEL, NodeState, QueuedState
 from tpuctl.models.spec import RACE_LABEL, REQUEST_LABEL, SHORTEST_QUEUE, NodeSpec, QueueWindow
 from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
+from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.journal import Journal
+    from tpuctl.nodes.request_actions import StillMeant
 
 # Requests that are sent at the same time.
 _MOST_AT_ONCE = 8
@@ -198,6 +201,16 @@ def is_race_alive(race: Race, listing: QueuedListing, *, now: datetime) -> bool:
     return any(name.zone in alive or name.zone in listing.unreachable for name in race.names)
 
 
+@dataclass(frozen=True, slots=True)
+class LostRequests:
+    """The requests of races that are over, as far as the journal knows."""
+
+    # Those that lost according to the journal, by their nodes, each with the zone of the winner.
+    lost: Mapping[NodeName, str]
+    # Those that are labelled as of a race beside a usable node, and of which the journal does not know that they lost or won.
+    unproven: frozenset[NodeName]
+
+
 def find_lost_requests(
     journal: Journal,
     project: str,
@@ -206,12 +219,13 @@ def find_lost_requests(
     *,
     now: datetime,
     sees_runs: bool,
-) -> dict[NodeName, str]:
-    """Return the nodes of requests that lost a race whose run is over, each with the zone of the winner.
+) -> LostRequests:
+    """Return the nodes of requests that lost a race whose run is over.
 
-    The winner is the recorded one, else the first in the order of the race that is ACTIVE with a READY node; without one
-    nothing has lost. A run that the journal has is over unless it holds a lease, which the caller checks, if this machine
-    `sees_runs`: their leases. Any other run is over after the time of its requests, which end with it.
+    A label says only which requests may belong together: anyone can copy it. A request has lost if the entry of the winner in
+    the journal names it by its creation time, which a run writes for requests that it made, and if the winner of this entry
+    still exists, ACTIVE with a READY node. A run that the journal has is over unless it holds a lease, which the caller checks,
+    if this machine `sees_runs`: their leases. Any other run is over after the time of its requests, which end with it.
     """
     ready = {node.name for node in nodes if node.state is NodeState.READY}
     races: dict[tuple[str, str], dict[NodeName, QueuedResource]] = {}
@@ -220,23 +234,48 @@ def find_lost_requests(
         if race_id := race_id_of(request, node_id):
             races.setdefault((node_id, race_id), {})[NodeName(project, request.zone, node_id)] = request
     lost: dict[NodeName, str] = {}
+    unproven: set[NodeName] = set()
     for (_, race_id), members in races.items():
-        if len(members) < 2:
+        usable = [name for name, one in members.items() if name in ready and one.state is QueuedState.ACTIVE]
+        if len(members) < 2 or not usable:
             continue
-        remembered = remembered_race(journal, members)
-        race = remembered if remembered is not None and remembered.id == race_id else None
-        ends = [request.valid_until for request in members.values()]
-        if not (race and sees_runs) and not all(end is not None and now - end >= CLEAN_UP_TIME for end in ends):
+        is_known = any(_has_entry(journal, name, race_id) for name in members)
+        # A run requests nothing without an end.
+        ends = [request.valid_until for request in members.values() if request.valid_until is not None]
+        if not (is_known and sees_runs) and any(now - end < CLEAN_UP_TIME for end in ends):
             continue
-        order = race.names if race else sorted(members, key=str)
-        usable = [
-            name for name in order if name in ready and name in members and members[name].state is QueuedState.ACTIVE
-        ]
-        if race and race.winner:
-            usable = [name for name in usable if race.winner == (name, members[name].created)]
-        for winner in usable[:1]:
-            lost |= {name: winner.zone for name in members if name != winner}
-    return lost
+        for name, request in members.items():
+            if request.state.is_dead:
+                continue  # the record of one that is not alive
+            verdict = _verdict(journal, name, race_id)
+            if verdict is None:
+                unproven.add(name)
+                continue
+            winner, lost_at = verdict
+            if winner == (name, request.created):
+                continue
+            won = any(winner == (other, members[other].created) for other in usable)
+            if won and request.created is not None and lost_at.get(name.zone) == request.created:
+                lost[name] = winner[0].zone
+            else:
+                unproven.add(name)
+    return LostRequests(lost, frozenset(unproven))
+
+
+def _verdict(
+    journal: Journal, name: NodeName, race_id: str
+) -> tuple[tuple[NodeName, datetime | None], Mapping[str, datetime | None]] | None:
+    """Return the recorded winner of a race with the creation time of its request, and these times of what lost, by zone."""
+    found = None
+    for entry in journal.entries(name):
+        if entry.get("event") == "race" and entry.get("race") == race_id and entry.get("winner"):
+            lost = entry.get("lost")
+            times = lost if isinstance(lost, dict) else {}  # entries of earlier versions have none
+            found = (
+                (replace(name, zone=str(entry["winner"])), parse_timestamp(entry.get("created"))),
+                {str(zone): parse_timestamp(time) for zone, time in times.items()},
+            )
+    return found
 
 
 def describe_race(names: Sequence[NodeName]) -> str:
@@ -287,18 +326,28 @@ def end_race(
     timeout: timedelta | None = None,
     keep: NodeName | None = None,
     wait: bool = True,
+    still_meant: StillMeant = lambda _: None,
 ) -> None:
     """Cancel all requests of a race but that of `keep`, with their nodes, and wait until the API says that they are gone.
 
     The lease of any other holder is ended first; `by` is the command that the holder's error names. Without `wait` each
-    request is cancelled once. Raises `ServiceUnavailableError` naming the requests that are left after the timeout.
+    request is cancelled once. `still_meant` gets each request as it was read right before, and raises if it must stay.
+    Raises `ServiceUnavailableError` naming the requests that are left after the timeout.
     """
     for name in race.names:
         if name != keep:
             end_lease(context, name, by)
     run = _RaceRun(context, race, Policy(timeout=timeout), wanted=(), spec=None, since=None)
-    run.kept, run.is_ending = keep, True
+    run.kept, run.is_ending, run.still_meant = keep, True, still_meant
     run.run(once=not wait)
+
+
+def _made_by(request: QueuedResource) -> str:
+    return f" by {request.labels.get(OWNER_LABEL) or 'an unknown user'}"
+
+
+class _RequestChangedError(Exception):
+    """A request is not as it was observed: it is looked at again."""
 
 
 @dataclass(slots=True)
@@ -349,6 +398,8 @@ class _RaceRun:
         for name in () if race.is_open else wanted:
             entries = context.journal.entries(name, rotated=False)
             self._zones[name].may_have_node = may_have_node(entries, name.zone)
+        # Where this run, or an earlier one that the journal has, requested the node.
+        self._made = set(race.sent)
         self._first = next(iter(self._zones))
         self._has_looked = False
         # An existing node is taken as it is.
@@ -357,6 +408,7 @@ class _RaceRun:
         self.leases: ZoneLeases | None = None
         self.is_ending = False
         self.kept: NodeName | None = None
+        self.still_meant: StillMeant = lambda _: None
 
     @property
     def _left(self) -> timedelta | None:
@@ -471,15 +523,30 @@ class _RaceRun:
             return
         ids = {race_id_of(request, node_id) for request in others.values()}
         active = [name for name, request in others.items() if request.state is QueuedState.ACTIVE]
-        if len(others) < len(alive) or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys():
-            named = ", ".join(f"{request.zone} ({request.state})" for request in others.values())
+        owner = self._context.owner()
+        is_foreign = any(request.labels.get(OWNER_LABEL, "") != owner for request in others.values())
+        is_doubtful = is_foreign or len(ids) > 1 or len(active) > 1 or not others.keys() <= self._zones.keys()
+        if len(others) < len(alive) or is_doubtful:
+            named = ", ".join(
+                f"{request.zone} ({request.state}{_made_by(request) if is_foreign else ''})"
+                for request in others.values()
+            )
             raise ConflictError(
-                f"`{self._first.node_id}` is requested by another race already, in {named}",
-                hint=f"name its zone to keep one, or cancel all with `tpuctl down {self._first.node_id}`",
+                f"`{node_id}` is requested by another race already, in {named}",
+                hint=self._choosing_hint([name for name in self._zones if name in active], others),
             )
         # The race of the journal, if there is one, has no request any more.
         winner = next(((name, others[name].created) for name in active), None)
         self._race, self._is_journaled = replace(self._race, id=ids.pop(), winner=winner), False
+
+    def _choosing_hint(self, active: Sequence[NodeName], others: Collection[NodeName]) -> str:
+        """Return the command that keeps the first ACTIVE request and ends the others. A `down` would end all of them."""
+        node_id = self._first.node_id
+        everything = f"cancel all with `{shlex.join(['tpuctl', 'down', node_id])}`"
+        if not active:
+            return f"name its zone to keep one, or {everything}"
+        ended = [f"{name.zone}/{node_id}" for name in others if name != active[0]]
+        return f"keep the one in {active[0].zone} with `{shlex.join(['tpuctl', 'queue', 'cancel', *ended])}`, or {everything}"
 
     def _is_own(self, request: QueuedResource) -> bool:
         """Return whether a request is one of this race; so is the record of a dead one that tpuctl sent for the node."""
@@ -634,6 +701,8 @@ class _RaceRun:
         for outcome in outcomes:
             zone = self._zones[outcome.item]
             zone.sent_at, zone.operation = now, outcome.value
+            if not isinstance(outcome.error, AlreadyExistsError):
+                self._made.add(outcome.item)
         for outcome in outcomes:
             if isinstance(outcome.error, CredentialsError):
                 raise outcome.error
@@ -695,16 +764,23 @@ class _RaceRun:
 
         Its state, and the owner of its node, are looked at right before.
         """
-        cloud, zone = self._context.cloud, self._zones[name]
-        current = cloud.find_queued_resource(name)
-        action = decide_cancel(RaceEntry(name=name, request=current), "")
-        if action is None or current is None or zone.request is None or current.created != zone.request.created:
+        seen = self._zones[name].request
+        action = decide_cancel(RaceEntry(name=name, request=seen), "")
+        if action is None or seen is None:
             return False
-        if action.force:
-            node = cloud.find_node(name)
-            if node is not None and last_segment(node.queued_resource or "") != current.queued_resource_id:
-                raise ConflictError(f"the node `{name.node_id}` is not from this request")
-        cloud.delete_queued_resource(current.name, force=action.force)
+
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
+            if (current.created, current.state) != (seen.created, seen.state):
+                raise _RequestChangedError
+            for node in nodes if action.force else ():
+                if last_segment(node.queued_resource or "") != current.queued_resource_id:
+                    raise ConflictError(f"the node `{name.node_id}` is not from this request")
+            self.still_meant(group_of(name.project, current, nodes))
+
+        try:
+            self._context.cloud.delete_queued_resource(seen.name, judge, force=action.force)
+        except _RequestChangedError:
+            return False
         return True
 
     def _choose(self, name: NodeName) -> None:
@@ -717,7 +793,13 @@ class _RaceRun:
         others = sum(not self._entry(zone).is_settled for zone in self._zones.values()) - 1
         lasted = format_duration(self._context.clock.monotonic() - self._started)
         left = f"; cancelling {others} other request{'s' * (others > 1)}" if others else ""
-        self._record_everywhere(winner=name.zone, created=request.raw.get("createTime"))
+        # Whether a request lost is never decided by its label alone: another client can copy that.
+        lost = {
+            zone.name.zone: zone.request.raw.get("createTime")
+            for zone in self._zones.values()
+            if zone.request is not None and zone.name != name and zone.name in self._made
+        }
+        self._record_everywhere(winner=name.zone, created=request.raw.get("createTime"), lost=lost)
         text = f"{name.zone} wins: its queued resource is ACTIVE after {lasted}{left}"
         self._context.report(EventKind.NOTE, name, text)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.command_text import quote_word
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.billing import Billing
@@ -349,7 +350,7 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
     count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
     verb = "hold" if len(dead) > 1 else "holds"
-    nodes = [shlex.quote(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
+    nodes = [quote_word(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
@@ -377,10 +378,17 @@ def _health_style(health: Health) -> str:
     return "green" if health is Health.HEALTHY else "red"
 
 
-def nodes_view(app: App, nodes: Sequence[Node], *, is_list: bool = True) -> View:
+def nodes_view(
+    app: App,
+    nodes: Sequence[Node],
+    *,
+    is_list: bool = True,
+    failed_scripts: Mapping[NodeName, Sequence[int]] = MappingProxyType({}),
+) -> View:
     """Return the view of nodes that a command changed: name and state, or the whole nodes as JSON.
 
-    Without `is_list` the JSON of one node is an object.
+    Without `is_list` the JSON of one node is an object. `failed_scripts`: the workers of some nodes on which the startup
+    script failed.
     """
 
     def show(terminal: Terminal) -> None:
@@ -392,6 +400,9 @@ def nodes_view(app: App, nodes: Sequence[Node], *, is_list: bool = True) -> View
 
     def value() -> Any:  # JSON
         values = nodes_json(app, nodes)
+        for node, entry in zip(nodes, values, strict=True):
+            if (failed := failed_scripts.get(node.name)) is not None:
+                entry["startup"] = {"state": "failed" if failed else "done", "failedWorkers": [*failed]}
         return values if is_list or len(values) != 1 else values[0]
 
     return View(value=value, names=lambda: node_labels(nodes), text=show)
@@ -441,11 +452,17 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     errors = [result for result in results if isinstance(result, TpuctlError)]
     if errors and len(results) == 1:
         raise errors[0]
-    nodes = [result.node for result in results if not isinstance(result, TpuctlError) and result.node]
+    found = [result for result in results if not isinstance(result, TpuctlError) and result.node]
+    nodes = [result.node for result in found if result.node]
     refresh_ssh_entries(app, nodes)
     summarize_nodes(app, nodes)
     if nodes or not errors:
-        app.show(nodes_view(app, nodes, is_list=len(results) > 1))
+        startups = {
+            result.node.name: result.failed_scripts
+            for result in found
+            if result.node and result.failed_scripts is not None
+        }
+        app.show(nodes_view(app, nodes, is_list=len(results) > 1, failed_scripts=startups))
     for error in errors:
         app.show_error(error)
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK

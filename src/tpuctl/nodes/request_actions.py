@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, assert_never
@@ -21,9 +22,10 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.spec import QueueWindow
-from tpuctl.nodes.actions import await_operation, spec_with_ssh_key
-from tpuctl.nodes.actuator import describe_file_choices, describe_spec
+from tpuctl.nodes.actions import spec_with_ssh_key
+from tpuctl.nodes.actuator import NoLongerMeantError, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Fail, Verb
+from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.lease import hold_lease
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.request_steps import (
@@ -39,10 +41,20 @@ from tpuctl.nodes.request_steps import (
 )
 
 if TYPE_CHECKING:
+    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.garbage import ResourceGroup
+
+# Raises if what was just read must stay.
+StillMeant = Callable[["ResourceGroup"], None]
+
+
+class _RequestChangedError(Exception):
+    """The request is not as it was when its deletion was decided: it never leaves this module."""
+
 
 # Refusals in a row for a state that does not change. The service may refuse what its own state allows for a moment.
 _MAX_REFUSALS = 3
@@ -52,16 +64,24 @@ class RequestRemoval:
     """Deletes one queued resource, and no other of its name, until the API answers 404.
 
     `name` is the node that events are about. `until` is a monotonic time of the context's clock; None: no deadline.
+    `still_meant` gets the request with its nodes right before each deletion, and raises if they must stay.
     """
 
     def __init__(
-        self, context: ActionContext, name: NodeName, request: QueuedResource, *, until: timedelta | None
+        self,
+        context: ActionContext,
+        name: NodeName,
+        request: QueuedResource,
+        *,
+        until: timedelta | None,
+        still_meant: StillMeant = lambda _: None,
     ) -> None:
         self.request = request
         # The last delete that the service accepted; None before it.
         self.operation: Operation | None = None
         self.has_forced = False
         self._context, self._name, self._until = context, name, until
+        self._still_meant = still_meant
         self._ended_at: timedelta | None = None
         # Refused deletes in a row, and the state in which they were refused.
         self._refusals = 0
@@ -167,8 +187,18 @@ class RequestRemoval:
         again = " again: it is still there" if self.operation else ""
         text = f"deleting its queued resource `{self.request.queued_resource_id}`{again}"
         self._context.report(EventKind.ACTION, self._name, text, verb=str(Verb.DELETE))
+
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
+            if seen.request is None or (current.created, current.state) != (seen.request.created, seen.request.state):
+                raise _RequestChangedError
+            self._still_meant(group_of(self._name.project, current, nodes))
+
         try:
-            self.operation = self._context.cloud.delete_queued_resource(self.request.name, force=step.force)
+            self.operation = self._context.cloud.delete_queued_resource(self.request.name, judge, force=step.force)
+        except _RequestChangedError:
+            return False
+        except (NoLongerMeantError, NotFoundError):
+            raise
         except ConflictError:
             # Its state may have changed since it was fetched.
             state = seen.request.state if seen.request else None
@@ -303,6 +333,8 @@ def retry_request(
     """
     clock = context.clock
     until = None if timeout is None else clock.monotonic() + timeout
+    # A request that could not be made again is better kept.
+    context.check(name, spec, replaces=request.requested_node(name.project))
     with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
         context.record(name, "delete", reason=f"retry: it is {request.state}", spec=spec.to_json())
         removal = RequestRemoval(context, name, request, until=until)
@@ -332,7 +364,7 @@ def accepted_request(
             hint="the request was sent and counts against the quota; `tpuctl queue list` shows it",
         )
 
-    await_operation(context.cloud, context.clock, operation, timeout=timeout, late=late)
+    context.cloud.await_operation(operation, timeout=timeout, late=late)
     return context.cloud.get_queued_resource(request_name, version=version)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # The states of nodes and of queued resources that `--state` accepts.
 STATES: Final = tuple(dict.fromkeys((*map(str, NodeState), *map(str, QueuedState))))
-_GLOB = re.compile(r"[a-z0-9*?\[\]!-]{1,200}")
+_GLOB = re.compile(r"(?!-)[A-Za-z0-9_.~+%*?\[\]!-]{1,250}")
 _WILDCARDS: Final = frozenset("*?[")
 
 
@@ -51,7 +51,7 @@ class NamePattern:
         if not all(_GLOB.fullmatch(part) for part in (node_id, *([zone] if zone else []))):
             raise InvalidInputError(
                 f"`{text}` is not a pattern of node names",
-                hint="write it like `'sweep-*'` or `'us-*/sweep-?'`: lower-case letters, digits, hyphens, `*`, `?` and `[…]`",
+                hint="write it like `'sweep-*'` or `'us-*/sweep-?'`: letters, digits, `-_.~+%`, `*`, `?` and `[…]`",
             )
         if zone and not is_glob(zone):
             check_zone(zone)

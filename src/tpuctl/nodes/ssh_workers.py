@@ -5,14 +5,14 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import RemoteCommandError
 from tpuctl.fan_out import fan_out
-from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot
+from tpuctl.nodes.conditions import SshAnswer, WorkerSnapshot, find_misidentified
 from tpuctl.nodes.inspection import (
     INSPECTION_COMMAND,
     inspection_has_begun,
@@ -192,7 +192,9 @@ class SshWorkers:
             names = f"export TPUCTL_WORKER={worker} TPUCTL_NODE={node.name.node_id}\n"
             return _inspect_worker(connection, names + text, probe=probe, timeout=timeout)
 
-        return self._on_each_worker(node, inspect_one)
+        seen = self._on_each_worker(node, inspect_one)
+        wrong = find_misidentified(node, {number: one.identity for number, one in enumerate(seen) if one.identity})
+        return tuple(replace(one, misidentified=wrong.get(number, "")) for number, one in enumerate(seen))
 
     def reboot(self, node: Node) -> None:
         """Reboot every worker from inside.

@@ -15,15 +15,16 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.node import OWNER_LABEL, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actuator import RequestedChange, check_same_node
+from tpuctl.nodes.actuator import NoLongerMeantError, RequestedChange, require_same
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.garbage import ResourceGroup
     from tpuctl.nodes.idleness import IdleLimit
+    from tpuctl.nodes.request_actions import StillMeant
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +148,19 @@ def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget
         return target
     name = target.name
     race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
+    if race is not None and target.request is not None:
+        # Anyone can copy the label of a race: what another user has made, and the journal does not know, is not of it.
+        owner = target.request.labels.get(OWNER_LABEL)
+        foreign = {
+            other
+            for other, request in race.requests.items()
+            if other not in race.sent and request.labels.get(OWNER_LABEL) != owner
+        }
+        race = replace(
+            race,
+            names=tuple(other for other in race.names if other not in foreign),
+            requests={other: request for other, request in race.requests.items() if other not in foreign},
+        )
     has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
     return replace(target, race=race) if has_others else target
 
@@ -250,13 +265,15 @@ def tear_down(
     wait: bool,
     reason: str = "asked for",
     recheck: Callable[[DeletionTarget], None] = lambda _: None,
+    still_meant: StillMeant = lambda _: None,
 ) -> list[NodeResult | TpuctlError]:
     """Delete the targets, through their queued resource if they have one, and wait until they are gone.
 
     The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
-    journal, one of `FINAL_REASONS`. `recheck` is called right before each deletion, and raises if it is no longer meant.
-    With `wait` a deletion that the service does not accept for now is sent again until the deadline. Call
-    `check_whole_request` before. Return the results in order; the failure of one target does not stop the others.
+    journal, one of `FINAL_REASONS`. Both checks raise if a target is no longer meant: `recheck` before its lease is ended, and
+    once more after that; `still_meant` gets each request and node as it was read right before its deletion is sent. With
+    `wait` a deletion that the service does not accept for now is sent again until the deadline. Call `check_whole_request`
+    before. Return the results in order; the failure of one target does not stop the others.
     """
     policy = replace(policy, goal=Condition.GONE)
     started = context.clock.monotonic()
@@ -268,12 +285,15 @@ def tear_down(
 
     def send(target: DeletionTarget) -> None:
         recheck(target)
-        pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait)
+        pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait, still_meant=still_meant)
 
     refused: list[tuple[DeletionTarget, RefusedDeletion]] = []
     for target in distinct_targets(targets):
         removals[target.deleted] = [
-            RequestRemoval(context, target.name, request, until=until) for request in target.requests
+            RequestRemoval(
+                context, target.name, request, until=until, still_meant=partial(_require_meant, target, still_meant)
+            )
+            for request in target.requests
         ]
         results[target.deleted] = NodeResult(None)
         is_meant = is_announced = False
@@ -283,7 +303,7 @@ def tear_down(
                 is_meant = True
                 _announce(context, target, by=by, reason=reason)
                 is_announced = True
-                pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait)
+                send(target)
         except TpuctlError as error:
             results[target.deleted] = error
             if not is_meant:
@@ -293,7 +313,15 @@ def tear_down(
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
         if target.race is not None:
             try:
-                end_race(context, target.race, by=by, keep=target.name, timeout=policy.timeout, wait=wait)
+                end_race(
+                    context,
+                    target.race,
+                    by=by,
+                    keep=target.name,
+                    timeout=policy.timeout,
+                    wait=wait,
+                    still_meant=still_meant,
+                )
             except TpuctlError as error:
                 left_of_races[target.deleted] = error
     if wait:
@@ -364,12 +392,23 @@ def _announce(context: ActionContext, target: DeletionTarget, *, by: str, reason
     context.record(target.name, "delete", reason=reason, **data)
 
 
+def _require_meant(target: DeletionTarget, still_meant: StillMeant, current: ResourceGroup) -> None:
+    """Check what was just read: its node must be the one that was found before, and `still_meant` must agree."""
+    for node in current.nodes:
+        if target.node is not None and node.name == target.name:
+            require_same(target.node, node)
+    still_meant(current)
+
+
 def _send(
-    context: ActionContext, target: DeletionTarget, removals: Sequence[RequestRemoval], *, wait: bool
+    context: ActionContext,
+    target: DeletionTarget,
+    removals: Sequence[RequestRemoval],
+    *,
+    wait: bool,
+    still_meant: StillMeant,
 ) -> RequestedChange:
     """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
-    if target.node is not None:
-        check_same_node(context, target.node)
     seen_id = target.node.id if target.node else None
     operation = Operation(None, done=True)
     for removal in removals:
@@ -380,10 +419,12 @@ def _send(
     is_meant = node is not None and (not target.is_request_named or any(_is_of(node, one) for one in target.requests))
     if is_meant and not is_included:
         # No deletion of a request includes the node, unless the service has begun to delete it.
-        current = context.cloud.find_node(target.name) if removals else target.node
-        if current is not None and not (removals and current.state is NodeState.DELETING):
-            context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
-            operation = context.cloud.delete_node(target.name, expected_id=seen_id)
+        context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
+
+        def judge(current: Node) -> None:
+            _require_meant(target, still_meant, group_of(target.name.project, None, [current]))
+
+        operation = context.cloud.delete_node(target.name, judge)
     return RequestedChange(Verb.DELETE, operation, seen_id)
 
 
@@ -410,10 +451,18 @@ def delete_expired_node(context: ActionContext, name: NodeName, node: Node | Non
         siblings = [one for one in listing.nodes if one.name.node_id in others]
         if listing.unreachable or not all(is_expired(one, now) and not one.is_kept for one in siblings):
             raise DeletionRefusedError(f"its queued resource has {len(others) + 1} nodes, and not all have expired")
-    policy = Policy(goal=Condition.GONE, timeout=None)
-    (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="expired")
-    if isinstance(result, TpuctlError):
-        raise result
+
+    def require_expired(current: ResourceGroup) -> None:
+        nodes = list(current.nodes)
+        if not nodes and target.node is not None:
+            # A request for the next try goes with the node that has its name now.
+            nodes = [one for one in [context.cloud.find_node(name)] if one]
+        moment = context.server_now()
+        if not all(is_expired(one, moment) and not one.is_kept for one in nodes or current.described):
+            raise NoLongerMeantError(f"`{name.node_id}` was given more time meanwhile: left alone")
+
+    if not _end_for(context, target, by=by, reason="expired", still_meant=require_expired):
+        return False
     what = "it" if node else "its queued resource"
     text = f"its time has ended, it {expiry_note(meant[0], now)}: {what} is being deleted"
     context.report(
@@ -439,24 +488,68 @@ def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: s
     is_same = current is not None and current.id == node.id and current.state is NodeState.READY
     if target is None or current is None or not is_same or current.is_kept:
         return False
-    match limit.action_for(current):
+    chosen = limit.action_for(current)
+
+    def require_idle() -> None:
+        if used := context.workers.find_activity(current, since=None, has_probe=True):
+            raise NoLongerMeantError(f"`{name.node_id}` is used again: {used[0]}")
+
+    def judge(found: ResourceGroup) -> None:
+        for one in found.nodes:
+            if one.name == name:
+                require_same(current, one)
+            if one.state is not NodeState.READY or limit.action_for(one) is not chosen:
+                raise NoLongerMeantError(f"`{name.node_id}` changed meanwhile: left alone")
+
+    match chosen:
         case None:
             return False
         case IdleAction.STOP:
             context.record(name, "stop", reason="idle", id=current.id, repair=False)
-            context.cloud.stop_node(name)
+            try:
+                require_idle()
+                context.cloud.stop_node(name, lambda found: judge(group_of(name.project, None, [found])))
+            except NoLongerMeantError:
+                return False
         case IdleAction.DELETE:
             others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
             if others:
                 text = f"{idle}, but its queued resource has {len(others)} other nodes: not deleted"
                 context.report(EventKind.NOTE, name, text)
                 return False
-            policy = Policy(goal=Condition.GONE, timeout=None)
-            (result,) = tear_down(context, [replace(target, race=None)], policy, by=by, wait=False, reason="idle")
-            if isinstance(result, TpuctlError):
-                raise result
-    action = limit.action_for(current)
-    context.report(EventKind.ACTION, name, f"{idle}: it is being {action.past if action else ''}", verb=str(action))
+            if not _end_for(context, target, by=by, reason="idle", still_meant=judge, recheck=lambda _: require_idle()):
+                return False
+    context.report(EventKind.ACTION, name, f"{idle}: it is being {chosen.past}", verb=str(chosen))
+    return True
+
+
+def _end_for(
+    context: ActionContext,
+    target: DeletionTarget,
+    *,
+    by: str,
+    reason: str,
+    still_meant: StillMeant,
+    recheck: Callable[[DeletionTarget], None] = lambda _: None,
+) -> bool:
+    """Request the deletion of a target for `by`, which goes on. Return False if it is no longer meant; its lease stays ours."""
+    name, was_ours = target.name, context.leases.holds(target.name)
+    (result,) = tear_down(
+        context,
+        [replace(target, race=None)],
+        Policy(goal=Condition.GONE, timeout=None),
+        by=by,
+        wait=False,
+        reason=reason,
+        recheck=recheck,
+        still_meant=still_meant,
+    )
+    if isinstance(result, NoLongerMeantError):
+        if was_ours:
+            context.leases.acquire(name, by, force_lease=True)
+        return False
+    if isinstance(result, TpuctlError):
+        raise result
     return True
 
 
@@ -465,6 +558,8 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     project = reference.project or place.project
     named = place.name(reference)
     known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    # A search holds the leases of all its zones, and the journal has only those in which it has tried.
+    known += context.leases.namesakes(NodeName(project, "", reference.node_id))
     found = False
     for name in dict.fromkeys([named] if named else known):
         holder = context.leases.holder(name)
@@ -472,6 +567,24 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
             end_lease(context, name, by)
             found = True
     return found
+
+
+def end_searches(context: ActionContext, name: NodeName, *, by: str) -> list[NodeName]:
+    """End the leases of other zones that the holder of a node's lease has, so that it does not create the node there next.
+
+    Return the zones in which it has created the node meanwhile. A node that existed in another zone before is another one.
+    """
+    holder = context.leases.holder(name)
+    if holder is None or holder.record.ended is not None:
+        return []
+    ended = []
+    for other in context.leases.namesakes(name):
+        theirs = context.leases.holder(other) if other != name else None
+        is_same = theirs is not None and theirs.record.owner == holder.record.owner and theirs.record.ended is None
+        if is_same and context.cloud.find_node(other) is None:
+            end_lease(context, other, by)
+            ended.append(other)
+    return [other for other in ended if context.cloud.find_node(other) is not None]
 
 
 def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:

@@ -16,7 +16,7 @@ from tpuctl.errors import NotFoundError, QuotaError, ServiceUnavailableError, Tp
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import V2, NodeSpec
 from tpuctl.nodes.conditions import (
     ApiOutage,
     Condition,
@@ -29,6 +29,8 @@ from tpuctl.nodes.conditions import (
     SshAnswer,
     Verb,
     WorkerSnapshot,
+    describe_failed_scripts,
+    failed_scripts,
 )
 from tpuctl.nodes.decide import change_is_visible
 from tpuctl.nodes.expiry import inherit_expiry, is_expired
@@ -69,6 +71,8 @@ class ReconcileRequest:
     lease: LeaseGuard | None = None
     # Repairs of earlier runs that count against the budgets.
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
+    # A queued resource requests, or requested, the node: its state is shown while there is no node.
+    is_queued: bool = False
     # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
     accepts_healthy: bool = False
     # When the timeout began to count, by the monotonic clock. None: now.
@@ -96,6 +100,10 @@ _SHORTEST_SURVEY = timedelta(seconds=5)
 _PROBE_TIMEOUT = timedelta(minutes=2)
 
 
+# A request in these states is about to end, or has ended.
+_ENDED = frozenset({QueuedState.DELETING, QueuedState.FAILED, QueuedState.SUSPENDING, QueuedState.SUSPENDED})
+
+
 class NodeTracker:
     """The facts about one node."""
 
@@ -116,8 +124,12 @@ class NodeTracker:
             self.history.read()
         self._started = self._answered_at = context.clock.monotonic() if task.since is None else task.since
         self.ages = StateAges(self._started)
+        # How long set-ups ran, and since when one runs; monotonic.
+        self._set_up_for = timedelta()
+        self._set_up_since: timedelta | None = None
         # The last answers of the workers, and when they were probed.
         self.workers: tuple[WorkerSnapshot, ...] = ()
+        self._failed_scripts: tuple[int, ...] = ()  # that were reported
         self._probed_at: timedelta | None = None
         self._failed_at: timedelta | None = None
         self._was_alive = False
@@ -130,13 +142,17 @@ class NodeTracker:
         self._request_state: object = None
         self._request_since = self._started
         self._throttled = 0
+        # The id of the node that the spec of a keeper is that of.
+        self._based_on = ""
+        # What was said not to be compared.
+        self._not_compared: set[str] = set()
         is_ours = task.pending is not None and task.pending.verb in {Verb.CREATE, Verb.START, Verb.STOP}
         self.seen = ObservedState(
             name=task.name,
             node=None,
             is_ours=is_ours,
             attempts=task.attempts,
-            is_queued=self.queued_spec is not None,
+            is_queued=self.queued_spec is not None or task.is_queued,
         )
 
     def _find_queued_spec(self) -> NodeSpec | None:
@@ -147,8 +163,21 @@ class NodeTracker:
 
     @property
     def elapsed(self) -> timedelta:
-        """The time since the run began to work on the node."""
-        return self._context.clock.monotonic() - self._started
+        """The time since the run began to work on the node, without that of its set-up."""
+        return self._context.clock.monotonic() - self._started - self._time_of_setups
+
+    @property
+    def _time_of_setups(self) -> timedelta:
+        running = timedelta() if self._set_up_since is None else self._context.clock.monotonic() - self._set_up_since
+        return self._set_up_for + running
+
+    def begin_setup(self) -> None:
+        """Begin to leave out the time of the set-up, which has a limit of its own."""
+        self._set_up_since = self._context.clock.monotonic()
+
+    def end_setup(self) -> None:
+        """Count the time again."""
+        self._set_up_for, self._set_up_since = self._time_of_setups, None
 
     @property
     def left(self) -> timedelta | None:
@@ -185,6 +214,7 @@ class NodeTracker:
         is_known_now = snapshot.has_request or self.seen.is_queued
         request = snapshot.request if is_known_now else snapshot.request or known
         try:
+            request = request or self._fetch_request_again(known)
             failed = self.requested.settle(node, request, now)
         except (ServiceUnavailableError, QuotaError) as error:
             self.record_outage(error)
@@ -200,7 +230,8 @@ class NodeTracker:
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
         # A node that this run saw alive is being deleted, or is gone, without a request of this run.
-        has_vanished = (
+        is_request_gone = node is None and self._has_lost_request(request)
+        has_vanished = is_request_gone or (
             (node is None or node.state is NodeState.DELETING)
             and self._was_alive
             and before is not None
@@ -238,9 +269,10 @@ class NodeTracker:
             self.history.write(str(event.kind), **event.data)
             self._context.emit(event)
         differences = self.seen.differences
+        self._keep_as_it_is(node)
         if node is None or before is None or node.raw != before.raw:
             self.workers = ()
-            differences = self.spec.differences(node) if self.spec and node else ()
+            differences = self._compare(node) if self.spec and node else ()
         if self.seen.is_queued:
             self._observe_request(request, now)
         self._inherit_expiry(node, request)
@@ -270,6 +302,30 @@ class NodeTracker:
         if self.spec is not None:
             self.spec = inherit_expiry(self.spec, seen, is_keeper=self.policy.is_keeper)
 
+    def _keep_as_it_is(self, node: Node | None) -> None:
+        """Let a keeper recreate a node as it is: only flags change that, and files if the journal does not know the node."""
+        wanted = self._task.spec
+        if node is None or wanted is None or not self.policy.is_keeper or node.id == self._based_on:
+            return
+        named = () if self.history.made_as(node) else wanted.named
+        self.spec, self._based_on = wanted.over(self.history.spec_as_it_is(node), named), node.id
+
+    def _fetch_request_again(self, known: QueuedResource | None) -> QueuedResource | None:
+        """Return the known queued resource, which a list lacks; None only after a 404 from the API."""
+        if known is None or self.requested.verb is Verb.DELETE:
+            return None
+        try:
+            return self._context.cloud.get_queued_resource(known.name, version=self.versions[1])
+        except NotFoundError:
+            return None
+
+    def _has_lost_request(self, request: QueuedResource | None) -> bool:
+        """Return whether another client has deleted the queued resource that this run saw waiting for a node that never was."""
+        known = self.seen.request
+        if known is None or known.state in _ENDED or self.requested.verb is Verb.DELETE or self.seen.was_there:
+            return False
+        return request is None or (request.created == known.created and request.state is QueuedState.DELETING)
+
     def _has_time_ended(self, request: QueuedResource | None) -> bool:
         """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
         now = self._context.server_now()
@@ -290,18 +346,39 @@ class NodeTracker:
                 self.history.write("request", state=str(request.state), text=request.initiator)
                 text = f"queued resource {request.state}"
                 self._context.report(EventKind.STATE, self._task.name, text, request=str(request.state))
-        is_asked_by_us = identity == self._living_request or self.requested.verb is Verb.CREATE
+        # A run that only waits follows the request of any client.
+        is_asked_by_us = (
+            identity == self._living_request or self.requested.verb is Verb.CREATE or self.policy.is_read_only
+        )
         if request is None or not request.state.is_dead:
             self._living_request = identity
         elif request.state is QueuedState.FAILED and is_asked_by_us:
             self._living_request = None
             cause = self._context.cloud.operation_error(request.error) if request.error else None
             self.requested.begin(None)
-            self.record_failure(Verb.CREATE, request_failure(request, cause))
+            self.record_failure(Verb.CREATE, request_failure(request, cause, is_left=self.policy.is_read_only))
         differences: tuple[SpecDifference, ...] = ()
         if request is not None and self.spec is not None:
-            differences = self.spec.differences(request.requested_node(self._task.name.project))
+            requested = request.requested_node(self._task.name.project)
+            differences = self._compare(requested, created=request.created)
         self.note(request_differences=differences)
+
+    def _compare(self, node: Node, *, created: datetime | None = None) -> tuple[SpecDifference, ...]:
+        """Return the fields in which a node, existing or requested, differs from the spec. Say once what is not compared."""
+        if self.spec is None:
+            return ()
+        made = self.history.made_as(node, created=created)
+        unknown = self.spec.not_compared(node, made_as=made)
+        if new := set(unknown) - self._not_compared:
+            self._not_compared |= new
+            text = f"not compared, because neither the API nor the journal shows it: {', '.join(sorted(new))}"
+            self._context.report(EventKind.NOTE, self._task.name, text)
+        return self.spec.differences(node, made_as=made)
+
+    @property
+    def versions(self) -> tuple[str, str]:
+        """The versions of the API that show what is compared of the node, and of its queued resource."""
+        return (self.spec.version_to_read, self.spec.version_to_read_request) if self.spec else (V2, V2)
 
     def _workers_matter(self) -> bool:
         """Return whether answers of the workers can change the decision."""
@@ -347,6 +424,9 @@ class NodeTracker:
         """Return the observed state with all durations as of now."""
         now, node = self._context.clock.monotonic(), self.seen.node
         self.ages.update(node, self.workers, now, self._context.server_now())
+        if (failed := failed_scripts(self.workers)) and failed != self._failed_scripts:
+            self._failed_scripts, text = failed, describe_failed_scripts(self.workers)
+            self._context.report(EventKind.NOTE, self._task.name, text, startup="failed", failed_workers=[*failed])
         failure = self.seen.failure
         usual: tuple[timedelta, ...] = ()
         if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
@@ -360,7 +440,7 @@ class NodeTracker:
             in_health=now - self.ages.reported_since,
             in_request_state=now - self._request_since,
             server_now=self._context.server_now(),
-            waited=now - self._started,
+            waited=self.elapsed,
             since_repair=None if self.ages.repaired_at is None else now - self.ages.repaired_at,
             pending=self.requested.invisible(node, self.seen.request),
             is_request_pending=self.requested.is_of_request,
@@ -388,7 +468,7 @@ class NodeTracker:
         """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
         self.record_deletion()
         self._created_id = None
-        self.history.created = (self._context.server_now(), self.spec.setup if self.spec else None)
+        self.history.record_creation(self._context.server_now(), self.spec)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def record_deletion(self) -> None:
@@ -467,7 +547,10 @@ class StateAges:
         reported = _compared_fields(node)
         if reported != self._reported:
             self._reported, self.reported_since = reported, now
-        answers = tuple((worker.answer, worker.startup, worker.chips, worker.failed is None) for worker in workers)
+        answers = tuple(
+            (worker.answer, worker.startup, worker.chips, worker.failed is None, worker.misidentified)
+            for worker in workers
+        )
         picture = node and (reported, answers, len(node.endpoints))
         if picture == self._picture:
             return
@@ -636,34 +719,40 @@ class NodeSnapshot:
 
 
 def fetch_snapshots(
-    cloud: TpuClient, names: Collection[NodeName], *, present: Collection[NodeName], requested: Collection[NodeName]
+    cloud: TpuClient,
+    names: Collection[NodeName],
+    *,
+    present: Collection[NodeName],
+    requested: Collection[NodeName],
+    versions: tuple[str, str] = (V2, V2),
 ) -> dict[NodeName, NodeSnapshot]:
-    """Return a snapshot of each node, with one list call for each zone.
+    """Return a snapshot of each node, with one list call for each zone; `versions` are those of nodes and of requests.
 
     A `present` node that is missing in a list is fetched by name before it is called absent. The queued resources of the
     `requested` nodes are fetched too.
     """
     if len(names) == 1:
         (name,) = names
-        snapshots = {name: _fetch_one(cloud, name)}
+        snapshots = {name: _fetch_one(cloud, name, version=versions[0])}
     else:
-        snapshots = _fetch_many(cloud, names)
+        snapshots = _fetch_many(cloud, names, version=versions[0])
         for name in present:
             if snapshots[name].node is None and snapshots[name].error is None:
-                snapshots[name] = _fetch_one(cloud, name)
-    for name, request in _fetch_owners(cloud, [name for name in requested if snapshots[name].error is None]).items():
+                snapshots[name] = _fetch_one(cloud, name, version=versions[0])
+    awaited = [name for name in requested if snapshots[name].error is None]
+    for name, request in _fetch_owners(cloud, awaited, version=versions[1]).items():
         snapshots[name] = request if request.error else replace(request, node=snapshots[name].node)
     return snapshots
 
 
-def _fetch_one(cloud: TpuClient, name: NodeName) -> NodeSnapshot:
+def _fetch_one(cloud: TpuClient, name: NodeName, *, version: str) -> NodeSnapshot:
     try:
-        return NodeSnapshot(cloud.find_node(name))
+        return NodeSnapshot(cloud.find_node(name, version=version))
     except TpuctlError as error:
         return NodeSnapshot(error=error)
 
 
-def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_many(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     zones: defaultdict[str, set[str]] = defaultdict(set)
     for name in names:
         zones[name.project].add(name.zone)
@@ -673,7 +762,7 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
         calls: list[tuple[str, ...]] = [(zone,) for zone in sorted(wanted)]
         for zones_asked in calls if len(wanted) <= _ZONES_ONE_BY_ONE else [()]:
             try:
-                listing = cloud.list_nodes(project, zones_asked)
+                listing = cloud.list_nodes(project, zones_asked, version=version)
             except TpuctlError as error:
                 errors |= {(project, zone): error for zone in zones_asked or wanted}
                 continue
@@ -682,13 +771,13 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName,
     return {name: NodeSnapshot(found.get(name), error=errors.get((name.project, name.zone))) for name in names}
 
 
-def _fetch_owners(cloud: TpuClient, names: Collection[NodeName]) -> dict[NodeName, NodeSnapshot]:
+def _fetch_owners(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
     for project, zone in {(name.project, name.zone) for name in names}:
         here = [name for name in names if (name.project, name.zone) == (project, zone)]
         try:
-            listing = cloud.list_queued_resources(project, (zone,))
+            listing = cloud.list_queued_resources(project, (zone,), version=version)
         except TpuctlError as error:
             snapshots |= {name: NodeSnapshot(error=error) for name in here}
             continue

@@ -13,27 +13,36 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.app.app import App
-    from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
+    from tpuctl.nodes.node_lookup import WaitTarget
 
 
 def plan_wait(
     app: App,
-    find_names: Callable[[Condition], Sequence[NodeName]],
+    find_targets: Callable[[Condition], Sequence[WaitTarget]],
     *,
     goal: str | None,
     probe: str | None,
     timeout: timedelta | str | None,
+    allow_failed_startup: bool,
 ) -> list[ReconcileRequest]:
-    """Return what to wait for, of the nodes that `find_names` returns for the condition. Changes nothing.
+    """Return what to wait for, of the nodes that `find_targets` returns for the condition. Changes nothing.
 
     Without a goal that is ssh, where workers can be reached. Retries while the API does not answer; raises `TimedOutError` at
     the time limit.
     """
     since, wanted = app.clock.monotonic(), choose_goal(app, goal, probe=probe)
-    policy = Policy(goal=wanted, has_probe=probe is not None, is_read_only=True, timeout=deadline(app, timeout))
-    names = retry_until_answered(app, lambda: find_names(wanted), timeout=policy.timeout, since=since)
+    policy = Policy(
+        goal=wanted,
+        has_probe=probe is not None,
+        is_read_only=True,
+        refuses_failed_startup=probe is None and not allow_failed_startup,
+        timeout=deadline(app, timeout),
+    )
+    targets = retry_until_answered(app, lambda: find_targets(wanted), timeout=policy.timeout, since=since)
     return [
-        ReconcileRequest(name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since)
-        for name in names
+        ReconcileRequest(
+            name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since, is_queued=is_queued
+        )
+        for name, is_queued in dict.fromkeys(targets)
     ]

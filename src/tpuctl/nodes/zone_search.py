@@ -17,7 +17,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
-from tpuctl.models.spec import SHORTEST_QUEUE
+from tpuctl.models.spec import SHORTEST_QUEUE, V2ALPHA1
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease import hold_leases
@@ -46,13 +46,23 @@ _MOVE_ON = (NoCapacityError, QuotaError, CheckFailedError, RequestExpiredError)
 
 
 def spec_of_attempt(
-    cloud: TpuClient, name: NodeName, spec: NodeSpec, *, node: Node | None, tiers: Sequence[Tier]
+    cloud: TpuClient,
+    name: NodeName,
+    spec: NodeSpec,
+    *,
+    node: Node | None,
+    tiers: Sequence[Tier],
+    made_as: NodeSpec | None = None,
 ) -> NodeSpec:
-    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`."""
+    """Return the spec with the capacity type of the node, or of the request for it, if that is one of several `tiers`.
+
+    `made_as` is the spec that the node was created with, if the journal has it: the API does not show all types.
+    """
     if len(tiers) < 2:
         return spec
-    found = node or cloud.find_queued_resource(name)
-    return with_tier(spec, found.tier) if found is not None and found.tier in tiers else spec
+    found = node or cloud.find_queued_resource(name, version=V2ALPHA1)
+    tier = made_as.tier if made_as and made_as.tier else found.tier if found else None
+    return with_tier(spec, tier) if tier in tiers else spec
 
 
 def bring_up_somewhere(
@@ -73,18 +83,20 @@ def bring_up_somewhere(
     clock = context.clock
     began = clock.monotonic() if task.since is None else task.since
     task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
-    if is_begun:
-        (result,) = bring_up_nodes(context, [task], once=once)
-        if not isinstance(result, TpuctlError):
-            return result
-        is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
-        if once or is_over or not isinstance(result, _MOVE_ON):
-            raise result
-        context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
-    offers = find_offers()
-    names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
+    # From the first attempt to the last: `down` must find who would create the node, in a pause too.
     with hold_leases(context, force_lease=task.force_lease) as leases:
-        # From the first attempt to the last: `down` must find who would create the node, in a pause too.
+        if is_begun:
+            guard = leases[task.name]
+            guard.take()  # another client may hold it: then this run waits
+            (result,) = bring_up_nodes(context, [replace(task, lease=guard)], once=once)
+            if not isinstance(result, TpuctlError):
+                return result
+            is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
+            if once or is_over or not isinstance(result, _MOVE_ON):
+                raise result
+            context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
+        offers = find_offers()
+        names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
         leases.keep(names.values())
         return _search(context, task, spec, names, leases, once=once, announce=announce)
 
@@ -125,6 +137,7 @@ def _search(
                 context.report(EventKind.WAIT, task.name, text, next_look=pause.total_seconds())
                 _sleep_with_leases(context, leases, names.values(), until=now + pause)
             case TryNext(offer):
+                leases.check()
                 name, attempt = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
                 wanted, policy = with_tier(spec, offer.tier), task.policy
                 if attempts and (there := _find_elsewhere(context, name, wanted)):
@@ -190,6 +203,8 @@ class ZoneRing:
         self._context, self._zones = context, zones
         self._left: dict[str, list[str]] = {}
         self._rounds: dict[str, int] = {}
+        # Where waiting does not help: a quota of 0, say.
+        self._hopeless: set[NodeName] = set()
 
     def successor(self, node: NodeReconciler) -> tuple[ReconcileRequest, timedelta] | None:
         """Return the same node in the next zone, and the pause before it; None unless its zone has no capacity for it.
@@ -200,8 +215,12 @@ class ZoneRing:
         is_empty = seen.node is None and seen.request is None
         if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
             return None
+        if seen.failure.error.is_lasting:
+            self._hopeless.add(old)
         if not self._left.get(old.node_id):
-            ring = list(self._zones(spec))
+            ring = [zone for zone in self._zones(spec) if replace(old, zone=zone) not in self._hopeless]
+            if not ring:
+                return None
             start = ring.index(old.zone) + 1 if old.zone in ring else 0
             self._left[old.node_id] = ring[start:] + ring[:start]
             self._rounds[old.node_id] = self._rounds.get(old.node_id, -1) + 1

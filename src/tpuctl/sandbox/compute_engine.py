@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from tpuctl.sandbox.api_calls import (
     DEFAULT_PROJECT,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 COMPUTE_BASE = "https://www.googleapis.com/compute/v1/"
 DEFAULT_NETWORK = "default"
 _COLLECTIONS = ("zones", "regions", "networks", "subnetworks", "firewalls", "disks", "instances")
+_ChangeHandler: TypeAlias = "Callable[[StateSession, Call], Json]"
 _PACIFIC = timezone(timedelta(hours=-8))
 _NAME_FILTER = re.compile(r"\(?\s*name(?P<operator>\s*=\s*|\s+eq\s+)(?P<value>\S+?)\s*\)?")
 # API field text of each resource's name.
@@ -119,6 +120,29 @@ def put_region_quota(
     session.resources.put(_QUOTA_KIND, project, f"{region}/{metric}", {"limit": limit, "usage": usage})
 
 
+def _answers_change(*methods: str) -> Callable[[_ChangeHandler], _ChangeHandler]:
+    """Register the handler of changes. A repeated `requestId` returns the operation of the first call (API field text).
+
+    What the service does with the id of another call is not documented: here it returns the operation of that call.
+    """
+
+    def register(change: _ChangeHandler) -> _ChangeHandler:
+        @answers(*methods)
+        def change_once(session: StateSession, call: Call) -> Json:
+            if not (request_id := call["requestId"]):
+                return change(session, call)
+            for earlier in session.resources.list_records(_OPERATION_KIND, call["project"]):
+                if earlier.document.get("clientOperationId") == request_id:
+                    return earlier.document
+            operation = {**change(session, call), "clientOperationId": request_id}
+            session.resources.put(_OPERATION_KIND, call["project"], operation["name"], operation)
+            return operation
+
+        return change
+
+    return register
+
+
 @answers(*(f"compute.{collection}.get" for collection in _COLLECTIONS))
 def _get(session: StateSession, call: Call) -> Json:
     place = _place_of(call)
@@ -165,7 +189,7 @@ def _aggregated_list(session: StateSession, call: Call) -> Json:
     return {**answer, "items": items, **following}
 
 
-@answers("compute.networks.insert", "compute.firewalls.insert")
+@_answers_change("compute.networks.insert", "compute.firewalls.insert")
 def _insert(session: StateSession, call: Call) -> Json:
     """Insert a resource. A network has no firewall rules then (documentation)."""
     place = _place_of(call)._replace(name=str(call.body.get("name") or ""))
@@ -185,7 +209,7 @@ def _insert(session: StateSession, call: Call) -> Json:
     return _begin_operation(session, "insert", place)
 
 
-@answers("compute.firewalls.delete")
+@_answers_change("compute.firewalls.delete")
 def _delete(session: StateSession, call: Call) -> Json:
     place = _place_of(call)
     _find(session, place)
@@ -193,19 +217,19 @@ def _delete(session: StateSession, call: Call) -> Json:
     return _begin_operation(session, "delete", place)
 
 
-@answers("compute.subnetworks.setPrivateIpGoogleAccess")
+@_answers_change("compute.subnetworks.setPrivateIpGoogleAccess")
 def _set_private_access(session: StateSession, call: Call) -> Json:
     change = {"privateIpGoogleAccess": bool(call.body.get("privateIpGoogleAccess"))}
     return _change(session, call, change, verb="compute.subnetworks.setPrivateIpGoogleAccess")
 
 
-@answers("compute.instances.start", "compute.instances.stop")
+@_answers_change("compute.instances.start", "compute.instances.stop")
 def _start_or_stop(session: StateSession, call: Call) -> Json:
     verb = call.method.rpartition(".")[2]
     return _change(session, call, {"status": {"start": "RUNNING", "stop": "TERMINATED"}[verb]}, verb=verb)
 
 
-@answers("compute.instances.setServiceAccount")
+@_answers_change("compute.instances.setServiceAccount")
 def _set_service_account(session: StateSession, call: Call) -> Json:
     """Change the account of a stopped machine: a running one is refused (documentation)."""
     place = _place_of(call)
@@ -390,7 +414,7 @@ def _get_project(session: StateSession, call: Call) -> Json:
     }
 
 
-@answers("compute.projects.setCommonInstanceMetadata")
+@_answers_change("compute.projects.setCommonInstanceMetadata")
 def _set_project_metadata(session: StateSession, call: Call) -> Json:
     """Replace the metadata of a project: 412 if the fingerprint is not the current one."""
     project = call["project"]

@@ -54,6 +54,9 @@ class FaultKind(StrEnum):
     STARTUP_SLOW = "startup-slow"
     STARTUP_FAILS = "startup-fails"
     SSH_KEY_LATE = "ssh-key-late"
+    SSH_REFUSED = "ssh-refused"
+    SSH_DROPPED = "ssh-dropped"
+    SSH_SLOW = "ssh-slow"
     SUSPEND = "suspend"
     LATE_NODE = "late-node"
     FALL_BACK = "fall-back"
@@ -86,6 +89,9 @@ class Fault:
     - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
     - startup-fails: startup scripts fail.
     - ssh-key-late: a key in the metadata works `duration` after it was written.
+    - ssh-refused: an ssh connection to `worker` is refused, as by a worker that is unreachable.
+    - ssh-dropped: an ssh connection to `worker` ends without a word `duration` (1 minute) after it began.
+    - ssh-slow: an ssh connection to `worker` is answered `duration` (1 minute) late.
     - suspend: the queued resource of the node is suspended by `initiator`, `after` from now (from ACTIVE, which it is for ten
       seconds, for a node that is not created yet).
     - late-node: the node appears `duration` (2 minutes) after its queued resource is ACTIVE.
@@ -456,6 +462,18 @@ def ssh_key_delay(session: StateSession, node: NodeRecord) -> timedelta:
     return max((fault_duration(fault) or timedelta() for _, fault in faults), default=timedelta())
 
 
+SSH_FAULT_KINDS = frozenset({FaultKind.SSH_REFUSED, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW})
+
+
+def take_ssh_fault(session: StateSession, node: NodeRecord, worker: int) -> Fault | None:
+    """Return the first fault that an ssh connection to a worker meets, and use it up."""
+    for fault_id, fault in _matching_faults(session, _target(node), SSH_FAULT_KINDS):
+        if fault.worker == worker:
+            _use_up(session, fault_id, fault)
+            return fault
+    return None
+
+
 def unreachable_zones(session: StateSession, project: str, zones: tuple[str, ...]) -> tuple[str, ...]:
     """Return the unreachable ones of some zones."""
     faults = [fault for _, fault in list_faults(session) if fault.kind is FaultKind.UNREACHABLE]
@@ -634,6 +652,9 @@ _EFFECTS = {
     FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
     FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
     FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
+    FaultKind.SSH_REFUSED: "an ssh connection to worker {fault.worker} of {node} is refused",
+    FaultKind.SSH_DROPPED: "an ssh connection to worker {fault.worker} of {node} is dropped {lasts} after it began",
+    FaultKind.SSH_SLOW: "an ssh connection to worker {fault.worker} of {node} is answered {lasts} late",
     FaultKind.SUSPEND: "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
     FaultKind.LATE_NODE: "{node} appears {lasts} after its request is ACTIVE",
     FaultKind.FALL_BACK: "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
@@ -650,7 +671,7 @@ _EFFECTS = {
 # How long a fault lasts whose duration was not given; all others last forever.
 _DEFAULT_DURATIONS = {
     FaultKind.MAINTENANCE: timedelta(minutes=10),
-    FaultKind.SSH_KEY_LATE: timedelta(minutes=1),
+    **dict.fromkeys((FaultKind.SSH_KEY_LATE, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW), timedelta(minutes=1)),
     FaultKind.SLOW: timedelta(seconds=30),
     FaultKind.LATE_NODE: timedelta(minutes=2),
     FaultKind.FALL_BACK: timedelta(minutes=5),

@@ -16,7 +16,7 @@ import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from tpuctl.sandbox.api_calls import ApiError, DroppedConnection, Request, Response, error_of
 from tpuctl.sandbox.request_log import log_call
@@ -152,7 +152,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         # Reject a page in a browser: by its Origin, or by the name that a rebound DNS entry leaves in Host.
         origin = self.headers.get("origin")
-        if not _is_loopback(self.headers.get("host", "")) or (origin and not _is_loopback(urlsplit(origin).netloc)):
+        if not _is_loopback(self.headers.get("host", "")) or (origin and not _is_loopback(_split(origin).netloc)):
             error = ApiError(403, "PERMISSION_DENIED", "The sandbox answers only requests to a loopback address.")
             self._send(self._refusal(error), close=True)
             return
@@ -175,7 +175,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(answer)
 
     def _request(self, body: bytes = b"") -> Request:
-        parts = urlsplit(self.path)
+        parts = _split(self.path)
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
         return Request(
             self.command, parts.path, query, {name.lower(): value for name, value in self.headers.items()}, body
@@ -198,6 +198,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(answer.body)
+
+
+def _split(url: str) -> SplitResult:
+    """Return the parts of an URL; all are empty if it is malformed."""
+    try:
+        return urlsplit(url)
+    except ValueError:
+        return SplitResult("", "", "", "", "")
 
 
 def _is_loopback(host: str) -> bool:

@@ -131,7 +131,9 @@ _LOST_STATES = frozenset({"DELETING", "PREEMPTED", "TERMINATED", "SUSPENDING", "
 def _render_operation(session: StateSession, operation: OperationRecord, version: str) -> Json:
     """Return an operation as one version of the API shows it now.
 
-    Its result is the target at the end of the operation; if the target was replaced since, the target at its start.
+    Its result is the target at the end of the operation; if the target was replaced since, the target at its start. A change
+    that took effect at once has the target as it left it: a result is stored with the operation and never changes
+    [google.longrunning.Operation.response].
     """
     done = operation.is_done(session.now)
     metadata: Json = {
@@ -157,7 +159,7 @@ def _render_operation(session: StateSession, operation: OperationRecord, version
         where = parse_resource_name(operation.target)
         record: NodeRecord | QueuedRecord | None
         record = session.queued_resource(*where) if kind == "QueuedResource" else session.node(*where)
-        if record is None or record.incarnation != operation.incarnation:
+        if record is None or record.incarnation != operation.incarnation or operation.ended == operation.created:
             [(stored, row)] = operation.snapshot.items()
             record = load_record(QueuedRecord, row) if stored == "queued" else load_record(NodeRecord, row)
         if isinstance(record, NodeRecord):

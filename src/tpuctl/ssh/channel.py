@@ -535,6 +535,9 @@ text = sys.stdin.buffer.read({size})
 if len(text) == {size}:
     try:
         with open(path, "rb") as file:
+            about = os.fstat(file.fileno())
+            if about.st_uid != os.geteuid() or about.st_mode & 0o022:
+                raise ValueError
             code, is_new = marshal.loads(file.read()), False
     except (OSError, EOFError, ValueError, TypeError):
         code, is_new = compile(text, "tpuctl", "exec"), True

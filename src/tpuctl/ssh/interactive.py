@@ -20,6 +20,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NoReturn
 
+from tpuctl.command_text import join_command, quote_word
 from tpuctl.errors import ConflictError, InvalidInputError
 from tpuctl.ssh.connection import SSH_FAILED
 from tpuctl.ssh.keys import SshProgramMissingError
@@ -177,10 +178,10 @@ def misplaced_option_error(word: str, node: str, rest: Sequence[str]) -> Invalid
     """Return the error for an option of ssh in place of a command. gcloud passes such an option on to ssh."""
     letter = word[1:2]
     if letter in _SHARED_LETTERS:
-        option = shlex.join([word, *rest[:1]] if letter in _WITH_VALUE and len(word) == 2 else [word])
+        option = join_command([word, *rest[:1]] if letter in _WITH_VALUE and len(word) == 2 else [word])
         hint = f"put options of ssh before `--`: `tpuctl ssh {node} {option}`"
     elif letter in _WITH_VALUE | _ALONE:
-        hint = f"put options of ssh before `--`: `tpuctl ssh {node} --ssh-flag={word}`"
+        hint = f"put options of ssh before `--`: `tpuctl ssh {node} --ssh-flag={quote_word(word)}`"
     else:
         hint = "start the command with a word: `-- env …`"
     return InvalidInputError(f"`{word}` after `--` is not a command", hint=hint)

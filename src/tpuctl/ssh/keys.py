@@ -18,17 +18,20 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tpuctl.command_text import command_word, fill_text
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
 from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
+from tpuctl.models.node_changes import changed_fields
 from tpuctl.shapes import MapOf, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.clock import Clock
+    from tpuctl.models.node import Node
 
 
 _PUBLIC_KEY = re.compile(r"(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ [A-Za-z0-9+/]+=*)(?: [^\n]*)?\n?")
@@ -118,7 +121,7 @@ def _find_in_agent(named: Path) -> SshKey:
     public = named if named.suffix == ".pub" else public_key_path(named)
     if not public.is_file():
         private = named.with_suffix("") if named == public else named
-        hint = f"check the path, or create the key with `ssh-keygen -t ed25519 -f {private}`"
+        hint = f"check the path, or create the key with `ssh-keygen -t ed25519 -f {command_word('path', private)}`"
         raise SshKeyError(f"ssh key `{named}` does not exist", hint=hint)
     match = _PUBLIC_KEY.fullmatch(_read(public))
     if match is None:
@@ -150,7 +153,7 @@ def _check_private_key(path: Path) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _not_a_key(path, "it is not a regular file")
     if status.st_mode & 0o077 and status.st_uid == os.geteuid():
-        hint = f"run `chmod 600 {path}`"
+        hint = f"run `chmod 600 {command_word('path', path)}`"
         raise SshKeyError(f"the ssh key `{path}` is readable by other users, so ssh would ignore it", hint=hint)
     if not _read(path).lstrip().startswith("-----BEGIN"):
         raise _not_a_key(path, "it has no PEM header")
@@ -169,9 +172,8 @@ def _read_public_key(path: Path) -> str:
     match = _PUBLIC_KEY.fullmatch(done.stdout)
     if done.returncode != 0 or match is None:
         if "incorrect passphrase" in done.stderr:
-            hint = (
-                f"create it with `ssh-keygen -y -f {path} > {path}.pub`, and add the key to an agent: `ssh-add {path}`"
-            )
+            create = "create it with `ssh-keygen -y -f {key} > {file}`, and add the key to an agent: `ssh-add {key}`"
+            hint = fill_text(create, {"key": path, "file": f"{path}.pub"})
             raise SshKeyError(f"the ssh key `{path}` has a passphrase, and its public key file is missing", hint=hint)
         raise _not_a_key(path, done.stderr.strip() or "ssh-keygen printed no public key")
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=".tpuctl-key-", delete=False) as file:
@@ -338,6 +340,12 @@ def add_metadata_key(existing: str, entry: str, *, now: datetime | None = None) 
                 continue
         kept.append(line)
     return "\n".join([*kept, entry])
+
+
+def with_metadata_key(node: Node, entry: str, *, now: datetime | None = None) -> dict[str, Any]:
+    """Return the fields to write so that the node's metadata has the entry, as `add_metadata_key` adds it."""
+    present = node.metadata.get("ssh-keys", "")
+    return changed_fields(node, {"metadata": {**node.metadata, "ssh-keys": add_metadata_key(present, entry, now=now)}})
 
 
 def _is_valid_long_enough(found: _MetadataKey, wanted: _MetadataKey, now: datetime | None) -> bool:

@@ -42,7 +42,7 @@ _MARK = Shape(
 )
 _END = "# tpuctl end"
 _PREFIX = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
-_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,200}")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.~+%][A-Za-z0-9_.~+%-]{0,320}")
 _HOST = re.compile(r"\s*Host\s+(.*)", re.IGNORECASE)
 # Line ends for ssh or for Python: an address or a path with one would add settings.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.command_text import as_quotation, fill_text
 from tpuctl.errors import RemoteCommandError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.messages import Classification, MessageOrigin, classify
@@ -158,7 +159,8 @@ def _error(
     ranges = number_ranges(target.worker for target in targets)
     plural = "" if ranges[0].isdigit() and len(ranges) == 1 else "s"
     who = f"worker{plural} {', '.join(ranges)} of `{targets[0].node.name.node_id}`"
-    printed = significant_line(stderr)
+    # It may have words of the worker.
+    printed = as_quotation(significant_line(stderr))
     if verdict is None:
         why = printed or "ssh ended without a message"
         if context.waited is not None:
@@ -195,4 +197,5 @@ def _specific_hints(target: Target, verdict: Classification, context: FailureCon
         if context.accepted_elsewhere:
             yield f"other workers accept the key, so the guest agent of this one may hang: `tpuctl reset {node.name.node_id}`"
         if context.key_is_locked:
-            yield f"the key has a passphrase: add it to the ssh agent with `ssh-add {connection.identity}`"
+            advice = "the key has a passphrase: add it to the ssh agent with `ssh-add {path}`"
+            yield fill_text(advice, {"path": connection.identity})

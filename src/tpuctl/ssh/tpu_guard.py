@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from tpuctl.command_text import fitting, join_command
 from tpuctl.durations import format_duration
 from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line, parse_seconds
 from tpuctl.ssh.channel import open_agent, standalone_program
@@ -14,10 +15,11 @@ from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Target
 
-# It has what the worker's account needs to delete nodes [Google's list of roles].
-GUARD_ROLE: Final = "roles/tpu.admin"
+# All that the guard sends, but for `tpu.nodes.stop` where the limit of idleness stops the node.
+_PERMISSIONS: Final = ("tpu.nodes.get", "tpu.nodes.delete")
 _START_TIMEOUT = timedelta(seconds=90)
 _REPORT_TIMEOUT = timedelta(seconds=30)
 _GOOGLE_ENDPOINT = "https://tpu.googleapis.com"
@@ -64,11 +66,6 @@ class GuardReport:
     log: tuple[str, ...]
     idle: tuple[timedelta, str] | None = None
 
-    @property
-    def needed_role(self) -> str:
-        """The role that the worker's service account needs."""
-        return GUARD_ROLE
-
     def problem(self) -> str | None:
         """Return why the guard does not do its work, None if it does or if there is none."""
         if not self.is_installed or (self.status and self.status.has_ended):
@@ -81,12 +78,25 @@ class GuardReport:
             case None:
                 return None
             case "permission":
-                return f"the guard cannot delete the node: the worker's service account lacks {GUARD_ROLE} ({self.status.text})"
+                return f"the guard cannot delete the node: the worker's service account is not allowed to ({self.status.text})"
             case "scope":
                 return "the guard cannot delete the node: the node's scopes lack cloud-platform"
             case "account":
                 return "the guard cannot delete the node: it has no service account"
         return f"the guard's request failed {self.status.failures} times: {self.status.text}"
+
+    def grant_command(self, node: Node) -> str:
+        """Return the command that gives the worker's service account a role with what the guard needs, and nothing else."""
+        stops = self.idle is not None and self.idle[1] == "stop"
+        role = "tpuctlGuardStop" if stops else "tpuctlGuard"
+        permissions = [*_PERMISSIONS, *["tpu.nodes.stop"] * stops]
+        account = fitting("service_account", node.service_account)
+        project = node.name.project
+        create = ["gcloud", "iam", "roles", "create", role, f"--project={project}", "--stage=GA"]
+        create.append(f"--permissions={','.join(permissions)}")
+        bind = ["gcloud", "projects", "add-iam-policy-binding", project, f"--member=serviceAccount:{account}"]
+        bind += [f"--role=projects/{project}/roles/{role}", "--condition=None"]
+        return f"{join_command(create)} && {join_command(bind)}"
 
     def clock_note(self) -> str | None:
         """Return how wrong the worker's clock is, None below a minute. The service's time decides in any case."""
@@ -122,7 +132,7 @@ def remove_guard(target: Target) -> bool:
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
-    with open_agent(target, "guard_setup", request, connect_within=timeout) as channel:
+    with open_agent(target, "guard_setup", request, as_root=True, connect_within=timeout) as channel:
         return parse_guard_report(channel.read(timeout))
 
 

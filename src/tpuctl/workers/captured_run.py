@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.ssh.connection import Target
-from tpuctl.workers.execution import OutputTail, run_error, run_into, run_warnings, ssh_errors, warn_about_environment
+from tpuctl.workers.execution import OutputTail, run_error, run_into, run_warnings, ssh_errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -107,7 +107,6 @@ def run_captured(
     on_output: Callable[[OutputPiece], None] | None = None,
 ) -> CommandResult:
     """Run a command on workers, keep its output, and return the results. Failures of the command are not raised."""
-    warn_about_environment(app, request.environment, [target.node for target in targets])
     sink = CapturedOutput(app, len(targets), on_output)
     result = run_into(app, targets, request, sink, sink.tail)
     for text in run_warnings(result.results):

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
 # A reference of the OCI distribution specification, less strictly: docker checks it.
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@/+-]{0,511}")
+# docker splits the value at commas.
+_PATH = r"/[^:,\"\x00-\x1f]{0,4095}"
+_MOUNT = re.compile(rf"(?P<source>{_PATH})(?::(?P<target>{_PATH}))?(?::(?P<mode>ro|rw))?")
 _LINE = """exec python3 -ISc 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))' tpuctl-run"""
 
 
-def in_container(request: RunRequest, image: str, words: Sequence[str]) -> RunRequest:
+def in_container(request: RunRequest, image: str, words: Sequence[str], *, mounts: Sequence[str] = ()) -> RunRequest:
     """Return the request that runs its command in a container of `image`.
 
-    Raises `InvalidInputError` for an invalid image, and for a variable that docker cannot pass on without reading it.
+    Raises `InvalidInputError` for an invalid option, and for a variable that docker cannot pass on without reading it.
 
     One word, and `--command`, is a line for the shell of the container; several are the arguments of its image, none its own
     command.
@@ -43,6 +46,7 @@ def in_container(request: RunRequest, image: str, words: Sequence[str]) -> RunRe
     order = {
         "image": image,
         "line": request.line if request.line and len(words) < 2 else None,
+        "mounts": [_parse_mount(text) for text in mounts],
         "words": [*words] if len(words) > 1 else [],
     }
     program = standalone_program("container_run", f"run_container({order!r})")
@@ -52,3 +56,14 @@ def in_container(request: RunRequest, image: str, words: Sequence[str]) -> RunRe
         shown=f"{image}: {request.line}" if request.line else image,
         environment=replace(request.environment, container_program=program),
     )
+
+
+def _parse_mount(text: str) -> str:
+    """Return the value of docker's `--mount` for `DIR[:PATH][:ro]`, both absolute. Raises `InvalidInputError`."""
+    match = _MOUNT.fullmatch(text)
+    if match is None:
+        raise InvalidInputError(
+            f"`--mount {text}` is not DIR, DIR:PATH or DIR:PATH:ro", hint="write it like `--mount /mnt/data:/data:ro`"
+        )
+    options = f"type=bind,source={match['source']},target={match['target'] or match['source']}"
+    return f"{options},readonly" if match["mode"] == "ro" else options

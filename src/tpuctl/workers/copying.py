@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import secrets
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pathlib import Path
 from threading import Semaphore
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.command_text import join_command
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.agent.copy_files import PARTS, CopyPlace, FileReceiver, digests_of_part, list_files
@@ -609,7 +609,7 @@ def parse_copy_request(texts: tuple[str, ...], *, has_labels: bool) -> CopyReque
     if destination.nodes is not None and remote:
         name = remote[0].path.rstrip("/").rpartition("/")[2] or "."
         steps = (("tpuctl", "scp", remote[0].text, f"./{name}"), ("tpuctl", "scp", f"./{name}", destination.text))
-        hint = "\n".join(map(shlex.join, steps))
+        hint = "\n".join(map(join_command, steps))
         raise InvalidInputError("both sides are on nodes", hint=f"copy to this machine first:\n{hint}")
     if destination.nodes is None and not remote:
         raise InvalidInputError(
@@ -624,7 +624,7 @@ def parse_copy_request(texts: tuple[str, ...], *, has_labels: bool) -> CopyReque
         )
     nodes = (destination.nodes if destination.nodes is not None else remote[0].nodes) or ()
     if any(source.nodes != remote[0].nodes for source in remote):
-        hint = "\n".join(shlex.join(("tpuctl", "scp", source.text, destination.text)) for source in remote)
+        hint = "\n".join(join_command(("tpuctl", "scp", source.text, destination.text)) for source in remote)
         raise InvalidInputError("the sources are on several nodes", hint=f"copy from one node at a time:\n{hint}")
     address = destination if destination.nodes is not None else remote[0]
     if has_labels and nodes:

@@ -2,11 +2,12 @@
 
 Which library reads which variable:
 
-- TPU_NAME: TensorFlow's TPU client, before TPU_CONFIG; scripts pass it to `TPUClusterResolver`, for which `local` means TPUs
-  attached to the machine itself [TensorFlow source]. It then sends no request to the API.
+- TPU_NAME: Ray, as the name of the slice, which must differ between nodes and be the same on the workers of one [Ray source];
+  TensorFlow's TPU client, before TPU_CONFIG. For `TPUClusterResolver`, `local` means TPUs attached to the machine itself, for
+  which it sends no request to the API [TensorFlow source]; as a slice name it would make one slice of several nodes.
 - TPU_CONFIG: JSON with `tpu_node_name`, `project` and `zone`; read if no name is given [TensorFlow source].
-- TPU_WORKER_HOSTNAMES, TPU_WORKER_ID: JAX, for which the first is a sign of GKE: it splits at commas, the first address is
-  the coordinator's, and JAX waits for one process for each address [JAX source]; libtpu with TPU_SKIP_MDS_QUERY.
+- TPU_WORKER_HOSTNAMES, TPU_WORKER_ID: libtpu with TPU_SKIP_MDS_QUERY. JAX asks the metadata server of a TPU VM first, and reads
+  them in GKE [JAX source, cloud_tpu_cluster.py].
 - TPU_ACCELERATOR_TYPE, TPU_TOPOLOGY: Ray, and torch_xla with TPU_SKIP_MDS_QUERY [their source]. The form of the topology is
   GKE's, `2x2x1`. libtpu probably ignores both on a TPU VM, where it asks the metadata server: unverified.
 
@@ -72,10 +73,7 @@ def session_variables(options: EnvironmentOptions, node: Node, worker: int) -> d
 
 
 def tpu_variables(node: Node, worker: int) -> dict[str, str]:
-    """Return the variables that TensorFlow, JAX, Ray and torch_xla read, without those that the API does not report.
-
-    TPU_NAME is `local` for a node with one worker: its TPU is attached to the machine that runs the command.
-    """
+    """Return the variables that TensorFlow, JAX, Ray and torch_xla read, without those that the API does not report."""
     name, workers = node.name, node.workers
     topology = (node.raw.get("acceleratorConfig") or {}).get("topology")
     if not topology and node.accelerator:
@@ -83,7 +81,7 @@ def tpu_variables(node: Node, worker: int) -> dict[str, str]:
     addresses = [endpoint.internal for endpoint in node.endpoints]
     config = {"tpu_node_name": name.node_id, "zone": name.zone, "project": name.project}
     found = {
-        "TPU_NAME": name.node_id if workers > 1 else "local",
+        "TPU_NAME": name.node_id,
         "TPU_CONFIG": json.dumps(config),
         "TPU_WORKER_ID": str(worker),
         "TPU_WORKER_HOSTNAMES": ",".join(address for address in addresses if address),
@@ -94,13 +92,6 @@ def tpu_variables(node: Node, worker: int) -> dict[str, str]:
         # Fewer addresses than workers would mean a smaller slice.
         found["TPU_WORKER_HOSTNAMES"] = ""
     return {key: value for key, value in found.items() if value}
-
-
-def environment_warning(found: Mapping[str, str], workers: int) -> str | None:
-    """Return a warning about the effect of these variables, None if there is none."""
-    if workers == 1 or "TPU_WORKER_HOSTNAMES" not in found:
-        return None
-    return f"TPU_WORKER_HOSTNAMES is set: JAX assumes GKE, and waits until it has been started on all {workers} workers"
 
 
 def parse_variable(text: str, local: Mapping[str, str]) -> tuple[str, str]:

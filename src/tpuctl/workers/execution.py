@@ -34,7 +34,7 @@ from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat, StatusLine, View
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.workers.environment import environment_warning, job_variables, session_variables
+from tpuctl.workers.environment import session_variables
 from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
     from tpuctl.ssh.ssh_errors import SshFailedError
-    from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.runner import RunRequest, RunResult
     from tpuctl.workers.worker_jobs import Job, JobScope
     from tpuctl.workers.worker_session import OutputSink, WorkerResult
@@ -65,7 +64,6 @@ def run_and_show(app: App, targets: Sequence[Target], request: RunRequest) -> in
 
 def run_command(app: App, targets: Sequence[Target], request: RunRequest) -> RunResult:
     """Run a command on workers, show its output, and return the results."""
-    warn_about_environment(app, request.environment, [target.node for target in targets])
     source = _stdin_source(app, targets, request)
     with WorkerOutputStreams(
         app.terminal, targets, to_stderr=_is_script(app), folder=request.log_folder, keeps_failure=True
@@ -93,13 +91,6 @@ def run_into(
         source=source,
     )
     return with_diagnosis(result if request.detach else with_preemptions(app, result), tail)
-
-
-def warn_about_environment(app: App, options: EnvironmentOptions, nodes: Sequence[Node]) -> None:
-    """Warn once, before commands run on these nodes, about an effect of their environment on TPU libraries."""
-    largest = max(nodes, key=lambda node: node.workers)
-    if text := environment_warning(job_variables(options, largest, 0), largest.workers):
-        app.terminal.warn(text)
 
 
 def with_diagnosis(result: RunResult, tail: OutputTail) -> RunResult:
@@ -485,8 +476,12 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
             for text in words:
                 reader.feed(text if text.endswith(b"\n") else text + b"\n")
             logs[result.target.label] = reader.so_far()
-    nodes = {result.target.node.name.node_id for result in failed}
-    known = {"node": nodes.pop()} if len(nodes) == 1 else {}
+    nodes = {result.target.node.name.node_id: result.target.node for result in failed}
+    known: dict[str, str] = {}
+    if len(nodes) == 1:
+        ((known["node"], node),) = nodes.items()
+        if node.service_account:
+            known["service_account"] = node.service_account
     explained = conclude(merge_scans(logs), known=known, has_failed=True)
     for conclusion in explained.conclusions:
         if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:

@@ -29,9 +29,9 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, with_expiry
+from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, move_expiry
 from tpuctl.nodes.locate import SearchPlace
-from tpuctl.nodes.node_lookup import locate_for_create
+from tpuctl.nodes.node_lookup import as_it_was, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
@@ -39,6 +39,7 @@ from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.terminal import StatusLine
 from tpuctl.output.transfer_progress import TransferProgress
+from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download
@@ -181,6 +182,8 @@ def _reconcile_request(
         )
     policy = repair_policy(app, {}, timeout=deadline(app, None))
     now = app.now()
+    if not job.remove:  # the label of a node that is removed identifies the spec of this run
+        spec = as_it_was(app, name, found, spec, price=hourly_price)
     spec = job.limit.applied(spec, now)
     moves_end: timedelta | None = None
     if job.limit != TimeLimit():
@@ -265,8 +268,8 @@ def _end_moved_on(app: App, node: Node, one_off: OneOffNode) -> Iterator[None]:
             if later is None:
                 continue
             try:
-                app.client.change_labels(node.name, partial(with_expiry, end=later), expected_id=node.id)
-                end, warned = later, False
+                changed = app.client.change_node(node.name, partial(move_expiry, end=later), expected_id=node.id)
+                end, warned = changed.expires, False
             except TpuctlError as error:
                 if not warned:
                     app.terminal.warn(f"cannot move the end of the time of `{node.name.node_id}`: {error.message}")

@@ -323,7 +323,7 @@ class WorkerSync:
                 sent=tuple(name for name in names if name not in self.run.unreadable),
                 size=report.get("bytes", parse_integer),
                 deleted=_some_of(report, "deleted", plan.delete),
-                replaced=_some_of(report, "replaced", replaced),
+                replaced=_some_of(report, "replaced", names),
                 notes=tuple(notes),
             )
 

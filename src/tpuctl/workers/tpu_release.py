@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
 from tpuctl.nodes.node_use import NodeUse, UseKind, WorkerUse, describe_worker_uses
@@ -15,7 +17,7 @@ from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, end_holders, fet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from datetime import timedelta
+    from datetime import datetime
 
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
@@ -26,13 +28,15 @@ if TYPE_CHECKING:
 class HolderReport:
     """A worker, its first report or why there is none, and its report after the termination, if there was one.
 
-    `only` is the pid of the one process that may be terminated; None: all that hold the TPU.
+    `only` is the pid of the one process that may be terminated; None: all that hold the TPU. Younger ones than `min_age` are
+    left alone.
     """
 
     target: Target
     before: HoldersFound | TpuctlError
     after: HoldersFound | TpuctlError | None = None
     only: int | None = None
+    min_age: timedelta = timedelta()
 
     @property
     def holders(self) -> tuple[HolderProcess, ...]:
@@ -42,8 +46,12 @@ class HolderReport:
     @property
     def to_end(self) -> tuple[HolderProcess, ...]:
         """The processes to terminate: those that hold the TPU and are not protected."""
-        holding = (holder for holder in self.holders if holder.holds and not holder.is_protected)
-        return tuple(holder for holder in holding if self.only in {None, holder.pid})
+        return tuple(one for one in self.named if one.age >= self.min_age and not one.is_protected)
+
+    @property
+    def named(self) -> tuple[HolderProcess, ...]:
+        """The processes that hold the TPU, or of these the one that the user named."""
+        return tuple(one for one in self.holders if one.holds and self.only in {None, one.pid})
 
     @property
     def has_lock_file(self) -> bool:
@@ -65,10 +73,19 @@ class HolderReport:
         return self.after.outcomes.get((holder.pid, holder.start)) if isinstance(self.after, HoldersFound) else None
 
 
-def find_holders(targets: Sequence[Target], *, only: int | None = None) -> list[HolderReport]:
-    """Ask all workers what holds their TPU, in parallel."""
+# The clocks of this machine and of a worker may differ by this.
+_CLOCK_TOLERANCE = timedelta(seconds=5)
+
+
+def find_holders(
+    targets: Sequence[Target], *, only: int | None = None, started_before: datetime | None = None
+) -> list[HolderReport]:
+    """Ask all workers what holds their TPU, in parallel. Later processes than `started_before` are not terminated."""
     answers = on_each_worker(fetch_holders, targets)
-    return [HolderReport(one.item, one.error or one.get(), only=only) for one in answers]
+    min_age = timedelta()
+    if started_before is not None:
+        min_age = max(min_age, SystemClock().now() - started_before - _CLOCK_TOLERANCE)
+    return [HolderReport(one.item, one.error or one.get(), only=only, min_age=min_age) for one in answers]
 
 
 def holders_use(node: Node, reports: Sequence[HolderReport]) -> NodeUse:
@@ -121,6 +138,8 @@ def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str)
                 yield f"killed {who}: it ignored {signal}"
             elif holder.holds and holder.is_protected:
                 yield f"left {who} alone: a system process"
+            elif holder in report.named and holder.age < report.min_age:
+                yield f"left {who} alone: it started later"
         if report.lock_outcome == "removed":
             yield f"removed the lock file on worker {report.target.label}"
     if blind:
@@ -132,12 +151,15 @@ def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str)
 
 def release_errors(node_id: str, reports: Sequence[HolderReport]) -> list[TpuctlError]:
     """Return what is still wrong, one error for each kind of problem, with the workers that have it."""
-    if (only := next((report.only for report in reports), None)) and not any(report.to_end for report in reports):
-        hint = f"list what does: `tpuctl unstick {node_id} --dry-run`; no process was terminated"
-        return [
-            ConflictError(f"process {only} does not hold the TPU of `{node_id}`", hint=hint),
-            *_no_answer_errors(node_id, reports),
-        ]
+    young = [(report, one) for report in reports for one in report.named if one.age < report.min_age]
+    if not any(report.to_end for report in reports) and (only := next((report.only for report in reports), None)):
+        what = (
+            f"{_describe_holders(young)} started later"
+            if young
+            else f"process {only} does not hold the TPU of `{node_id}`"
+        )
+        hint = f"list what holds it: `tpuctl unstick {node_id} --dry-run`; no process was terminated"
+        return [ConflictError(what, hint=hint), *_no_answer_errors(node_id, reports)]
     reboot = f"reboot all workers: `tpuctl reset {node_id} --mode reboot`"
     found: list[TpuctlError] = []
     if refused := _holders_with_outcome(reports, "refused"):

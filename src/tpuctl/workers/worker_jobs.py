@@ -62,6 +62,8 @@ LINUX_SIGNALS = {
     "USR2": 12, "PIPE": 13, "ALRM": 14, "TERM": 15, "CONT": 18, "STOP": 19, "XCPU": 24, "XFSZ": 25, "SYS": 31,
 }  # fmt: skip
 _HIGHEST_SIGNAL = 64
+# kill(2) sends nothing for it, and reports whether the processes exist.
+_NO_SIGNAL = 0
 # With the worker's number it forms the name of a folder.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 # The longest record of a job that a worker sends (ssh/agent/job_files.py).
@@ -454,11 +456,11 @@ class JobSignalResult:
 
 
 def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> JobSignalResult:
-    """Send a signal to all processes of a job on all workers where it runs, and wait up to `wait` for its end.
+    """Send a signal to all processes of a job on all workers where it runs; then wait up to `wait` for its end.
 
-    Raises `NotFoundError` if no worker has it; if workers did not answer, their error instead.
+    All workers get the signal before one is waited for: a handler may wait for the other workers, as a collective checkpoint
+    does. Raises `NotFoundError` if no worker has the job; if workers did not answer, their error instead.
     """
-    request = {"do": "signal", "name": name, "number": number, "wait": wait.total_seconds()}
 
     def parse(target: Target, value: Any) -> tuple[WorkerJob, bool] | None:
         if value is None:
@@ -469,16 +471,27 @@ def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> J
             raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
         return share, fields.get("sent", parse_boolean)
 
-    def send(target: Target) -> tuple[WorkerJob, bool] | None:
+    def send(target: Target, number: int, wait: timedelta) -> tuple[WorkerJob, bool] | None:
+        request = {"do": "signal", "name": name, "number": number, "wait": wait.total_seconds()}
         return scope.ask(target, request, partial(parse, target), within=JOB_QUERY_TIMEOUT + wait)
 
-    outcomes = on_each_worker(send, scope.targets)
-    errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
+    outcomes = on_each_worker(lambda target: send(target, number, timedelta()), scope.targets)
     answered = [one.value for one in outcomes if one.value is not None]
+    sent = tuple(share.target for share, was_sent in answered if was_sent)
+    until = time.monotonic() + wait.total_seconds()
+
+    def await_end(target: Target) -> tuple[WorkerJob, bool] | None:
+        left = timedelta(seconds=max(0.0, until - time.monotonic()))
+        return send(target, _NO_SIGNAL, left)
+
+    waited = on_each_worker(await_end, [share.target for share, was_sent in answered if was_sent and not share.result])
+    ended = {one.item.label: one.value[0] for one in waited if one.value is not None}
+    errors = explain_agent_errors(one.error for one in (*outcomes, *waited) if one.error is not None)
     if not answered:
         raise errors[0] if errors else job_not_found(scope, name)
-    sent = tuple(share.target for share, was_sent in answered if was_sent)
-    return JobSignalResult(Job(name, tuple(share for share, _ in answered)), sent, errors)
+    return JobSignalResult(
+        Job(name, tuple(ended.get(share.target.label, share) for share, _ in answered)), sent, errors
+    )
 
 
 def remove_jobs(

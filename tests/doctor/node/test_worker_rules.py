@@ -25,6 +25,7 @@ from tpuctl.doctor.worker_rules import (
     check_boot_times,
     check_chips,
     check_disk_space,
+    check_identities,
     check_inodes,
     check_kernels,
     check_libtpu_log,
@@ -38,7 +39,7 @@ from tpuctl.doctor.worker_rules import (
     check_worker_clocks,
     check_workers_report,
 )
-from tpuctl.nodes.conditions import StartupState
+from tpuctl.nodes.conditions import StartupState, WorkerIdentity
 from tpuctl.nodes.inspection import InspectionReport
 from tpuctl.ssh.tpu_holders import HolderProcess, HoldersFound, LockFile
 
@@ -59,8 +60,11 @@ def hold(*holders: HolderProcess, owner: str | None = None, hidden: int = 0) -> 
     return {"tpu_use": Known(HoldersFound(holders, lock_file, hidden, is_root=False))}
 
 
-def inspected(*, chips: int = 4, startup: StartupState = StartupState.DONE, detail: str = "") -> dict[str, Any]:
-    return {"inspection": Known(InspectionReport(startup, chips, detail=detail))}
+def inspected(
+    *, chips: int = 4, startup: StartupState = StartupState.DONE, detail: str = "", identity: str = ""
+) -> dict[str, Any]:
+    found = WorkerIdentity(*identity.split("/")) if identity else None
+    return {"inspection": Known(InspectionReport(startup, chips, detail=detail, identity=found))}
 
 
 def logs(
@@ -193,6 +197,17 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
         ],
     ),
     (check_chips, ({"inspection": UNREAD},), ["unknown worker 0: its chips could not be read: it broke"]),
+    (check_identities, (inspected(), {"inspection": UNREAD}), []),
+    (
+        check_identities,
+        (inspected(identity="0/v4-16/A"), inspected(identity="1/v4-16/A/1/v4-16")),
+        ["ok workers 0-1: its TPU metadata are its own"],
+    ),
+    (
+        check_identities,
+        (inspected(identity="0/v4-16/A"), inspected(identity="0/v4-16/A")),
+        ["ok worker 0: its TPU metadata are its own", "error worker 1: it has the TPU metadata of worker 0"],
+    ),
     (
         check_tpu_holders,
         ({}, hold(MAPPER, hidden=3)),
@@ -282,6 +297,24 @@ def test_rule_yields_the_findings_of_each_case(
     rule: CheckRule[AllWorkersFacts], changes: tuple[dict[str, Any], ...], expected: list[str]
 ) -> None:
     assert problems(rule, seen(*changes)) == expected
+
+
+@pytest.mark.parametrize(
+    ("path", "command"),
+    [
+        ("/tmp/tpu_logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /tmp/tpu_logs"),
+        ("/home/ada/logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /home/ada/logs"),
+        ("/mnt/data/tpu", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /mnt/data/tpu"),
+        ("/dev/shm/tpu", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /dev/shm/tpu"),
+        ("/data/logs", "tpuctl run demo --worker 0 -- sudo chmod a+rwx /data/logs"),
+        *((path, None) for path in ("/", "//", "/var/log", "/var/log/tpu", "/etc/", "/tmp", "/home", "/home/ada", "/mnt")),
+        *((path, None) for path in ("/tmp/../etc", "//etc", "/tmp/../home/ada/", "/root/logs", "/dev", "/usr/share/tpu")),
+    ],
+)  # fmt: skip
+def test_permissions_are_changed_of_a_log_folder_alone(path: str, command: str | None) -> None:
+    (finding,) = check_libtpu_log.judge(seen(logs(LogFolderState.REFUSED, path=path)))
+
+    assert [remedy.command for remedy in finding.remedies] == [command]
 
 
 def test_chips_unknown_type_has_no_expected_number() -> None:

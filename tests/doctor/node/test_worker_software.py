@@ -254,19 +254,15 @@ def test_different_versions_remedy_installs_the_usual_one() -> None:
     ]
 
 
-def test_environment_path_is_quoted_in_remedies() -> None:
-    (found,) = check_compatible_versions.judge(seen(has(python("~/a; rm -rf x", jax="0.5.0"))))
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [("~/my env", "~/'my env'"), ("~/a; rm -rf x", "PATH"), ("-rf", "PATH")],
+    ids=["quoted", "hostile", "option"],
+)
+def test_environment_path_is_one_word_of_its_remedy(path: str, shown: str) -> None:
+    (found,) = check_compatible_versions.judge(seen(has(python(path, jax="0.5.0"))))
 
+    install = f'{shown}/bin/python -m pip install -U "jax[tpu]==0.5.0"'
     assert [remedy.command for remedy in found.remedies] == [
-        shlex.join(
-            [
-                "tpuctl",
-                "run",
-                "demo",
-                "--worker",
-                "0",
-                "--",
-                "~/'a; rm -rf x'/bin/python -m pip install -U \"jax[tpu]==0.5.0\"",
-            ]
-        )
+        shlex.join(["tpuctl", "run", "demo", "--worker", "0", "--", install])
     ]

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, ClassVar
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE
 from tests.workers.jobs import Slice, until
+from tpuctl.models.node import Node
 from tpuctl.sandbox.in_process import SandboxHttp
+from tpuctl.ssh.channel import MAX_CHANNELS
+from tpuctl.ssh.connection import Connection, Target
+from tpuctl.workers.worker_jobs import JobScope, job_state, signal_job
 
 
 def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slice) -> None:
@@ -79,3 +88,33 @@ def test_kill_on_a_node_of_another_account_asks(tpuctl: Console, demo: Slice, sa
     assert tpuctl("kill", "demo", "a")[2] == 2
     assert tpuctl("jobs", "demo")[0].split("\t")[2] == "running"
     assert tpuctl("kill", "demo", "a", "--signal", "KILL", "--wait", "--yes")[::2] == ("a\tended by KILL\n", 0)
+
+
+class CheckpointingJob(JobScope):
+    """A job on workers whose handlers of TERM end only after all workers have the signal, as a collective checkpoint does."""
+
+    has_signal: ClassVar[set[int]] = set()
+
+    def ask(self, target: Target, request: Mapping[str, Any], parse: Callable[[Any], Any], **_: Any) -> Any:
+        if request["number"]:
+            self.has_signal.add(target.worker)
+        ends = time.monotonic() + request["wait"]
+        while is_running := len(self.has_signal) < len(self.targets):
+            if time.monotonic() >= ends:
+                break
+            time.sleep(0.01)
+        about = {"name": request["name"], "began": 0, "age": 1, "about": "", "followed": False}
+        end = {"state": "running", "end": ""} if is_running else {"state": "ended", "end": "exit 0 1.0"}
+        return parse({"job": {**about, **end, "sizes": [0, 0], "starts": [0, 0]}, "sent": True})
+
+
+def test_kill_signals_all_workers_before_it_waits_for_one() -> None:
+    connection = Connection(
+        login="a", address="h", host_alias="x", known_hosts=(Path("/a"), Path("/b")), identity=Path("/key")
+    )
+    node = Node.from_api({"name": "projects/p/locations/z/nodes/demo"})
+    targets = [Target(node, worker, connection, str(worker)) for worker in range(2 * MAX_CHANNELS)]
+
+    done = signal_job(CheckpointingJob(targets, lambda _: ()), "a", 15, wait=timedelta(seconds=0.3))
+
+    assert (list(done.sent), done.errors, job_state(done.job.shares)) == (targets, [], "exited 0")

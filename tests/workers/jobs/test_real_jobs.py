@@ -12,7 +12,9 @@ import pytest
 
 from tests.lifecycle import ZONE
 from tests.tpuctl_process import TpuctlProcess
+from tpuctl.errors import ExitCode
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.state import SandboxState
 
 
@@ -78,3 +80,18 @@ def test_detached_job_outlives_connections_and_clients(
     rest = [f"[{worker}] {number}\n" for worker in (0, 1) for number in range(6, 10)]
     assert sorted(outs[0].readlines()) == rest
     assert (first.wait(60), second.returncode) == (0, 130)
+
+
+@pytest.mark.sshd
+def test_preemption_ends_a_run_that_no_other_command_watches(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    running = real("run", "demo", "--", "echo begun; exec sleep 300")
+    assert running.stdout is not None
+    assert sorted(running.stdout.readline() for _ in (0, 1)) == ["[0] begun\n", "[1] begun\n"]
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3") as state, state.write() as session:
+        add_fault(session, Fault(FaultKind.PREEMPT, node="demo"))
+
+    errors = running.communicate(timeout=60)[1]
+    assert "error: `demo` was PREEMPTED: the command failed on " in errors
+    assert running.returncode == ExitCode.BROKEN

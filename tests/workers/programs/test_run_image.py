@@ -246,6 +246,65 @@ def test_in_container_accepts_names_of_images_only(image: str, *, is_valid: bool
             in_container(RunRequest(line="true"), image, ["true"])
 
 
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("/mnt/data", "type=bind,source=/mnt/data,target=/mnt/data"),
+        ("/mnt/data:/data", "type=bind,source=/mnt/data,target=/data"),
+        ("/mnt/a b:/data:ro", "type=bind,source=/mnt/a b,target=/data,readonly"),
+        ("/mnt/data:ro", "type=bind,source=/mnt/data,target=/mnt/data,readonly"),
+        ("/mnt/data:/data:rw", "type=bind,source=/mnt/data,target=/data"),
+        ("data:/data", None),
+        ("/a:data", None),
+        ("/a,readonly:/b", None),
+        ('/a":/b', None),
+        ("/a\n:/b", None),
+        ("/a:/b:z", None),
+        ("", None),
+    ],
+)
+def test_mount_is_a_bind_mount_of_docker(text: str, option: str | None) -> None:
+    def program() -> str:
+        return in_container(RunRequest(line="true"), IMAGE, ["true"], mounts=[text]).environment.container_program or ""
+
+    if option is None:
+        with pytest.raises(InvalidInputError):
+            program()
+    else:
+        assert f"'mounts': [{option!r}]" in program()
+
+
+def test_run_image_mounts_a_folder_of_the_worker_that_exists(pair: Pair) -> None:
+    pair.install_docker()
+    home = pair.slice.home(0)
+
+    assert run(pair, "--mount", f"{home}:/data:ro", "--", "true") == ("", "", 0)
+    _, err, code = run(pair, "--mount", f"{home}/missing", "--", "true")
+    assert (f"bind source path does not exist: {home}/missing" in err, code) == (True, 11)
+
+
+@pytest.mark.parametrize(
+    ("words", "error", "hint"),
+    [
+        (
+            ("--image", IMAGE, "-v", "/a:/a"),
+            "`/a:/a` is not a node name",
+            "mount a directory of the workers with `--mount /a:/a`",
+        ),
+        (("--mount", "/a"), "`--mount` needs a container", "add `--image IMAGE`, or leave it out"),
+        (
+            ("--image", IMAGE, "--mount", "a"),
+            "`--mount a` is not DIR, DIR:PATH or DIR:PATH:ro",
+            "write it like `--mount /mnt/data:/data:ro`",
+        ),
+        (("--image", IMAGE, "--volume", "/a:/a"), "`tpuctl run` has no option `--volume`", "use `--mount`"),
+    ],
+    ids=["docker's -v", "without an image", "not absolute", "docker's --volume"],
+)
+def test_wrong_mount_names_the_right_option(pair: Pair, words: tuple[str, ...], error: str, hint: str) -> None:
+    assert pair.tpuctl("run", "pair", *words, "--", "true") == ("", said(f"error: {error}", f"  hint: {hint}"), 2)
+
+
 SUDO = """#!/bin/sh
 shift
 names=

@@ -18,7 +18,8 @@ import pytest
 from tests.lifecycle import said
 from tests.workers.programs import Pair
 from tests.workers.running import Plan
-from tpuctl.ssh.agent.process_stacks import is_trusted, parse_dump
+from tpuctl.ssh.agent.process_stacks import parse_dump
+from tpuctl.ssh.agent.user_files import is_trusted
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.connection import Target
 from tpuctl.workers.worker_stacks import parse_stacks
@@ -229,7 +230,7 @@ def test_is_trusted_refuses_programs_that_others_may_change(
     program.chmod(of_file)
     program.parent.chmod(of_folder)
 
-    assert is_trusted(str(program)) is expected
+    assert is_trusted(str(program), {0, os.geteuid()}) is expected
 
 
 @pytest.mark.parametrize(
@@ -246,7 +247,7 @@ def test_is_trusted_looks_at_every_folder_above(tmp_path: Path, mode: int, *, ex
     program.touch(0o755)
     (tmp_path / "shared").chmod(mode)
 
-    assert is_trusted(str(program)) is expected
+    assert is_trusted(str(program), {0, os.geteuid()}) is expected
 
 
 def test_find_spy_returns_a_path_without_links(tmp_path: Path) -> None:

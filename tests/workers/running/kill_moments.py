@@ -102,7 +102,7 @@ class KillMoment:
     file: str = ""
 
 
-_GUARD = "0/.tpuctl/guard"
+_GUARD = "0/.tpu/var/lib/tpuctl/guard"
 _BARE, _GUARDED = (Left.WITHOUT_GUARD,), (Left.WITH_GUARD,)
 MOMENTS = (
     KillMoment("before the create", "the process begins", (Left.NOTHING,)),

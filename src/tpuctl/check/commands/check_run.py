@@ -21,6 +21,7 @@ from tpuctl.check.facts import Fact, Known, Purpose, Unknown
 from tpuctl.check.preflight import preflight_check
 from tpuctl.check.report_rendering import announce_findings, findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
+from tpuctl.command_text import fill_text
 from tpuctl.errors import (
     AccessError,
     ExitCode,
@@ -137,9 +138,8 @@ def _find_target(
 ) -> WantedNode | ZoneSearch:
     """Return the target of the check. Raises `InvalidInputError` if no type is given, `NodeNotFoundError`."""
     if text and text.startswith("gs://"):
-        raise InvalidInputError(
-            f"`{text}` is not a node", hint=f"name a type that reads it: `tpuctl check v4-8 --bucket {text}`"
-        )
+        hint = fill_text("name a type that reads it: `tpuctl check v4-8 --bucket {bucket_url}`", {"bucket_url": text})
+        raise InvalidInputError(f"`{text}` is not a node", hint=hint)
     if text and (find_accelerator_type(text) or find_type_of_other_service(text)):
         described, text = replace(described, type=text), None
     kind = described.type or ""

@@ -29,6 +29,7 @@ from tpuctl.check.findings import (
     unread_result,
     warning,
 )
+from tpuctl.command_text import fill_text, fitting
 from tpuctl.models.compute_resources import FirewallRule, Subnetwork
 from tpuctl.names import parse_whole_number
 
@@ -125,9 +126,10 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
         allow_iap = _allow_iap_remedy(rules, facts, interface)
         # Its command, not its change: with the change alone ssh still does not use the tunnel.
         use_iap = Remedy(f"{_USE_IAP}, and {allow_iap.text}", allow_iap.command)
-    command = (
-        f"`gcloud compute firewall-rules create {_unused_rule_name(rules, 'allow-ssh')} --project={project} "
-        f"--network={network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`"
+    command = fill_text(
+        "`gcloud compute firewall-rules create {firewall_rule} --project={project} "
+        "--network={network} --direction=INGRESS --allow=tcp:22 --source-ranges=YOUR_ADDRESS/32`",
+        {"firewall_rule": _unused_rule_name(rules, "allow-ssh"), "project": project, "network": network},
     )
     if denied := access.denied_by(SourceArea.OUTSIDE):
         command += f", with a `--priority` before {_join_rule_names(denied)}"
@@ -375,7 +377,7 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     place = {"region": found.region or facts.wanted.region, "project": interface.project}
     words = "compute networks subnets update"
-    command = gcloud_command(words, found.name, **place, enable_private_ip_google_access=True)
+    command = gcloud_command(words, fitting("subnetwork", found.name), **place, enable_private_ip_google_access=True)
     yield warning(
         subject,
         f"the workers have no external address, and subnetwork `{found.name}` has no Private Google Access",

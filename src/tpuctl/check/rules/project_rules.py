@@ -37,6 +37,7 @@ from tpuctl.check.findings import (
     ticked,
     unread_result,
 )
+from tpuctl.command_text import command_word, fitting
 from tpuctl.models.project import OrgPolicy
 
 _CONSTRAINT_WORDS = {EXTERNAL_IPS: "external addresses", OS_LOGIN: "OS Login", SHIELDED_VM: "Secure Boot"}
@@ -108,7 +109,7 @@ def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
             yield ok(subject, "billing is on")
         case Known(_):
             page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
-            link = f"`gcloud billing projects link {project} --billing-account=ACCOUNT`"
+            link = f"`gcloud billing projects link {command_word('project', project)} --billing-account=ACCOUNT`"
             advice = f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list"
             yield error(
                 subject,
@@ -236,7 +237,7 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
             if value.state in _DELETION_STATES:
                 level, text = Level.ERROR, f"project `{name}` is not active, but {value.state}"
                 why = "nothing can be created in it, and everything in it will be deleted"
-                remedy = Remedy("cancel its deletion", gcloud_command("projects undelete", name))
+                remedy = Remedy("cancel its deletion", gcloud_command("projects undelete", fitting("project", name)))
             values = {"state": value.state, "projectNumber": value.number}
             yield RuleResult.of(level, subject, text, remedy, why=why, facts=values)
 

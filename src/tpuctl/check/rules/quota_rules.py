@@ -23,6 +23,7 @@ from tpuctl.check.findings import (
     note,
     ok,
     some_of,
+    tpuctl_command,
     unread_result,
     warning,
 )
@@ -39,6 +40,7 @@ from tpuctl.check.quotas import (
     matching_grants,
     nearest_grant,
 )
+from tpuctl.command_text import quote_word
 from tpuctl.models.billing import billed_tier, bills_or_will, covering_grants
 from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
@@ -418,7 +420,7 @@ def _no_grants_result(wanted: WantedNode) -> RuleResult:
     return error(
         wanted.zone,
         "`no_billing_outside_grants` is set, but no grants are configured: nothing may be created",
-        f"if you have a grant, add it to your own settings with `tpuctl config set grants '{grant}'`, with the chips "
+        f"if you have a grant, add it to your own settings with `tpuctl config set grants {quote_word(grant)}`, with the chips "
         "and the last day of the grant; this replaces the configured grants",
         "or turn it off where it was set: a flag, the environment (`TPUCTL_NO_BILLING_OUTSIDE_GRANTS`) or a file; "
         "`tpuctl config show` says where",
@@ -573,7 +575,7 @@ def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
         Level.ERROR,
         wanted.project,
         text,
-        Remedy("see what each node costs", f"tpuctl cost --project={wanted.project}"),
+        Remedy("see what each node costs", tpuctl_command("cost", project=wanted.project)),
         advice,
         why="`budget` is set: all nodes of the project together may not cost more",
         facts=values,

@@ -25,6 +25,7 @@ from tpuctl.check.findings import (
     warning,
 )
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
+from tpuctl.command_text import fill_text, fitting
 from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
 from tpuctl.models.spec import DataDisk
 from tpuctl.names import last_segment, region_of_zone
@@ -155,7 +156,8 @@ def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: W
     name, source, mode = requested.name, requested.disk.source, requested.disk.mode
     zone = value.zone or wanted.zone
     shown = Remedy(
-        "show the disk", gcloud_command("compute disks describe", value.name, zone=zone, project=requested.project)
+        "show the disk",
+        gcloud_command("compute disks describe", fitting("disk", value.name), zone=zone, project=requested.project),
     )
     read_only = f"attach it READ_ONLY: `--data-disk=source={source},mode=read-only`"
     writes = mode != "READ_ONLY"
@@ -224,7 +226,9 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
         case Known(value):
             yield _machine_place_result(value, wanted)
             if value.status not in {"RUNNING", ""}:
-                start = gcloud_command("compute instances start", value.name, zone=value.zone, project=project)
+                start = gcloud_command(
+                    "compute instances start", fitting("instance", value.name), zone=value.zone, project=project
+                )
                 text = f"virtual machine `{value.name}` is not running, but {value.status}"
                 values = {"instance": value.name, "status": value.status}
                 yield note(f"vm {value.name}", text, Remedy("start it", start), facts=values)
@@ -285,19 +289,22 @@ def _wider_scopes_remedies(value: ComputeInstance, facts: CheckFacts) -> Iterato
     account = found.default_account if found and is_own and not value.account else None
     if not value.account and account is None:
         yield Remedy(
-            f"stop it and give it an account: `gcloud compute instances set-service-account {value.name} "
-            f"--zone={value.zone} --project={project} --service-account=ACCOUNT --scopes=cloud-platform`"
+            fill_text(
+                "stop it and give it an account: `gcloud compute instances set-service-account {instance} "
+                "--zone={zone} --project={project} --service-account=ACCOUNT --scopes=cloud-platform`",
+                {"instance": value.name, "zone": value.zone, "project": project},
+            )
         )
         return
     place = {"zone": value.zone, "project": project}
     if value.status not in {"TERMINATED", "STOPPED"}:
-        stop = gcloud_command("compute instances stop", value.name, **place)
+        stop = gcloud_command("compute instances stop", fitting("instance", value.name), **place)
         yield Remedy("stop it, as scopes can only be changed while it is stopped", stop)
     yield Remedy(
         "set the scope `cloud-platform`, so that only IAM decides, and start it again",
         gcloud_command(
             "compute instances set-service-account",
-            value.name,
+            fitting("instance", value.name),
             **place,
             service_account=account,
             scopes="cloud-platform",

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -28,9 +27,11 @@ from tpuctl.check.findings import (
     note,
     ok,
     some_of,
+    tpuctl_command,
     unread_result,
 )
 from tpuctl.check.zone_ranking import single_tenant_zones
+from tpuctl.command_text import fitting
 from tpuctl.models.node import Node
 from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
 
@@ -104,13 +105,12 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             empty = Unknown("its list is empty")
             yield unread_result(empty, name, what, permission=permission, project=wanted.project)
         case Known(versions):
-            default = wanted.accelerator.runtime_version if wanted.accelerator else None
-            near = closest_match(name, versions) or (default if default in versions else None)
+            near = _fitting_image(name, versions, wanted.accelerator)
             level, why = Level.ERROR, "the service rejects a node with it"
             if wanted.accelerator is not None and is_documented_image(name, wanted.accelerator):
                 level = Level.WARNING
                 why = "the documentation names it, but the service may reject what the zone's list lacks"
-            listing = f"tpuctl versions --project={wanted.project} --zone={wanted.zone}"
+            listing = tpuctl_command("versions", project=wanted.project, zone=wanted.zone)
             remedies = [_other_image_remedy(wanted, near)] if near else []
             remedies.append(Remedy("list the runtime versions of the zone", listing))
             text = f"{wanted.zone} has no runtime version `{name}`" + (f"; the nearest is `{near}`" if near else "")
@@ -119,6 +119,16 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
             is_without_tpus = isinstance(fact, Absent) or fact.error_id == "zone-not-supported"
             if not is_without_tpus or isinstance(facts.types, Known):  # else TPU301 reports that there are no TPUs
                 yield unread_result(fact, name, what, permission=permission, project=wanted.project)
+
+
+def _fitting_image(name: str, offered: Sequence[str], accelerator: AcceleratorType | None) -> str | None:
+    """Return the offered image that fits the type and is spelled like `name`, else the default of the type, if offered."""
+    if accelerator is None:
+        return closest_match(name, offered)
+    fitting = [one for one in offered if judge_image(one, accelerator).match is ImageFit.FITS]
+    default = accelerator.runtime_version
+    # A misspelled version, not another framework's image.
+    return closest_match(name, fitting, similarity=0.8) or (default if default in fitting else None)
 
 
 def _other_image_remedy(wanted: WantedNode, version: str) -> Remedy:
@@ -386,7 +396,7 @@ def _missing_zone_result(facts: CheckFacts) -> RuleResult:
 
 
 def _list_types_command(wanted: WantedNode) -> str:
-    return shlex.join(["tpuctl", "types", wanted.spec.accelerator_type, f"--project={wanted.project}"])
+    return tpuctl_command("types", fitting("type", wanted.spec.accelerator_type), project=wanted.project)
 
 
 def _zones_with_type(facts: CheckFacts) -> tuple[tuple[str, ...], bool]:

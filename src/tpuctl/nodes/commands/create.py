@@ -33,7 +33,7 @@ from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, tim
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.expiry import end_of_new_node
-from tpuctl.nodes.node_lookup import zone_to_create
+from tpuctl.nodes.node_lookup import check_may_be_created, zone_to_create
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline, queue_policy, within_deadline
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
@@ -199,4 +199,5 @@ def _free_name(app: App, text: str, spec: NodeSpec) -> NodeName:
         raise AlreadyExistsError(
             f"node `{name.node_id}` already exists in {zone}; its state is {found.state}", hint=hint
         )
+    check_may_be_created(app, name)
     return name

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.app import owner_identity
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
-from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import owner_label, stamp_spec
+from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.cloud.requests import ApiRequest
     from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.output.terminal import Terminal
     from tpuctl.prices import Price
@@ -40,7 +41,8 @@ def show_plan(
     """
     present = {node.name: node for node in nodes}
     specs = {
-        step.name: spec or (NodeSpec.from_node(present[step.name]) if step.name in present else None) for step in steps
+        step.name: spec or (current_spec(app.journal, present[step.name], app.clock) if step.name in present else None)
+        for step in steps
     }
     if any(step.verb is Verb.CREATE for step in steps):
         stamp = partial(stamp_spec, owner=owner_label(owner_identity(app)), now=app.now())
@@ -75,7 +77,7 @@ def show_plan(
         if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
             terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
         if spec and spec.boot_disk_size is not None and any(entry["step"] == Verb.CREATE for entry in planned):
-            terminal.note("gcloud has no flag for the size of the boot disk: its command asks for the default")
+            terminal.note("gcloud has no `--boot-disk-size`: its command asks for a boot disk of the default size")
         if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
             terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
         if any(contains_mask(line) for entry in planned for line in entry.get("gcloud", ())):

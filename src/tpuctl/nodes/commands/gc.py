@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness, ResourceGroup
     from tpuctl.nodes.garbage_removal import RemovalResult
+    from tpuctl.nodes.racing import LostRequests
     from tpuctl.output.terminal import Terminal
 
 
@@ -90,9 +91,9 @@ def command(
     """Show what is dead or forgotten in all zones, with what it costs and holds of the quota; with --yes delete it.
 
     Dead are PREEMPTED and TERMINATED nodes, and SUSPENDED and FAILED requests; forgotten is what lost a race (`up --race`) that
-    was killed. What else is alive is deleted only by a rule that is named: --expired, --older-than, --idle, --waiting-for. Left
-    alone are nodes with the label `tpuctl-keep`, what others created, and what is being brought up. Right before each deletion
-    everything is looked at again. The exit code is 1 if a zone did not answer.
+    was killed, if the journal here has its winner. What else is alive is deleted only by a rule that is named: --expired,
+    --older-than, --idle, --waiting-for. Left alone are nodes with the label `tpuctl-keep`, what others created, and what is
+    being brought up. Right before each deletion everything is looked at again. The exit code is 1 if a zone did not answer.
 
     \b
     Examples:
@@ -160,6 +161,7 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
 
     client, project, zones = app.client, app.project, app.zones
     nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
+    races = _find_lost(app, nodes.nodes, requests.queued_resources)
     tiers = {node.name: billed_tier(node, requests.queued_resources) for node in nodes.nodes}
     facts = GarbageFacts(
         project=project,
@@ -168,7 +170,8 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
         prices=app.prices,
         covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
-        lost=_find_lost(app, nodes.nodes, requests.queued_resources),
+        lost=races.lost,
+        unproven=frozenset(name for name in races.unproven if not _holder(app, name)),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
     asked = idle_candidates(facts, rules, app.now())
@@ -179,8 +182,8 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
     return replace(facts, idleness=_examine(app, [*idle_candidates(facts, rules, app.now()), *busy]))
 
 
-def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> Mapping[NodeName, str]:
-    """Return what lost a race that is over, with the zone of the winner. Leases are still to be checked."""
+def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> LostRequests:
+    """Return what lost a race that is over, according to the journal. Leases are still to be checked."""
     from tpuctl.nodes.racing import find_lost_requests  # noqa: PLC0415  # not needed by --help
 
     # A journal in a bucket has the runs of all machines, leases on this machine only its own.
@@ -192,7 +195,7 @@ def _lost_now(app: App) -> Mapping[NodeName, str]:
     from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # not needed by --help
 
     client, project = app.client, app.project
-    return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources)
+    return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources).lost
 
 
 def _holder(app: App, name: NodeName) -> str:

@@ -92,8 +92,7 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
     """Start the announced maintenance, and wait for its end. Raises `ConflictError` if the node was recreated."""
     from tpuctl.errors import TimedOutError  # noqa: PLC0415  # as below
     from tpuctl.models.events import EventKind  # noqa: PLC0415  # as below
-    from tpuctl.nodes.actions import await_operation  # noqa: PLC0415  # not needed to show the window
-    from tpuctl.nodes.actuator import check_same_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.actuator import require_same  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_node  # noqa: PLC0415  # as above
 
@@ -113,11 +112,12 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
         app.progress() as progress,
     ):
         context = app.context(progress)
-        check_same_node(context, node)
+        if (current := app.client.find_node(name)) is not None:
+            require_same(node, current)
         context.report(EventKind.ACTION, name, "starting its maintenance", verb="maintenance")
         operation = app.client.perform_maintenance(node)
         if not no_wait:
-            await_operation(app.client, app.clock, operation, timeout=deadline(app, timeout), late=late)
+            app.client.await_operation(operation, timeout=deadline(app, timeout), late=late)
     show_node(app, app.client.find_node(name) or node)
 
 

@@ -82,6 +82,12 @@ def probe_option(function: Callable[..., Any]) -> Callable[..., Any]:
     return grouped_option("--probe", group=OptionGroup.READINESS, metavar="CMD", help=text)(function)
 
 
+def failed_startup_option(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add `--allow-failed-startup`."""
+    text = "Accept a node whose startup script failed, with --for startup or devices."
+    return grouped_option("--allow-failed-startup", group=OptionGroup.READINESS, is_flag=True, help=text)(function)
+
+
 _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),

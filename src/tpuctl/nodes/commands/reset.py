@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -18,12 +19,19 @@ from tpuctl.app.options import (
 )
 from tpuctl.app.route_options import route_options
 from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
+from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import NotConfirmedError, TpuctlError
 from tpuctl.nodes.actions import NodeReset, reset_nodes
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import level_option
-from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected, without_kept
+from tpuctl.nodes.commands.selected_changes import (
+    name_nodes,
+    require_selected,
+    selection_check,
+    show_selected,
+    without_kept,
+)
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
@@ -129,7 +137,9 @@ def command(
         app.in_flight(f"the reset of `{names}` has begun; {began} stopped or deleted now", resume=f"tpuctl up {names}"),
     ):
         recheck = selection_check(app, asked, leaves_kept=True)
-        outcomes = reset_nodes(app.context(progress), resets, recheck=recheck, force_lease=force_lease)
+        still_meant = partial(require_selected, app, asked, leaves_kept=True)
+        context = app.context(progress, preflight=preflight_check(app, {}, only_limits=True))
+        outcomes = reset_nodes(context, resets, recheck=recheck, still_meant=still_meant, force_lease=force_lease)
     close_shared_connections(app, nodes)
     return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused]))
 

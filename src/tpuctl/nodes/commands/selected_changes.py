@@ -64,12 +64,17 @@ class DeletionChoice:
         included = {target.deleted, *(request.name for request in target.other_requests)}
         for deleted, group in self.groups.items():
             current = fetch_group(app.client, group) if deleted in included else None
-            if current is None:
-                continue  # not included, or gone
+            if current is not None:  # included, and not gone
+                self.require_selected(app, current)
+
+    def require_selected(self, app: App, current: ResourceGroup) -> None:
+        """Raise `NoLongerSelectedError` if a group as it was just read is not one of the selected any more."""
+        names = set(current.names)
+        for group in self.groups.values():
+            if names.isdisjoint(group.names) or current.is_being_deleted:
+                continue  # another one; or deleted by another client, or with the first target of its race
             if _identity(current) - _identity(group):
                 raise NoLongerSelectedError(group.id, "was recreated, or got nodes,")
-            if current.is_being_deleted:
-                continue  # by another client, or with the first target of its race
             matched = self.selection.matches_group(current, app.now(), selection_owner(app, self.selection))
             is_kept = self.selection.leaves_kept(current.described, current.all_names)
             if is_kept or matched is not GroupMatch.ALL:
@@ -206,14 +211,21 @@ def selection_check(app: App, selection: Selection, *, leaves_kept: bool = False
         if selection.is_by_name:
             return node
         current = app.client.get_node(node.name)
-        if current.id != node.id:
-            raise NoLongerSelectedError(node.name.node_id, "was recreated")
-        is_kept = leaves_kept and selection.leaves_kept([current], [current.name])
-        if is_kept or not selection.matches(current, app.now(), selection_owner(app, selection)):
-            raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
+        require_selected(app, selection, node, current, leaves_kept=leaves_kept)
         return current
 
     return check
+
+
+def require_selected(app: App, selection: Selection, node: Node, current: Node, *, leaves_kept: bool = False) -> None:
+    """Raise `NoLongerSelectedError` if a node that was just read is not the selected one now. Named nodes are not judged."""
+    if selection.is_by_name:
+        return
+    if current.id != node.id:
+        raise NoLongerSelectedError(node.name.node_id, "was recreated")
+    is_kept = leaves_kept and selection.leaves_kept([current], [current.name])
+    if is_kept or not selection.matches(current, app.now(), selection_owner(app, selection)):
+        raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
 
 
 def show_selected(

@@ -19,6 +19,7 @@ from tpuctl.nodes.commands.selected_changes import (
     confirm_groups,
     hourly_price,
     name_nodes,
+    require_selected,
     select_groups,
     selection_check,
     show_selected,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
+    from tpuctl.nodes.actions import StillSelected
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.commands.changes import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
@@ -66,7 +68,10 @@ if TYPE_CHECKING:
 
 def start_nodes(app: App, given: GivenSelection, options: ChangeOptions) -> int:
     """Start nodes and wait until they are READY. Return the exit code."""
-    start = partial(start_node, force_lease=options.force_lease)
+
+    def start(context: ActionContext, node: Node, _: StillSelected) -> RequestedChange:
+        return start_node(context, node, force_lease=options.force_lease)
+
     return _change_nodes(app, given, Verb.START, Condition.READY, options, is_needed=needs_start, change=start)
 
 
@@ -83,7 +88,7 @@ def _change_nodes(
     options: ChangeOptions,
     *,
     is_needed: Callable[..., bool],
-    change: Callable[[ActionContext, Node], RequestedChange],
+    change: Callable[[ActionContext, Node, StillSelected], RequestedChange],
 ) -> int:
     """Request a change of each node that needs it, wait for all of them, show what the API reports.
 
@@ -118,6 +123,7 @@ def _change_nodes(
     _confirm_change(app, needed, verb, options, is_by_name=selection.is_by_name)
     names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in found)
     recheck = selection_check(app, selection, leaves_kept=is_stop)
+    still_meant = partial(require_selected, app, selection, leaves_kept=is_stop)
     outcomes: list[NodeResult | TpuctlError] = []
     with (
         app.progress(events=options.events) as progress,
@@ -132,7 +138,7 @@ def _change_nodes(
                 try:
                     with limit_cloud_calls(app.clock, timeout if wait else None, grace=DEADLINE_GRACE):
                         recheck(node)
-                        pending = change(context, node)
+                        pending = change(context, node, still_meant)
                 except TpuctlError as error:
                     if selection.is_by_name:
                         raise
@@ -230,6 +236,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         # A node that does not exist meets no condition.
         ends_creations=not selection.has_conditions,
         recheck=lambda target: found.recheck(app, target),
+        still_meant=lambda current: found.require_selected(app, current),
     )
     errors = [result for _, result in deletion.results if isinstance(result, TpuctlError)]
     deleted = [target for target, result in deletion.results if not isinstance(result, TpuctlError)]

@@ -21,12 +21,12 @@ from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.commands.idle_options import IdleOptions, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
     build_hooks,
+    failed_startup_option,
     hook_options,
     level_option,
     probe_option,
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.hooks import Hooks
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 @idle_options
 @level_option
 @probe_option
+@failed_startup_option
 @grouped_option(
     "--replace",
     group=OptionGroup.REPAIR,
@@ -96,6 +98,7 @@ def command(
     checks: CheckOptions,
     goal: str | None,
     probe: str | None,
+    allow_failed_startup: bool,
     replace: bool,
     on_recover: str | None,
     timeout: timedelta | str | None,
@@ -132,6 +135,7 @@ def command(
         goal=goal,
         probe=probe,
         yes=yes,
+        refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
         **queue_policy(app, spec, timeout=timeout, is_awaited=not no_wait, **queueing.given),
@@ -188,23 +192,27 @@ def _show_plans(
     """Run the checks that come before a creation, and show the plan for each node."""
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
+    from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import differences_of, differences_of_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:
-        differences = spec.differences(found) if spec and found else ()
+        differences = differences_of(app, found, spec)
         is_queued = spec is not None and spec.is_queued
-        request = app.client.find_queued_resource(name) if spec is not None and is_queued and found is None else None
+        request = None
+        if spec is not None and is_queued and found is None:
+            request = app.client.find_queued_resource(name, version=spec.version_to_read_request)
         seen = ObservedState(
             name=name,
             node=found,
             differences=differences,
             is_queued=is_queued,
             request=request,
-            request_differences=spec.differences(request.requested_node(name.project)) if spec and request else (),
+            request_differences=differences_of_request(app, name, request, spec),
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
-        wanted = spec or (NodeSpec.from_node(found) if found else None)
+        wanted = spec or (current_spec(app.journal, found, app.clock) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)

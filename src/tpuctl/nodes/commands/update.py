@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
@@ -18,11 +18,10 @@ from tpuctl.errors import (
     NotFoundError,
     TpuctlError,
 )
-from tpuctl.models.node import EXPIRY_LABEL, OWNER_LABEL, NodeState
-from tpuctl.models.spec import DataDisk, check_labels, check_tags
+from tpuctl.models.node import NodeState
+from tpuctl.models.node_changes import changed_fields
+from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_tags, check_user_labels
 from tpuctl.names import last_segment
-from tpuctl.nodes.actions import changed_fields, update_node
-from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
-# Labels with this prefix have the end of the node's time, its owner and its request: clearing the others must not remove them.
-_OWN_LABELS = "tpuctl-"
 # The keys with which users enter the workers.
 _KEPT_METADATA = "ssh-keys"
 
@@ -131,8 +128,7 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     """
     if not wanted.given and wanted.internal_ips is None:
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
-    check_labels(parse_pairs("--labels", wanted.labels))
-    _check_own_labels(parse_pairs("--labels", wanted.labels))
+    check_user_labels(parse_pairs("--labels", wanted.labels))
     check_tags(parse_items(wanted.tags))
     disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
     try:
@@ -156,34 +152,28 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     _confirm_detaching(app, selected.nodes, wanted, yes=yes)
     for node in selected.nodes:
         try:
-            # Maps are replaced as a whole: what another client changed meanwhile, such as the end of the node, must stay.
-            current = app.client.get_node(node.name) if chosen.is_by_name else recheck(node)
-            if current.id != node.id:
-                raise NoLongerSelectedError(node.name.node_id, "was recreated")
-            if fields := _changes(app, current, wanted, disks):
-                update_node(app.client, app.clock, node.name, fields, timeout=app.settings.duration("timeout"))
+            if not chosen.is_by_name:
+                recheck(node)
+            sent: list[tuple[Node, dict[str, Any]]] = []
+
+            def change(found: Node, sent: list[tuple[Node, dict[str, Any]]] = sent) -> dict[str, Any]:
+                present = [text for text in wanted.detach_disk if not sent or _has_disk(found, text)]
+                sent.append((found, _changes(app, found, replace(wanted, detach_disk=tuple(present)), disks)))
+                return sent[-1][1]
+
+            timeout = app.settings.duration("timeout")
+            changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=timeout)
+            current, fields = sent[0]
+            if fields:
                 app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
             if fields.get("networkConfig") == {"enableExternalIps": False}:
                 ways = "use `--iap` or `--internal-ip` for ssh"
                 app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
-            outcomes.append(NodeResult(app.client.find_node(node.name) or node))
+            outcomes.append(NodeResult(changed))
         except TpuctlError as error:
             error.node = node.name.node_id if len(selected.nodes) > 1 else None
             outcomes.append(error)
     return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
-
-
-_LABEL_COMMANDS = {
-    EXPIRY_LABEL: "`tpuctl extend NODE 2h` changes the end of a node's time, `tpuctl extend NODE never` removes it",
-    OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
-}
-
-
-def _check_own_labels(labels: Mapping[str, str]) -> None:
-    """Check that no label is set that `gc`, `--mine` and the guard trust. Raises `InvalidInputError`."""
-    for key in labels:
-        if key in _LABEL_COMMANDS:
-            raise InvalidInputError(f"`--labels` does not set `{key}`", hint=_LABEL_COMMANDS[key])
 
 
 def _confirm_removals(app: App, changes: Sequence[tuple[Node, Mapping[str, Any]]], *, yes: bool) -> None:
@@ -248,8 +238,7 @@ def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *
     running = [
         node
         for node in nodes
-        if node.state is not NodeState.STOPPED
-        and any(_is_disk(disk, text) for disk in node.raw.get("dataDisks") or () for text in wanted.detach_disk)
+        if node.state is not NodeState.STOPPED and any(_has_disk(node, text) for text in wanted.detach_disk)
     ]
     if running:
         in_use = use_in_question(app, running, if_idle=False, yes=yes)
@@ -266,7 +255,7 @@ def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDi
         **metadata_from_files(app, wanted.metadata_from_file),
     }
     labels_before = {
-        key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(_OWN_LABELS)
+        key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(OWN_LABEL_PREFIX)
     }
     metadata_before = {
         key: value for key, value in node.metadata.items() if not wanted.clear_metadata or key == _KEPT_METADATA
@@ -327,6 +316,10 @@ def attached_disks(node: Node, attached: Sequence[DataDisk], detached: Sequence[
                 hint=f"detach it first: `tpuctl update {name.zone}/{name.node_id} --detach-disk {short}`",
             )
     return disks
+
+
+def _has_disk(node: Node, text: str) -> bool:
+    return any(_is_disk(disk, text) for disk in node.raw.get("dataDisks") or ())
 
 
 def _is_disk(entry: Mapping[str, Any], text: str) -> bool:

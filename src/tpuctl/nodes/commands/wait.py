@@ -9,7 +9,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
 from tpuctl.app.route_options import route_options
-from tpuctl.nodes.commands.policy_options import probe_option
+from tpuctl.nodes.commands.policy_options import failed_startup_option, probe_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Condition
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
     from tpuctl.app.app import App
-    from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     help="Condition to wait for. [default: ssh]",
 )
 @probe_option
+@failed_startup_option
 @route_options
 @timeout_option
 @events_option
@@ -40,10 +40,13 @@ def command(
     selection: GivenSelection,
     goal: str | None,
     probe: str | None,
+    allow_failed_startup: bool,
     timeout: timedelta | str | None,
     events: str | None,
 ) -> int:
     """Wait until nodes are usable, stopped, gone or preempted. Changes nothing.
+
+    A node that is requested and does not exist yet is waited for with its queued resource, whose states are shown.
 
     Conditions, each including those before it: ready (the state is READY), healthy (the health too, and each worker has an
     address), ssh (each worker answers), startup (its startup script has ended), devices (it sees all chips of its type).
@@ -56,19 +59,21 @@ def command(
       tpuctl wait 'sweep-*' --for gone
     """
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.node_lookup import locate_for_wait, select_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.node_lookup import WaitTarget, locate_for_wait, select_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
     chosen = selection.parse(app)
 
-    def find_names(wanted: Condition) -> list[NodeName]:
-        if not chosen.is_by_name:
-            return [node.name for node in select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()]
-        found = [locate_for_wait(app, name.text, goal=wanted) for name in chosen.names]
-        return [name for name in dict.fromkeys(found) if name is not None]
+    def find_targets(wanted: Condition) -> list[WaitTarget]:
+        if chosen.is_by_name:
+            return [target for name in chosen.names for target in locate_for_wait(app, name.text, goal=wanted)]
+        found = select_nodes(app, chosen, may_be_none=wanted is Condition.GONE).complete()
+        return [WaitTarget(node.name) for node in found]
 
-    tasks = plan_wait(app, find_names, goal=goal, probe=probe, timeout=timeout)
+    tasks = plan_wait(
+        app, find_targets, goal=goal, probe=probe, timeout=timeout, allow_failed_startup=allow_failed_startup
+    )
     with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
         outcomes = reconcile_nodes(app.context(progress), tasks)
     return show_results(app, outcomes)

@@ -177,7 +177,8 @@ def command(
         ):
             if spec is None:
                 _require_lasting_journal(app)
-            context = app.context(broadcast(progress, hooks))
+            limits = preflight_check(app, {}, only_limits=True)
+            context = app.context(broadcast(progress, hooks), preflight=limits)
             with _finishing_hooks(app, hooks):
                 end = _duration(app, options.until)
                 errors = watch_nodes(

@@ -8,9 +8,11 @@ Exits with 255 and a line on stderr, as ssh does, if the worker is unreachable.
 from __future__ import annotations
 
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.clock import SystemClock
 from tpuctl.errors import TpuctlError
 from tpuctl.sandbox.guests import (
     find_worker,
@@ -30,7 +32,7 @@ from tpuctl.sandbox.sshd.guest import (
     start_enabled_service,
     startup_progress,
 )
-from tpuctl.sandbox.sshd.power import note_connection
+from tpuctl.sandbox.sshd.power import note_connection, watch_power
 from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
@@ -50,14 +52,14 @@ def main(arguments: list[str]) -> int:
     *options, state_path, address = arguments
     try:
         if options == ["--reboot"]:
-            worker, now, _, _ = _look_up(Path(state_path), address)
+            worker, now, *_ = _look_up(Path(state_path), address)
             folders = _worker_folders(Path(state_path), worker)
             note_reboot(folders, now)
             end_processes(folders)
         elif options == ["--service"]:
             from tpuctl.sandbox.sshd.guest_service import run_service  # noqa: PLC0415  # 60 ms, with the whole API
 
-            worker, _, _, _ = _look_up(Path(state_path), address)
+            worker, *_ = _look_up(Path(state_path), address)
             run_service(Path(state_path), worker, _worker_folders(Path(state_path), worker))
             return 0
         else:
@@ -70,16 +72,19 @@ def main(arguments: list[str]) -> int:
 
 
 def _connect(state_path: Path, address: str) -> None:
-    worker, now, speed, profile_keys = _look_up(state_path, address)
+    worker, now, speed, profile_keys, has_faults = _look_up(state_path, address)
     folders = _worker_folders(state_path, worker)
     if worker.phase.state != "READY" or is_rebooting(folders, now):
         raise _UnreachableError("Connection refused")
     # The API reports TIMEOUT for a worker that does not respond.
     if worker.phase.health == "TIMEOUT":
         raise _UnreachableError("Connection timed out")
+    if has_faults:
+        _meet_ssh_fault(state_path, worker, speed)
     sshd = daemon.find_sshd()
     host_key(folders.node)
     note_connection(state_path, worker, folders, now)
+    watch_power(state_path.absolute())
     rebooted = last_reboot(folders)
     startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
     session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())
@@ -100,15 +105,33 @@ def _connect(state_path: Path, address: str) -> None:
     daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 
-def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, float, list[str]]:
-    """Return the worker, the sandbox time, its speed, and the keys in the OS Login profile of the sandbox's user."""
+def _meet_ssh_fault(state_path: Path, worker: GuestWorker, speed: float) -> None:
+    """Refuse, delay or later drop the connection if a fault says so."""
+    from tpuctl.sandbox.faults import FaultKind, fault_duration, take_ssh_fault  # noqa: PLC0415  # 8 ms
+
+    with SandboxState.open(state_path) as sandbox, sandbox.write() as session:
+        fault = take_ssh_fault(session, worker.node, worker.index)
+    if fault is None:
+        return
+    if fault.kind is FaultKind.SSH_REFUSED:
+        raise _UnreachableError("Connection refused")
+    length = (fault_duration(fault) or timedelta()) / speed
+    if fault.kind is FaultKind.SSH_SLOW:
+        SystemClock().sleep(length)
+    else:
+        daemon.drop_connection_after(length.total_seconds())
+
+
+def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, float, list[str], bool]:
+    """Return the worker, the sandbox time and speed, the keys in the OS Login profile of the user, and whether faults wait."""
     if not state_path.exists():  # opening would create it
         raise _UnreachableError("No route to host")
     with SandboxState.open(state_path) as sandbox, sandbox.read() as session:
         worker = find_worker(session, address)
         if worker is None:
             raise _UnreachableError("No route to host")
-        return worker, session.now, sandbox.speed, os_login_keys(session, session.now)
+        has_faults = any(True for _ in session.faults())
+        return worker, session.now, sandbox.speed, os_login_keys(session, session.now), has_faults
 
 
 def _worker_folders(state_path: Path, worker: GuestWorker) -> WorkerFolders:

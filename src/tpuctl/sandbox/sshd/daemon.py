@@ -14,6 +14,8 @@ import pwd
 import re
 import shlex
 import shutil
+import signal
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +27,7 @@ from tpuctl.errors import TpuctlError
 from tpuctl.files import make_private_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from datetime import datetime
 
 _KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[A-Za-z0-9+/]+=*)(?: (?P<comment>.*))?")
@@ -127,6 +129,33 @@ def become_sshd(sshd: str, configuration: Path) -> None:
     log = configuration.parent / "log"
     # The log goes to a file: stderr of a ProxyCommand appears on the user's terminal.
     os.execv(sshd, [sshd, "-i", "-f", str(configuration), "-E", str(log)])  # noqa: S606  # an argv, no shell
+
+
+def run_in_background(act: Callable[[], None]) -> None:
+    """Call a function in a process of its own, which holds none of this one's streams and outlives it."""
+    if os.fork():
+        return
+    try:
+        os.setsid()
+        null = os.open(os.devnull, os.O_RDWR)
+        for number in range(3):
+            os.dup2(null, number)
+        act()
+    finally:
+        os._exit(0)
+
+
+def drop_connection_after(seconds: float) -> None:
+    """Let the sshd that this process becomes be killed after this time, with all of its connection."""
+    sshd = os.getpid()
+    os.setpgid(0, 0)
+
+    def kill() -> None:
+        time.sleep(seconds)
+        if os.getppid() == sshd:
+            os.killpg(sshd, signal.SIGKILL)
+
+    run_in_background(kill)
 
 
 def own_login() -> str:

@@ -2,30 +2,35 @@
 
 A stop and a deletion shut the guest down, a preemption powers it off after its notice [Compute Engine documentation]: no
 process survives. Here the state of a node follows from the time, and nothing runs at the moment of a change: each request to
-an API and each connection looks. The folder `boots` beside the state has a file for each worker that had a connection since
-it was booted.
+an API and each connection looks, and while any worker has a process, one of ours looks each second. The folder `boots` beside
+the state has a file for each worker that had a connection since it was booted.
 """
 
 from __future__ import annotations
 
 import fcntl
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from tpuctl.clock import SystemClock
 from tpuctl.durations import parse_timestamp
+from tpuctl.errors import TpuctlError
 from tpuctl.files import make_private_folder
+from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox.guests import boots_folder, incarnation_directory
 from tpuctl.sandbox.lifecycle import has_run_since
-from tpuctl.sandbox.sshd.daemon import WorkerFolders, write_private_file
-from tpuctl.sandbox.sshd.guest import end_processes
+from tpuctl.sandbox.sshd.daemon import WorkerFolders, run_in_background, write_private_file
+from tpuctl.sandbox.sshd.guest import GUEST_MARK, end_processes
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import datetime
     from pathlib import Path
+    from typing import BinaryIO
 
     from tpuctl.sandbox.guests import GuestWorker
-    from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
 
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
@@ -41,10 +46,47 @@ def note_connection(state_path: Path, worker: GuestWorker, folders: WorkerFolder
     with _locked(folder):  # of several connections at once the first one ends what is left
         since = _read_time(path)
         if since is not None and has_run_since(node.timeline, since, now):
+            path.touch()
             return
         if since is not None:
             end_processes(folders)
         write_private_file(path, now.isoformat())
+
+
+_LOOK_INTERVAL = timedelta(seconds=1)
+# A connection needs less time until its session has a process.
+_RECENT = timedelta(seconds=10)
+
+
+def watch_power(state_path: Path) -> None:
+    """Let a process of its own look while any worker has a process: a single client may send no request meanwhile."""
+    folder = boots_folder(state_path)
+    with (folder / ".watch").open("a+b") as lock, suppress(BlockingIOError):
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        run_in_background(lambda: _look_while_used(state_path, folder, lock))
+
+
+def _look_while_used(state_path: Path, folder: Path, lock: BinaryIO) -> None:
+    with suppress(OSError, TpuctlError):  # the sandbox was reset
+        while state_path.exists():  # opening would create it
+            with SandboxState.open(state_path) as sandbox:
+                end_processes_of_powered_off(sandbox)
+            # A connection is noted before it looks for this process, under the same lock.
+            with _locked(folder):
+                if not _has_processes(state_path, folder):
+                    fcntl.flock(lock, fcntl.LOCK_UN)
+                    return
+            SystemClock().sleep(_LOOK_INTERVAL)
+
+
+def _has_processes(state_path: Path, folder: Path) -> bool:
+    """Return whether a worker has a process, or just had a connection."""
+    noted = [path for path in folder.iterdir() if not path.name.startswith(".")]
+    now = SystemClock().now().timestamp()
+    if any(now - path.stat().st_mtime < _RECENT.total_seconds() for path in noted):
+        return True
+    marks = [str(_folders(state_path, path).control) for path in noted]
+    return any(True for _ in find_processes_with_variable(GUEST_MARK, *marks))
 
 
 def end_processes_of_powered_off(sandbox: SandboxState) -> None:

@@ -57,6 +57,9 @@ def run_container(request: dict[str, Any]) -> None:
     # The TPU's device files, its network between workers, and shared memory for data loaders.
     options += ["--privileged", "--net=host", "--ipc=host"]
     options += ["--volume", "%s:%s" % (folder, folder), "--workdir", folder]
+    for mount in request["mounts"]:
+        # Fails for a missing folder, where --volume would make an empty one.
+        options += ["--mount", mount]
     if request["line"] is None:
         words = [request["image"], *request["words"]]
     else:

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.ssh.agent.link import frame_head, write_all
+from tpuctl.ssh.agent.link import frame_head, make_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -294,7 +294,7 @@ def lock_file(path: bytes, token: str | None, patience: float) -> int:
     """
     until = time.monotonic() + patience
     while True:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_folder(os.path.dirname(path))
         try:
             lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:  # the last holder has removed the folder

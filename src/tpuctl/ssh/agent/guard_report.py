@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 
+from tpuctl.ssh.agent.guard_place import installed_guard
 from tpuctl.ssh.agent.job_files import is_locked, read
 
 TYPE_CHECKING = False
@@ -16,12 +17,13 @@ GUARD_LOG_TAIL = 16 * 1024
 GUARD_LOG_LINES = 40
 
 
-def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
+def guard_report(mode: str | None = None) -> dict[str, Any]:
     """Return how the guard was started, whether it runs, its last status, and the end of its log."""
+    folder = installed_guard()
     text = read(os.path.join(folder, "status"))
     try:
         state = json.loads(text) if text else None
-    except ValueError:
+    except (ValueError, RecursionError):
         state = None
     log = []
     try:
@@ -34,7 +36,7 @@ def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
     return {
         "mode": mode,
         "isInstalled": os.path.exists(os.path.join(folder, "settings")),
-        "isRunning": is_locked(os.path.join(folder, "lock")),
+        "isRunning": guard_runs(folder, state),
         "status": state,
         "idle": settings.get("idle"),
         "onIdle": settings.get("onIdle"),
@@ -42,10 +44,20 @@ def guard_report(folder: str, mode: str | None) -> dict[str, Any]:
     }
 
 
+def guard_runs(folder: str, state: Any) -> bool:
+    """Return whether a guard runs. Only root may test the lock of its guard: other users look for its process."""
+    try:
+        return is_locked(os.path.join(folder, "lock"))
+    except PermissionError:
+        pid = state.get("pid") if isinstance(state, dict) else None
+        words = read("/proc/%d/cmdline" % pid) if isinstance(pid, int) else None
+        return words is not None and os.fsencode(os.path.join(folder, "guard.py")) in words.split(b"\0")
+
+
 def guard_settings(folder: str) -> dict[str, Any]:
     """Return the settings of the guard, empty if there is none or they are damaged."""
     try:
         settings = json.loads(read(os.path.join(folder, "settings")) or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         settings = {}
     return settings if isinstance(settings, dict) else {}

@@ -1,7 +1,8 @@
 """Runs on worker 0: installs and starts the guard of its node (guard.py), replacing an earlier one, or reports about it.
 
-With systemd and a sudo without password the guard is the service `tpuctl-guard`, which also starts after a reboot; else it is a
-detached process, which does not. Its folder is `~/.tpuctl/guard`. It must run under Python 3.8.
+As root with systemd the guard is the service `tpuctl-guard`, which also starts after a reboot; else it is a detached process,
+which does not. guard_place.py says where it lives: a guard of root is that of the node, whichever login started it, and
+keeps its limits until a request changes them. It must run under Python 3.8.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.guard_place import SHARED_FOLDER_MODE, create_guard_folder, guard_folders, guard_root
 from tpuctl.ssh.agent.guard_report import guard_report, guard_settings
 from tpuctl.ssh.agent.job_files import TERM, is_locked, read
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.link import ClientLink, make_folder
 
 TYPE_CHECKING = False
 
@@ -30,12 +32,17 @@ UNIT_TEXT = """\
 Description=Deletes this TPU node at the end of its time (tpuctl)
 After=network-online.target
 Wants=network-online.target
+StartLimitIntervalSec=0
 
 [Service]
-User=%s
 ExecStart=%s
-Restart=on-failure
+Restart=always
 RestartSec=60
+# With 0 it ends on purpose: the node is gone, or this guard was removed.
+RestartPreventExitStatus=0
+ProtectSystem=strict
+ProtectHome=read-only
+ReadWritePaths=%s
 
 [Install]
 WantedBy=multi-user.target
@@ -51,29 +58,49 @@ def serve_guard_setup(link: ClientLink, request: dict[str, Any]) -> None:
 
     With `keepsIdle` the new guard has the idle limit of an earlier one of the same node.
     """
-    folder = os.path.expanduser("~/.tpuctl/guard")
     mode = None
+    # One of root that this user may not end.
+    other = next((one for one in guard_folders() if guard_settings(one) and not os.access(one, os.W_OK)), None)
     if request.get("remove"):
-        mode = "removed" if guard_settings(folder) else None
-        end_guard(folder)
+        if other is not None:
+            raise OSError(0, "only root can end the guard of this node", other)
+        mode = "removed" if any(guard_settings(folder) for folder in guard_folders()) else None
+        end_guards()
     if request.get("program"):
         check_metadata_server()
-        settings, before = request["settings"], guard_settings(folder)
-        if request.get("keepsIdle") and before.get("id") == settings["id"]:
-            settings.update({name: before.get(name) for name in ("idle", "onIdle")})
-        os.makedirs(folder, 0o700, exist_ok=True)
-        os.chmod(folder, 0o700)
-        end_guard(folder)
+        settings = request["settings"]
+        if request.get("keepsIdle"):
+            settings.update(earlier_limits(settings["id"]))
+        if other is not None:
+            before = guard_settings(other)
+            if any(before.get(name) != settings[name] for name in ("id", "idle", "onIdle")):
+                raise OSError(0, "only root can change the guard of this node", other)
+            mode = "service" if os.path.exists(unit_path()) else "process"
+            link.send(b"x", json.dumps(guard_report(mode)).encode())
+            return
+        folder = create_guard_folder()
+        end_guards()
         for name in ("status", "status.new"):
             if os.path.exists(os.path.join(folder, name)):
                 os.unlink(os.path.join(folder, name))
-        keep_private(os.path.join(folder, "guard.py"), request["program"])
-        keep_private(os.path.join(folder, "settings"), json.dumps(settings))
+        mode_of_files = 0o644 if folder == guard_folders()[0] else 0o600
+        write_whole(os.path.join(folder, "guard.py"), request["program"], mode_of_files)
+        write_whole(os.path.join(folder, "settings"), json.dumps(settings), mode_of_files)
         mode = start_guard(folder)
         until = time.monotonic() + FIRST_LOOK_TIMEOUT
         while read(os.path.join(folder, "status")) is None and time.monotonic() < until:
             time.sleep(0.05)
-    link.send(b"x", json.dumps(guard_report(folder, mode)).encode())
+    link.send(b"x", json.dumps(guard_report(mode)).encode())
+
+
+def earlier_limits(node_id: str) -> dict[str, Any]:
+    """Return the limit of idleness of the guard that this node has, empty without one."""
+    for folder in guard_folders():
+        before = guard_settings(folder)
+        idle, action = before.get("idle"), before.get("onIdle")
+        if before.get("id") == node_id and type(idle) is int and action in ("delete", "stop"):
+            return {"idle": idle, "onIdle": action}
+    return {}
 
 
 def check_metadata_server() -> None:
@@ -99,20 +126,18 @@ def check_metadata_server() -> None:
 
 def start_guard(folder: str) -> str:
     """Start the guard as a service if possible, else as a detached process; return `service` or `process`."""
-    words = [sys.executable or "/usr/bin/python3", "-I", os.path.join(folder, "guard.py")]
-    if systemctl("daemon-reload"):
-        import pwd  # noqa: PLC0415  # only for a service
-
-        user = pwd.getpwuid(os.geteuid()).pw_name
-        path = unit_path()
+    words = [sys.executable or "/usr/bin/python3", "-IS", os.path.join(folder, "guard.py")]
+    if folder == guard_folders()[0] and systemctl("daemon-reload"):
         # `%` has a meaning in unit files.
-        text = UNIT_TEXT % (user, shlex.join(words).replace("%", "%%"))
-        script = 'mkdir -p "$(dirname "$1")" && umask 022 && cat >"$1"'
-        if run_as_root(["sh", "-c", script, "sh", path], text):
-            if systemctl("daemon-reload") and systemctl("enable", UNIT) and systemctl("restart", UNIT):
-                return "service"
-            systemctl("disable", UNIT)
-            run_as_root(["rm", "-f", path])
+        text = UNIT_TEXT % (shlex.join(words).replace("%", "%%"), shlex.quote(folder).replace("%", "%%"))
+        try:
+            make_folder(os.path.dirname(unit_path()), SHARED_FOLDER_MODE)
+            write_whole(unit_path(), text, 0o644)
+        except OSError:
+            text = ""
+        if text and systemctl("daemon-reload") and systemctl("enable", UNIT) and systemctl("restart", UNIT):
+            return "service"
+        end_service()
     subprocess.Popen(
         words,
         stdin=subprocess.DEVNULL,
@@ -124,54 +149,64 @@ def start_guard(folder: str) -> str:
     return "process"
 
 
-def end_guard(folder: str) -> None:
-    """End an earlier guard, whichever way it was started, and forget what it was for."""
-    if os.path.exists(unit_path()):
+def end_guards() -> None:
+    """End the guards of this node that this user may end, and forget what they were for."""
+    end_service()
+    for folder in guard_folders():
+        try:
+            if os.stat(folder).st_uid == os.geteuid():
+                end_process(folder)
+                os.unlink(os.path.join(folder, "settings"))
+        except OSError:
+            continue
+
+
+def end_service() -> None:
+    """End the service, and remove its unit."""
+    if os.path.exists(unit_path()) and os.access(os.path.dirname(unit_path()), os.W_OK):
         systemctl("disable", UNIT)
         systemctl("stop", UNIT)
-        run_as_root(["rm", "-f", unit_path()])
+        os.unlink(unit_path())
+
+
+def end_process(folder: str) -> None:
+    """End a guard that runs as a detached process, with the process that supervises it."""
     lock = os.path.join(folder, "lock")
-    if is_locked(lock):
-        text = (read(lock) or b"").strip()
-        try:
-            if text.isdigit():
-                os.kill(int(text), TERM)
-        except OSError:
-            pass
-        until = time.monotonic() + END_TIMEOUT
-        while is_locked(lock) and time.monotonic() < until:
-            time.sleep(0.02)
+    if not is_locked(lock):
+        return
+    text = (read(lock) or b"").strip()
     try:
-        os.unlink(os.path.join(folder, "settings"))
+        if text.isdigit():
+            os.killpg(int(text), TERM)
     except OSError:
         pass
+    until = time.monotonic() + END_TIMEOUT
+    while is_locked(lock) and time.monotonic() < until:
+        time.sleep(0.02)
 
 
 def unit_path() -> str:
     """Return the path of the unit file. It begins at $TPUCTL_DEVICE_ROOT."""
-    return (os.environ.get("TPUCTL_DEVICE_ROOT") or "") + "/etc/systemd/system/" + UNIT
+    return guard_root() + "/etc/systemd/system/" + UNIT
 
 
 def systemctl(*words: str) -> bool:
-    """Return whether a command of systemd succeeded as root."""
-    return run_as_root(["systemctl", *words])
-
-
-def run_as_root(words: list[str], text: str = "") -> bool:
-    """Return whether a command succeeded as root."""
-    if os.geteuid() != 0:
-        words = ["sudo", "-n", *words]
+    """Return whether a command of systemd succeeded."""
+    command = ["systemctl", "--no-ask-password", *words]
     try:
-        done = subprocess.run(words, input=text.encode(), capture_output=True, timeout=SYSTEMCTL_TIMEOUT, check=False)
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SYSTEMCTL_TIMEOUT, check=False
+        )
     except (OSError, subprocess.SubprocessError):
         return False
     return done.returncode == 0
 
 
-def keep_private(path: str, text: str) -> None:
-    """Write a file that only its owner can read, atomically."""
+def write_whole(path: str, text: str, mode: int) -> None:
+    """Write a file atomically, with exactly this mode."""
     scratch = path + ".new"
-    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(file, "w", encoding="utf-8") as opened:
         opened.write(text)
+        os.fchmod(opened.fileno(), mode)
     os.rename(scratch, path)

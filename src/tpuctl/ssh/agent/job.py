@@ -42,7 +42,7 @@ from tpuctl.ssh.agent.job_files import (
     trimmed,
     write,
 )
-from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
+from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink, own_folder
 
 TYPE_CHECKING = False
 
@@ -288,7 +288,7 @@ class PreparedJob:
         self.feeding: int | None = None
         if order["folder"]:
             os.chdir(os.path.expanduser(order["folder"]))
-        os.makedirs(parent, 0o700, exist_ok=True)
+        own_folder("jobs")
         os.mkdir(self.scratch, 0o700)
         try:
             self.fill()

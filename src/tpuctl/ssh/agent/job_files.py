@@ -49,7 +49,7 @@ def signal_group(folder: str, group: int, number: int) -> bool:
 
 
 def is_locked(path: str) -> bool:
-    """Return whether a process holds a lock on a file."""
+    """Return whether a process holds a lock on a file of this user."""
     try:
         # On NFS an exclusive lock needs a file open for writing.
         file = os.open(path, os.O_RDWR)

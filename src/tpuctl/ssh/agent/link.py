@@ -69,7 +69,7 @@ def keep_program(path: str, code: CodeType) -> None:
     scratch = os.path.join(folder, ".%s.%d" % (kept, os.getpid()))
     data = marshal.dumps(code)
     try:
-        os.makedirs(folder, 0o700, exist_ok=True)
+        own_folder("programs")
         for other in os.listdir(folder):
             is_older = other.startswith(kept.partition("-")[0] + "-")
             if is_older and other.partition(".")[0] != kept.partition(".")[0]:
@@ -85,6 +85,37 @@ def keep_program(path: str, code: CodeType) -> None:
             os.unlink(scratch)
     except OSError:
         pass
+
+
+def own_folder(*names: str) -> str:
+    """Return a folder in ~/.tpuctl, created if it is missing. No other user can write there, or replace it.
+
+    An earlier version left folders open to others where the umask did. Raises `OSError`.
+    """
+    folder = os.path.expanduser("~/.tpuctl")
+    for path in [os.path.join(folder, *names[:count]) for count in range(len(names) + 1)]:
+        make_folder(path)
+        about = os.stat(path)
+        if about.st_mode & 0o022 and about.st_uid == os.geteuid():
+            os.chmod(path, 0o700)
+    return os.path.join(folder, *names)
+
+
+def make_folder(path: str | bytes, mode: int = 0o700) -> None:
+    """Create a folder, and those above it that are missing, each with exactly this mode, whatever the umask is.
+
+    Raises `OSError`.
+    """
+    try:
+        os.mkdir(path, mode)
+    except FileNotFoundError:
+        make_folder(os.path.dirname(path), mode)
+        make_folder(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+    else:
+        os.chmod(path, mode)
 
 
 def frame_head(kind: bytes, size: int) -> bytes:

@@ -19,6 +19,7 @@ from tpuctl.ssh.agent.holders import describe, find_holders, send
 from tpuctl.ssh.agent.job import others
 from tpuctl.ssh.agent.job_files import process_group
 from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.user_files import is_trusted
 
 TYPE_CHECKING = False
 
@@ -114,28 +115,8 @@ def find_spy(pid: int) -> str | None:
         pass
     # Without links, which another user could change between the check and the start.
     paths = [os.path.realpath(folder + "/py-spy") for folder in folders if folder.startswith("/")]
-    return next((path for path in paths if os.access(path, os.X_OK) and is_trusted(path)), None)
-
-
-def is_trusted(path: str) -> bool:
-    """Return whether only root and the user who has logged in can have put a program there: this may run as root.
-
-    The path has no links. In a folder such as /tmp others may create files, but not replace those of these users.
-    """
     trusted = {0, os.geteuid(), int(os.environ.get("SUDO_UID", "0"))}
-    is_last = True
-    while True:
-        try:
-            found = os.lstat(path)
-        except OSError:
-            return False
-        is_open = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-        is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX and not is_last
-        if found.st_uid not in trusted or (is_open and not is_sticky):
-            return False
-        if path == "/":
-            return True
-        path, is_last = os.path.dirname(path), False
+    return next((path for path in paths if os.access(path, os.X_OK) and is_trusted(path, trusted)), None)
 
 
 def ask_spy(spy: str, pid: int) -> tuple[list[dict[str, Any]] | None, str]:
@@ -166,10 +147,15 @@ def ask_faulthandler(process: dict[str, Any], number: int) -> tuple[list[dict[st
     if not has_handler(pid, number):
         return None, "no handler for that signal, so it was not sent"
     try:
-        before = os.stat(path)
-        if not stat.S_ISREG(before.st_mode):
-            return None, "its stderr is no file, so the signal was not sent"
-        file = os.open(path, os.O_RDONLY)
+        # Opened is the file that was examined, and not a device that the process puts in its place meanwhile.
+        examined = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            before = os.fstat(examined)
+            if not stat.S_ISREG(before.st_mode):
+                return None, "its stderr is no file, so the signal was not sent"
+            file = os.open("/proc/self/fd/%d" % examined, os.O_RDONLY)
+        finally:
+            os.close(examined)
     except OSError as error:
         return None, "its stderr cannot be read: %s" % error.strerror
     try:

@@ -2,7 +2,8 @@
 
 This program finds the differences, by size and time, and by content if only the time differs. Nothing is written, read or
 deleted outside the folder, nor through a symlink in it. `~/.tpuctl/sync/KEY.json` records what syncs put here: nothing else is
-ever deleted, and a replaced file that no sync put there is kept in `~/.tpuctl/sync/KEY.replaced/`.
+ever deleted, and a replaced file that no sync put there is kept in `~/.tpuctl/sync/KEY.replaced/`, or `KEY.replaced.2/`, ….
+Other programs may change the folder at any moment: an entry is judged when it has been taken out of its place.
 
 The client sends the entries, and the worker its plan. The client may run rsync to `STAGE/rsync` in the folder; it sends the
 entries whose contents are the same and those sent by rsync, the worker those that rsync did not send, the client these files,
@@ -11,7 +12,9 @@ and the worker what was done.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -33,6 +36,7 @@ from tpuctl.ssh.agent.file_stream import (
     to_bytes,
     to_text,
 )
+from tpuctl.ssh.agent.link import make_folder
 
 if TYPE_CHECKING:
     from tpuctl.ssh.agent.file_stream import Stream
@@ -57,7 +61,7 @@ def sync(stream: Stream, request: dict[str, Any]) -> None:
     if request["dry_run"]:
         stream.send(tree.plan(entries, delete=request["delete"]))
         return
-    tree.lock(request["token"])
+    lock = tree.lock(request["token"])
     try:
         plan = tree.plan(entries, delete=request["delete"])
         stream.send(plan)
@@ -68,6 +72,7 @@ def sync(stream: Stream, request: dict[str, Any]) -> None:
         raise
     finally:
         tree.remember()
+        os.close(lock)
     size = sum(entry.size for entry in tree.whole)
     stream.send({"bytes": size, "deleted": tree.deleted, "replaced": tree.replaced})
 
@@ -110,15 +115,19 @@ class SyncFolder:
         self.deleted: list[str] = []
         self._open: dict[str, bool] = {"": status is not None}
 
-    def lock(self, token: str) -> None:
-        """Lock the folder, and create it. A sync that lost its client is terminated by the next attempt of the same client."""
+    def lock(self, token: str) -> int:
+        """Lock the folder, create it, and return the descriptor that holds the lock.
+
+        A sync that lost its client is terminated by the next attempt of the same client.
+        """
         try:
-            lock_file(self.note + b".lock", token, LOCK_PATIENCE)
+            lock = lock_file(self.note + b".lock", token, LOCK_PATIENCE)
         except BlockingIOError as error:
             message = f"another sync to `{path_text(self.root)}` is running on the worker"
             raise RefusedError("refused", message) from error
-        os.makedirs(self.path(RSYNC), mode=0o700, exist_ok=True)
+        make_folder(self.path(RSYNC))
         self._open = {"": True}
+        return lock
 
     def plan(self, entries: list[FileEntry], *, delete: bool) -> dict[str, Any]:
         """Return all differences, as the client gets them."""
@@ -128,14 +137,14 @@ class SyncFolder:
 
     def apply(self, entries: list[FileEntry], plan: dict[str, Any], same: list[int]) -> None:
         """Give all files their names, create the symlinks, and delete."""
+        # The transfer may have taken hours.
+        self._open = {"": True}
+        digests = dict(plan["digests"])
         for number in plan["touch"] + same:
-            self.touch(entries[number])
-        foreign = {entries[number].path for number in plan["foreign"]}
+            self.touch(entries[number], digests.get(number))
         new = sorted([*self.whole, *(entries[number] for number in plan["link"])])
         for entry in new:
             self.make_room(entry.path)
-            if entry.path in foreign:
-                self.keep(entry.path)
         for entry in new:
             self.put(entry)
         self.deleted = [name for name in plan["delete"] if self.remove(name)]
@@ -153,6 +162,8 @@ class SyncFolder:
             if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
                 raise RefusedError("refused", f"`{name}` leads out of the folder")
             status = self.status(name)
+            if status is not None and stat.S_ISDIR(status.st_mode) and self.has_others(name):
+                raise not_replaceable(name)
             if entry.target is not None:
                 if status and stat.S_ISLNK(status.st_mode) and os.readlink(self.path(name)) == to_bytes(entry.target):
                     continue
@@ -214,45 +225,69 @@ class SyncFolder:
     def put(self, entry: FileEntry) -> None:
         """Give a file its name, or create a symlink."""
         name = entry.path
-        part = os.path.join(self.stage, entry.part)
+        part, path = os.path.join(self.stage, entry.part), self.path(name)
         if entry.target is not None:
+            if status_or_none(part) is not None:  # an attempt was killed
+                os.unlink(part)
             os.symlink(to_bytes(entry.target), part)
         else:
             os.chmod(part, entry.mode & 0o777)
             os.utime(part, ns=(entry.mtime, entry.mtime))
-        move(part, self.path(name))
-        self.record(name)
+        version = version_of(part, os.lstat(part))
+        status, kept = self.status(name), None
+        if status is not None and not self.is_ours(name, status):
+            kept = self.keep(name, path)
+        if put_in_place(part, path):
+            taken = os.lstat(part)
+            if not self.is_ours(name, taken, part) and identity_of(taken) != kept:
+                self.keep(name, part)
+            if status_or_none(part) is not None:
+                os.unlink(part)
+        self.records[name] = version
 
-    def touch(self, entry: FileEntry) -> None:
-        """Set time and mode of a file whose contents are the same."""
-        status = self.status(entry.path)
-        if status is not None and stat.S_ISREG(status.st_mode):
-            is_ours = self.is_ours(entry.path, status)
-            os.chmod(self.path(entry.path), entry.mode & 0o777)
-            os.utime(self.path(entry.path), ns=(entry.mtime, entry.mtime))
-            if is_ours:
-                self.record(entry.path)
-
-    def keep(self, name: str) -> None:
-        """Keep a copy of an entry that no sync put here, before it is replaced."""
-        path, copy = self.path(name), os.path.join(self.note + b".replaced", to_bytes(name))
+    def touch(self, entry: FileEntry, known: str | None) -> None:
+        """Set the mode of a file whose contents are the same; with their digest also the time."""
+        name, path = entry.path, self.path(entry.path)
         status = self.status(name)
-        if status is None or stat.S_ISDIR(status.st_mode):
+        if status is None or not stat.S_ISREG(status.st_mode):
             return
-        # An older copy may be in the place of this one, or of a folder above it.
-        above = copy
-        while status_or_none(above) is None:
-            above = os.path.dirname(above)
-        if not os.path.isdir(above) or os.path.islink(above):
-            os.unlink(above)
-        elif above == copy:
-            shutil.rmtree(copy)
-        os.makedirs(os.path.dirname(copy), mode=0o700, exist_ok=True)
+        is_ours = self.is_ours(name, status)
+        os.chmod(path, entry.mode & 0o777)
+        if known is None:
+            return
+        os.utime(path, ns=(entry.mtime, entry.mtime))
+        if digest(path) != known:  # changed since: the time must show it
+            os.utime(path)
+        elif is_ours:
+            self.records[name] = [entry.size, entry.mtime]
+
+    def keep(self, name: str, path: bytes) -> tuple[int, ...] | None:
+        """Keep a copy of what no sync put at a name, and return its identity, None for a folder, which is moved away."""
+        status = os.lstat(path)
+        for number in itertools.count(1):
+            folder = self.note + b".replaced" + (b".%d" % number if number > 1 else b"")
+            copy = os.path.join(folder, to_bytes(name))
+            above = os.path.dirname(copy)
+            try:
+                make_folder(above)
+            except (FileExistsError, NotADirectoryError):  # an older copy is in the place of a folder
+                continue
+            # Neither through an older copy that is a symlink, nor over an older copy.
+            is_direct = os.path.realpath(above) == os.path.join(
+                os.path.realpath(folder), to_bytes(name).rpartition(b"/")[0]
+            ).rstrip(b"/")
+            if is_direct and status_or_none(copy) is None:
+                break
+        if name not in self.replaced:
+            self.replaced.append(name)
+        if stat.S_ISDIR(status.st_mode):
+            shutil.move(os.fsdecode(path), os.fsdecode(copy))
+            return None
         try:
             os.link(path, copy, follow_symlinks=False)
         except OSError:  # another file system
             shutil.copy2(path, copy, follow_symlinks=False)
-        self.replaced.append(name)
+        return identity_of(status)
 
     def make_room(self, name: str) -> None:
         """Create the folders above a file, and remove a folder in its place if that has only entries of syncs."""
@@ -264,19 +299,37 @@ class SyncFolder:
             self._open[parent] = True
         status = self.status(name)
         if status is not None and stat.S_ISDIR(status.st_mode):
+            if self.has_others(name):
+                raise not_replaceable(name)
             for inside in [one for one in self.records if one.startswith(name + "/")]:
                 self.remove(inside)
             if status_or_none(self.path(name)) is not None:
-                message = f"`{name}` is a folder on the worker, with files that no sync put there"
-                raise RefusedError("refused", message)
+                raise not_replaceable(name)
             self.make_room(name)
+
+    def has_others(self, folder: str) -> bool:
+        """Return whether a folder has anything that no sync put there or that has changed; no sync leaves an empty folder."""
+        inside = os.listdir(self.path(folder))
+        for name in (folder + "/" + to_text(entry) for entry in inside):
+            status = self.status(name)
+            if status is None:
+                continue
+            if self.has_others(name) if stat.S_ISDIR(status.st_mode) else not self.is_ours(name, status):
+                return True
+        return not inside
 
     def remove(self, name: str, *, prune: bool = True) -> bool:
         """Delete an unchanged entry of a sync, and folders that become empty; keep a changed one."""
         status = self.status(name)
         if status is None or not self.is_ours(name, status):
             return False
-        os.unlink(self.path(name))
+        path, taken = self.path(name), os.path.join(self.stage, b"taken")
+        os.rename(path, taken)
+        if not self.is_ours(name, os.lstat(taken), taken):
+            if rename_to(taken, path, RENAME_NOREPLACE):
+                self.keep(name, taken)
+            return False
+        os.unlink(taken)
         del self.records[name]
         parent = name.rpartition("/")[0] if prune else ""
         while parent:
@@ -308,19 +361,10 @@ class SyncFolder:
             self._open[parent] = is_folder
         return self._open[parent]
 
-    def is_ours(self, name: str, status: os.stat_result) -> bool:
-        """Return whether an entry is unchanged since a sync put it there."""
+    def is_ours(self, name: str, status: os.stat_result, path: bytes | None = None) -> bool:
+        """Return whether an entry is unchanged since a sync put it at a name; `path` if it was taken from there."""
         is_plain = stat.S_ISLNK(status.st_mode) or stat.S_ISREG(status.st_mode)
-        return is_plain and self.records.get(name) == self._version(name, status)
-
-    def record(self, name: str) -> None:
-        """Record an entry as it is now."""
-        self.records[name] = self._version(name, os.lstat(self.path(name)))
-
-    def _version(self, name: str, status: os.stat_result) -> list[Any]:
-        if stat.S_ISLNK(status.st_mode):
-            return [to_text(os.readlink(self.path(name)))]
-        return [status.st_size, status.st_mtime_ns]
+        return is_plain and self.records.get(name) == version_of(path or self.path(name), status)
 
     def remember(self) -> None:
         """Store the record of what was put here."""
@@ -332,3 +376,57 @@ class SyncFolder:
     def forget_stage(self) -> None:
         """Remove unfinished files."""
         shutil.rmtree(self.stage, ignore_errors=True)
+
+
+def version_of(path: bytes, status: os.stat_result) -> list[Any]:
+    """Return what identifies the version of an entry: the target of a link; size and time of a file."""
+    if stat.S_ISLNK(status.st_mode):
+        return [to_text(os.readlink(path))]
+    return [status.st_size, status.st_mtime_ns]
+
+
+def identity_of(status: os.stat_result) -> tuple[int, ...]:
+    """Return what identifies an entry and its version."""
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def not_replaceable(name: str) -> RefusedError:
+    """Return the error for a folder that is not deleted."""
+    return RefusedError("refused", "`%s` is a folder on the worker, with files that no sync put there" % name)
+
+
+# Flags of renameat2(2).
+RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
+CURRENT_FOLDER = -100
+# Attempts against a program that creates and removes the entry all the time.
+EXCHANGE_ATTEMPTS = 8
+
+
+def put_in_place(part: bytes, path: bytes) -> bool:
+    """Give a part its name; return whether what had that name is now in the place of the part.
+
+    Where the system cannot exchange two names, what had the name is replaced.
+    """
+    for _ in range(EXCHANGE_ATTEMPTS):
+        problem = rename_to(part, path, RENAME_NOREPLACE)
+        if not problem:
+            return False
+        if problem == errno.EEXIST:
+            problem = rename_to(part, path, RENAME_EXCHANGE)
+            if not problem:
+                return True
+        if problem != errno.ENOENT:
+            break
+    move(part, path)
+    return False
+
+
+def rename_to(source: bytes, target: bytes, flag: int) -> int:
+    """Rename an entry with a flag; return the number of the error, 0 without. Nothing is ever replaced."""
+    try:
+        import ctypes  # noqa: PLC0415  # it costs as much as the rest of the program
+
+        rename = ctypes.CDLL(None, use_errno=True).renameat2
+    except (ImportError, AttributeError, OSError):  # macOS, and old systems
+        return errno.ENOSYS
+    return 0 if rename(CURRENT_FOLDER, source, CURRENT_FOLDER, target, flag) == 0 else ctypes.get_errno()

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import time
 
+from tpuctl.ssh.agent.guard_place import installed_guard
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
 from tpuctl.ssh.agent.job_files import trimmed
 from tpuctl.ssh.agent.link import ClientLink
@@ -80,7 +81,7 @@ def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
 
 def report_guard(report: EvidenceReport) -> None:
     """Send the log and the status of the guard, which deletes the node at the end of its time."""
-    folder = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "guard")
+    folder = installed_guard()
     for name in ("log", "status"):
         source = os.path.join(folder, name)
         if os.path.lexists(source):

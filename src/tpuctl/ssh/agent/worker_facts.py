@@ -78,7 +78,7 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
         "variables": {"ok": variables},
         "environments": fact(lambda: environments(root, home, named_places)),
         "is_synchronized": fact(lambda: is_synchronized(outputs)),
-        "guard": fact(lambda: guard_report(os.path.join(home, ".tpuctl", "guard"), None)),
+        "guard": fact(guard_report),
     }
     report["ended"] = time.time()
     link.send(b"x", json.dumps(report).encode())

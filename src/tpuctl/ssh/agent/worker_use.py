@@ -7,6 +7,7 @@ reported as unknown, and never as idle. It must run under Python 3.8.
 
 from __future__ import annotations
 
+import fcntl
 import glob
 import json
 import os
@@ -23,13 +24,13 @@ from tpuctl.ssh.agent.holders import (
     status,
     user_name,
 )
-from tpuctl.ssh.agent.job_files import is_locked, read
+from tpuctl.ssh.agent.job_files import LONGEST_SMALL_FILE
 from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.user_files import open_below, open_entry
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from typing import Any
 
 # struct utmp of glibc on x86-64: type, pid, line, id, user, host, exit, session, seconds, microseconds, address, unused.
@@ -58,7 +59,7 @@ def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bo
     uses, unknown = find_uses(devices, lock_file)
     traces = [(booted_at(root), "it booted")]
     # A followed job is removed at its end, which changes the folder that it was in.
-    traces += [(newest_change(home), "a job ended") for home in job_homes(root)]
+    traces += [(newest_job(home), "a job ended") for home in user_homes(root)]
     if logs:
         traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
         traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
@@ -113,10 +114,12 @@ def find_uses(devices: list[str], lock_file: str) -> tuple[list[dict[str, Any]],
         unknown.append("%d processes cannot be examined without root" % report["hidden"])
     if not processes():
         unknown.append("there is no /proc")
-    folders = [folder for home in job_homes(root) for folder in glob.glob(glob.escape(home) + "/*")]
-    jobs = [folder for folder in folders if is_running(folder)]
-    groups = {int(word) for folder in jobs for word in read_small(folder + "/pid").split()[:1] if word.isdigit()}
-    uses = [describe_job(folder) for folder in jobs]
+    uses, groups = [], set()
+    for home in user_homes(root):
+        jobs, leaders, why = running_jobs_of(home)
+        uses += jobs
+        groups |= leaders
+        unknown += why
     for one in holders:
         # The command of a job is the leader of a session.
         facts = status(one["pid"])
@@ -130,32 +133,101 @@ def use(kind: str, name: str, command: str, user: str, age: float) -> dict[str, 
     return {"kind": kind, "pid": 0, "name": name, "command": command, "user": user, "age": max(0.0, age)}
 
 
-def describe_job(folder: str) -> dict[str, Any]:
-    """Return a job that runs as a use of the worker, as far as its files can be read."""
-    name = os.path.basename(folder).rpartition(".")[0] or os.path.basename(folder)
+def running_jobs_of(home: str) -> tuple[list[dict[str, Any]], set[int], list[str]]:
+    """Return the jobs of a user that run now, as uses, the processes that lead them, and what cannot be examined."""
+    uses, leaders = [], set()
     try:
-        about = json.loads(read_small(folder + "/about"))
+        jobs = open_jobs(home)
+    except OSError as error:
+        return [], set(), ["the jobs below %s cannot be examined: %s" % (printable(home), error.strerror)]
+    if jobs is None:
+        return [], set(), []
+    try:
+        for name in os.listdir(jobs):
+            job, is_running = examine_job(jobs, name)
+            if is_running:
+                uses.append(describe_job(name, job))
+                words = read_small(job, "pid").split()[:1]
+                leaders |= {int(word) for word in words if word.isdigit() and len(word) < 12}
+            if job is not None:
+                os.close(job)
+    finally:
+        os.close(jobs)
+    return uses, leaders, []
+
+
+def open_jobs(home: str) -> int | None:
+    """Open the folder of a user's jobs; None if there is none, or if only root may see it. Raises `OSError`."""
+    try:
+        return open_below(home, ".tpuctl", "jobs")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        return None
+
+
+def examine_job(jobs: int, name: str) -> tuple[int | None, bool]:
+    """Return the opened folder of a job, if it can be, and whether the job runs: also if that is hidden."""
+    try:
+        job = open_entry(jobs, name)
+    except FileNotFoundError:
+        return None, False
+    except OSError:
+        return None, True
+    try:
+        lock = open_entry(job, "lock")
+    except (FileNotFoundError, NotADirectoryError):
+        return job, False
+    except OSError:
+        return job, True
+    try:
+        # Unlike an exclusive lock, a shared one needs no file that is open for writing, on NFS either.
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return job, True
+    finally:
+        os.close(lock)
+    return job, False
+
+
+def describe_job(folder: str, job: int | None) -> dict[str, Any]:
+    """Return a job that runs as a use of the worker, as far as its files can be read."""
+    name = printable(folder.rpartition(".")[0] or folder)
+    try:
+        about = json.loads(read_small(job, "about"))
         command = printable(str(about["command"]))[:LONGEST_COMMAND]
     except (ValueError, TypeError, KeyError, RecursionError):  # any user can write such a file
         command = ""
     try:
-        facts = os.stat(folder + "/token")
+        facts = os.stat("token", dir_fd=job, follow_symlinks=False) if job is not None else None
     except OSError:
-        return use("job", printable(name), command, "", 0.0)
-    return use("job", printable(name), command, user_name(facts.st_uid), time.time() - facts.st_mtime)
+        facts = None
+    if facts is None:
+        return use("job", name, command, "", 0.0)
+    return use("job", name, command, user_name(facts.st_uid), time.time() - facts.st_mtime)
 
 
-def read_small(path: str) -> str:
+def read_small(job: int | None, name: str) -> str:
     """Return the text of a small file of a job, empty if it cannot be read."""
+    if job is None:
+        return ""
     try:
-        return (read(path) or b"").decode("utf-8", "replace")
+        file = open_entry(job, name)
     except OSError:
         return ""
+    try:
+        return os.read(file, LONGEST_SMALL_FILE).decode("utf-8", "replace")
+    except OSError:  # a folder
+        return ""
+    finally:
+        os.close(file)
 
 
 def job_ended_since(at: float) -> bool:
     """Return whether a job ended or wrote at this time or later: one that runs shortly is seen by no look at processes."""
-    return any(newest_change(home) >= at for home in job_homes(device_root()))
+    return any(newest_job(home) >= at for home in user_homes(device_root()))
 
 
 def device_root() -> str:
@@ -164,20 +236,9 @@ def device_root() -> str:
     return os.path.realpath(named) if named else ""
 
 
-def job_homes(root: str) -> list[str]:
-    """Return the folders of jobs of all users; with a `root` that of this home only."""
-    homes = [os.path.expanduser("~")] + ([] if root else ["/root", *glob.glob("/home/*")])
-    return sorted({home + "/.tpuctl/jobs" for home in homes})
-
-
-def is_running(folder: str) -> bool:
-    """Return whether the job of a folder runs; one whose lock cannot be opened counts as running."""
-    try:
-        return is_locked(folder + "/lock")
-    except NotADirectoryError:
-        return False
-    except OSError:
-        return True
+def user_homes(root: str) -> list[str]:
+    """Return the homes of all users; with a `root` this one only."""
+    return sorted({os.path.expanduser("~"), *([] if root else ["/root", *glob.glob("/home/*")])})
 
 
 def count_other_sessions(root: str) -> int:
@@ -241,26 +302,49 @@ def last_login(path: str) -> float | None:
     return newest if is_there else None
 
 
-def newest_change(folder: str) -> float:
-    """Return when a file below a folder was changed last, 0 without any; now if there are too many to look at."""
-    newest = modified_at(folder)
-    for number, path in enumerate(files_below(folder)):
-        if number >= MOST_FILES:
+def newest_job(home: str) -> float:
+    """Return when a file of a user's jobs was changed last, 0 without any; now if that cannot be examined."""
+    try:
+        jobs = open_jobs(home)
+    except OSError:
+        return time.time()
+    if jobs is None:
+        return 0.0
+    try:
+        return newest_below(jobs)
+    finally:
+        os.close(jobs)
+
+
+def newest_change(path: str) -> float:
+    """Return when a file below a folder was changed last, 0 without any; now if that cannot be examined, as for a link."""
+    try:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0.0
+    except OSError:
+        return time.time()
+    try:
+        return newest_below(folder)
+    finally:
+        os.close(folder)
+
+
+def newest_below(folder: int) -> float:
+    """Return when an open folder, or a file below it, was changed last; now if there are too many. No link is followed."""
+    newest, count = os.fstat(folder).st_mtime, 0
+    for _, folders, names, opened in os.fwalk(".", dir_fd=folder):
+        count += len(folders) + len(names)
+        if count >= MOST_FILES:
             return time.time()
-        newest = max(newest, modified_at(path))
+        for name in names:
+            newest = max(newest, modified_at(name, opened))
     return newest
 
 
-def files_below(folder: str) -> Iterator[str]:
-    """Yield the paths of the files below a folder. No link is followed."""
-    for parent, _, names in os.walk(folder):
-        for name in names:
-            yield os.path.join(parent, name)
-
-
-def modified_at(path: str) -> float:
-    """Return when a file was modified, 0 if it does not exist."""
+def modified_at(path: str, folder: int | None = None) -> float:
+    """Return when a file was modified, 0 if it does not exist. No link is followed."""
     try:
-        return os.lstat(path).st_mtime
+        return os.stat(path, dir_fd=folder, follow_symlinks=False).st_mtime
     except OSError:
         return 0.0

@@ -12,7 +12,6 @@ from tpuctl.models.node import NodeState, WorkerSet
 from tpuctl.output.terminal import View
 from tpuctl.workers.environment import (
     EnvironmentOptions,
-    environment_warning,
     fish_exports,
     job_variables,
     posix_exports,
@@ -44,8 +43,8 @@ if TYPE_CHECKING:
 def command(app: App, *, node: str, worker: int, form: str) -> None:
     """Print the environment variables that training scripts read, for a shell: the TPU's name and its workers' addresses.
 
-    TPU_NAME is `local` for a node with one worker, which TPUClusterResolver expects on the TPU VM itself; TPU_CONFIG has the
-    node's name. TPU_WORKER_HOSTNAMES makes JAX wait for all workers: unset it to use one worker alone.
+    TPU_NAME is the name of the node, which Ray takes for that of the slice. For a program on a node with one worker,
+    TensorFlow's TPUClusterResolver expects `local`: write it in the program.
 
     \b
     Examples:
@@ -59,7 +58,5 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
     exported = job_variables(EnvironmentOptions(tpu=True), found, number)
     if found.state is not NodeState.READY:
         app.terminal.warn(f"`{found.name.node_id}` is {found.state}: its TPU cannot be used now")
-    if warning := environment_warning(exported, found.workers):
-        app.terminal.note(warning)
     lines = fish_exports if form == "fish" else posix_exports
     app.show(View(value=lambda: exported, text=lambda terminal: terminal.names(lines(exported))))

@@ -58,6 +58,13 @@ class RunFlags:
         metavar="IMAGE",
         help="Docker image to run the command in, with the TPU and the working directory. [default: no container]",
     )
+    mount: tuple[str, ...] = option(
+        "--mount",
+        metavar="DIR[:PATH][:ro]",
+        multiple=True,
+        help="Directory of the worker, such as that of a data disk, to mount in the container of --image, at the same path "
+        "or at PATH; ro: read-only. Repeatable.",
+    )
     detach: bool = option(
         "--detach", "-d", is_flag=True, help="Start the command, print the job's name, and leave it running."
     )
@@ -235,6 +242,11 @@ def command(
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
+    if flags.image is not None and (volume := next((name for name in selection.names if ":/" in name), None)):
+        # `-v` is tpuctl's own.
+        raise InvalidInputError(
+            f"`{volume}` is not a node name", hint=f"mount a directory of the workers with `--mount {volume}`"
+        )
     if one_off.up is not None and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
@@ -307,10 +319,12 @@ def _parse_request(
         connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,
     )
     if flags.image is None:
+        if flags.mount:
+            raise InvalidInputError("`--mount` needs a container", hint="add `--image IMAGE`, or leave it out")
         return request
     from tpuctl.workers.container_image import in_container  # noqa: PLC0415  # only for containers
 
-    return in_container(request, flags.image, words)
+    return in_container(request, flags.image, words, mounts=flags.mount)
 
 
 def parse_environment(app: App, flags: EnvironmentFlags) -> EnvironmentOptions:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
+from tpuctl.command_text import command_word
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.files import real_path
 from tpuctl.models.node import ALL_WORKERS
@@ -68,7 +68,7 @@ def without_known_hosts(app: App, path: Path, entries: Sequence[SshConfigEntry])
         if known is not None:
             app.terminal.warn(
                 f"skipped: the ssh host `{known[0]}` is already used: {known[1]}",
-                f"  `tpuctl ssh-config {shlex.quote(name.node_id)} --prefix PREFIX` writes it under another name",
+                f"  `tpuctl ssh-config {command_word('node', name.node_id)} --prefix PREFIX` writes it under another name",
             )
     return [entry for entry in entries if found[entry.name] is None]
 
@@ -131,7 +131,8 @@ def offer_include(app: App, path: Path, *, yes: bool) -> None:
             )
     if not is_plain:
         app.terminal.warn(
-            f"HOME is not the home of this account, so plain ssh reads {plain}/config: use `ssh -F {shlex.quote(str(path))}`"
+            f"HOME is not the home of this account, so plain ssh reads {plain}/config: "
+            f"use `ssh -F {command_word('path', path)}`"
         )
 
 

@@ -9,6 +9,7 @@ import click
 from tpuctl.app.app import key_authorization, key_folder, metadata_login
 from tpuctl.app.options import CommandGroup, cli_command, yes_option
 from tpuctl.app.value_completion import complete_node
+from tpuctl.command_text import command_word
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.output.terminal import View
@@ -68,7 +69,9 @@ def renew(app: App, *, yes: bool) -> None:
     """
     named = app.settings.path("ssh_key")
     if named is not None:
-        hint = f"create it with `ssh-keygen -t ed25519 -f {named}`, or remove the setting `ssh_key`"
+        hint = (
+            f"create it with `ssh-keygen -t ed25519 -f {command_word('path', named)}`, or remove the setting `ssh_key`"
+        )
         raise InvalidInputError(f"`{named}` is your own key: tpuctl never replaces it", hint=hint)
     path = default_key_path(key_folder(app))
     # The sandbox has its own pair.
@@ -79,7 +82,9 @@ def renew(app: App, *, yes: bool) -> None:
         raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
     key, moved = replace_key(key_folder(app), login=metadata_login(app))
     if moved is not None:
-        app.terminal.note(f"the old pair is now `{moved}`; for machines that accept only that key: `ssh -i {moved}`")
+        app.terminal.note(
+            f"the old pair is now `{moved}`; for machines that accept only that key: `ssh -i {command_word('path', moved)}`"
+        )
     app.terminal.note(
         f"created `{key.path}`, {key_fingerprint(key)}; the next `tpuctl ssh`, `run` or `up` registers it"
     )

@@ -10,6 +10,7 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option, yes_option
 from tpuctl.app.route_options import route_options
+from tpuctl.durations import parse_timestamp
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import OutputFormat
@@ -47,6 +48,12 @@ _SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
     help="Terminate only this process, if it holds the TPU.",
 )
 @grouped_option(
+    "--started-before",
+    group=OptionGroup.PROGRAM,
+    metavar="TIME",
+    help="Terminate only processes that started before this time, in RFC 3339: a pid may be used again.",
+)
+@grouped_option(
     "--dry-run", group=OptionGroup.SAFETY, is_flag=True, help="Show what holds the TPU, and change nothing."
 )
 @grouped_option(
@@ -65,6 +72,7 @@ def command(
     signal: str,
     grace: timedelta | str | None,
     pid: int | None,
+    started_before: str | None,
     dry_run: bool,
     if_idle: bool,
     yes: bool,
@@ -79,6 +87,7 @@ def command(
     Examples:
       tpuctl unstick trainer
       tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
+      tpuctl unstick trainer --worker 3 --pid 1234 --started-before 2026-11-23T10:00:00Z
       tpuctl unstick trainer --dry-run -o json
     """
     from tpuctl.nodes.busy_nodes import describe_use, require_idle  # noqa: PLC0415  # as above
@@ -94,11 +103,16 @@ def command(
     )
 
     found = find_node(app, node)
+    before = parse_timestamp(started_before)
+    if started_before is not None and before is None:
+        raise InvalidInputError(
+            f"`--started-before {started_before}` is not a time", hint="write it as 2026-01-31T18:30:00Z"
+        )
     if isinstance(grace, str):
         raise InvalidInputError("`--grace forever` would never kill a process", hint="give a time, such as `30s`")
     asked = find_targets(app, [found], WorkerSet.parse(worker), read_only=dry_run)
     await_key(app, asked)
-    reports = find_holders(asked, only=pid)
+    reports = find_holders(asked, only=pid, started_before=before)
     node_id, is_to_act = found.name.node_id, not dry_run and any(report.is_stuck for report in reports)
     # A script gets one document, at the end; a person sees the list before the question.
     is_script = app.format in {OutputFormat.JSON, OutputFormat.YAML}
