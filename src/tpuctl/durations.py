@@ -71,6 +71,14 @@ def format_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat()[:19] + "Z"
 
 
+def local_time(moment: datetime) -> datetime:
+    """Return a moment in the local time zone; in UTC if `TZ` is a day or more away from it, which Python cannot express."""
+    try:
+        return moment.astimezone()
+    except ValueError:
+        return moment.astimezone(UTC)
+
+
 def parse_http_date(text: str | None) -> datetime | None:
     """Parse the time of a `Date` or `Retry-After` header; None if it is absent or garbled."""
     from email.utils import parsedate_to_datetime  # noqa: PLC0415  # 5 ms

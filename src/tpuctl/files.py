@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
+from tpuctl.command_text import command_word
 from tpuctl.errors import InvalidInputError
 from tpuctl.platforms import flush_to_disk
 from tpuctl.shapes import MapOf, ShapeError, parse_json
@@ -226,6 +227,34 @@ def make_private_folder(folder: Path) -> None:
             missing.chmod(0o700)  # independent of the umask
 
 
+def private_folder_problem(folder: Path) -> str | None:
+    """Return why other users could change the files in a folder, as ssh checks its own; None if they cannot, or without one."""
+    try:
+        status = folder.lstat()
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is a symlink" if stat.S_ISLNK(status.st_mode) else "it is not a folder"
+    if status.st_uid != os.geteuid():
+        return "it belongs to another user"
+    mode = stat.S_IMODE(status.st_mode)
+    return f"others can write to it (mode {mode:04o})" if mode & 0o022 else None
+
+
+def secure_private_folder(folder: Path) -> None:
+    """Create a folder, or set the mode of an own one to 0700. Raises `OSError`, also for a symlink and another's folder."""
+    make_private_folder(folder)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "it belongs to another user", str(folder))
+        if status.st_mode & 0o077:
+            os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
+
+
 def replace_private_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Replace a file atomically, with this mode; create it and its folder if missing. Raises `OSError`."""
     make_private_folder(path.parent)
@@ -272,6 +301,38 @@ def open_private_file(path: Path) -> int:
     return descriptor
 
 
+def real_path(path: Path) -> Path:
+    """Return a path without its symlinks; of a link that leads to itself the path of that link."""
+    # `Path.resolve` raises `RuntimeError` for such a link before Python 3.13.
+    return Path(os.path.realpath(path))
+
+
+# What the shell opened for this process, and devices: not part of any folder.
+_SYSTEM_FILES: Final = ("/dev/", "/proc/")
+
+
+def output_path(path: Path, folder: Path) -> Path:
+    """Return the real path of a file or folder that the user named for output; `~` is expanded. It need not exist.
+
+    A cloned repository may contain symlinks. A link may lead to a device, and to what is in `folder` too, the working directory
+    of the user; for a path outside of it, what is in the folder of its last name. Raises `InvalidInputError` for any other.
+    """
+    named = folder / expand_user_path(path)
+    # Without links resolved, as the user reads it.
+    plain = Path(os.path.normpath(named))
+    if str(plain).startswith(_SYSTEM_FILES):
+        return plain
+    real = real_path(named)
+    base = folder if plain.is_relative_to(folder) else plain.parent
+    if real.is_symlink():
+        hint = f"remove it: `rm {command_word('path', real)}`"
+        raise InvalidInputError(f"cannot write `{path}`: it is a symlink to itself", hint=hint)
+    if not real.is_relative_to(real_path(base)) and not real.is_char_device():
+        hint = f"to write there, name the target: `{command_word('path', real)}`"
+        raise InvalidInputError(f"cannot write `{path}`: a symlink in it leads out of `{base}`", hint=hint)
+    return real
+
+
 def create_unlinked_file(path: Path) -> BinaryIO:
     """Open a file for writing, replacing its content.
 
@@ -303,6 +364,25 @@ def file_lock(path: Path) -> Iterator[None]:
     descriptor = open_private_file(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def folder_lock(folder: Path) -> Iterator[None]:
+    """Hold the lock of a folder while a file of the user in it is read and replaced; another process waits.
+
+    No file of a lock stays there. Without effect for a folder that is missing, or on a file system without such locks.
+    """
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):  # NFS wants a descriptor that can write
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

@@ -197,6 +197,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "a zone ends with a letter, like `us-central2-b`; see `tpuctl types --project p`",
         ),
         (
+            ("check", "--type", "v4-8", "--project", "p-1", "--zone", "us-central2-b", "--billing-project", "проект"),
+            "`проект` is not a project id",
+            "use the PROJECT_ID column of `gcloud projects list`, not the name",
+        ),
+        (
             ("list", "--project", "My Project"),
             "`My Project` is not a project id",
             "use the PROJECT_ID column of `gcloud projects list`, not the name",

@@ -293,6 +293,31 @@ def test_entry_that_others_may_read_or_a_pipe_is_not_used(account: Account) -> N
     assert account.cloud.taken() == [TOKEN, LIST]
 
 
+def test_only_own_files_in_a_folder_of_ours_are_removed(account: Account) -> None:
+    account.run()
+    entry = account.entry
+    elsewhere = account.folder.with_name("documents")
+    elsewhere.mkdir()
+    own = [account.folder / name for name in ("a" * 64, f".{'a' * 64}.01234567")]
+    others = [folder / name for folder in (account.folder, elsewhere) for name in ("thesis.tex", "A" * 64)]
+    for file in (*own, *others, elsewhere / ("b" * 64)):
+        file.touch()
+        os.utime(file, (0, 0))
+    entry.unlink()
+    account.folder.chmod(0o755)
+
+    account.run()
+    assert [file.exists() for file in (*own, *others)] == [False, False, True, True, True, True]
+    assert stat.S_IMODE(account.folder.stat().st_mode) == 0o700
+    account.folder.rename(account.folder.with_name("moved"))
+    account.folder.symlink_to(elsewhere)
+    account.cloud.taken()
+
+    assert (account.run(), account.run()) == (True, True)
+    assert account.cloud.taken() == [TOKEN, LIST] * 2
+    assert sorted(file.name for file in elsewhere.iterdir()) == ["A" * 64, "b" * 64, "thesis.tex"]
+
+
 def test_folder_that_cannot_be_written_costs_only_the_cache(account: Account) -> None:
     account.folder.parent.mkdir()
     account.folder.write_text("a file")

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tpuctl.check.gate import CheckCache
 from tpuctl.clock import ManualClock
+from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal import Journal, JournalError
 from tpuctl.nodes.journal import LocalJournalStore as LocalJournal
@@ -66,6 +70,22 @@ def test_journal_damaged_line_is_skipped_with_a_warning(
 
     assert (out.count("\n"), code) == (1, 0)
     assert f"skipped line 2 of the journal, damaged or not written by tpuctl: {path}\n" in err
+
+
+@pytest.mark.parametrize("face", ["in-process"], indirect=True)
+def test_journal_null_in_a_spec_is_an_absent_field(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    """No command fails, and the node is recreated without the field."""
+    sandbox.add_node("trainer")
+    path = next(iter(journal_of(tpuctl, tmp_path)))
+    given: dict[str, Any] = {"accelerator_type": "v4-8", "runtime_version": "tpu-ubuntu2204-base"}
+    nulls = dict.fromkeys(entry.name for entry in fields(NodeSpec) if entry.name not in given)
+    path.write_text(json.dumps({"at": AT, "event": "create", "by": "t", "spec": {**nulls, **given}}) + "\n")
+    assert NodeSpec.from_json({**nulls, **given}) == NodeSpec.from_json(given) == NodeSpec(**given)
+
+    place = ("trainer", "--zone", "us-central2-b")
+    commands = (("history", *place), ("status", *place), ("cost",), ("up", *place, "--no-wait"))
+    codes = [tpuctl(*words)[2] for words in commands]
+    assert codes == [0] * len(commands)
 
 
 def journal_of(tpuctl: Console, tmp_path: Path) -> list[Path]:
@@ -180,3 +200,32 @@ def test_append_to_a_pipe_does_not_block(tmp_path: Path) -> None:
 
     with pytest.raises(JournalError):
         store.append(NAME, b"{}\n", durable=False)
+
+
+SETTINGS = {
+    "zone": "us-central2-b",
+    "type": "v4-8",
+    "version": "v",
+    "tier": "spot",
+    "labels": "a=b",
+    "tags": "t",
+    "network": "n",
+    "description": "d",
+    "output": "json",
+    "timeout": "1h",
+    "max_reboots": "2",
+    "project": "p",
+}
+
+
+@pytest.mark.parametrize("place", [(), ("--here",)], ids=["user", "project"])
+def test_settings_changed_at_once_are_all_kept(offline: Console, place: tuple[str, ...]) -> None:
+    """Commands that change one file wait for each other; no file of a lock stays, and a trusted project stays trusted."""
+    with ThreadPoolExecutor(len(SETTINGS)) as pool:
+        results = list(pool.map(lambda pair: offline("config", "set", *pair, *place)[1:], SETTINGS.items()))
+
+    folder = offline.folder if place else Path(offline.environ["HOME"]) / ".config" / "tpuctl"
+    (file,) = folder.iterdir()
+    assert [code for _, code in results] == [0] * len(SETTINGS), results
+    assert sorted(line.partition(":")[0] for line in file.read_text().splitlines()) == sorted(SETTINGS)
+    assert not place or offline("trust")[1].startswith(f"warning: {file} is trusted; it sets")

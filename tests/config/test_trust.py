@@ -331,20 +331,66 @@ def test_trust_can_be_listed_and_revoked(tpuctl: Console, project: Path) -> None
     ("content", "mode"),
     [
         pytest.param(b"", 0o600, id="empty"),
-        pytest.param(b"relative/tpuctl.yaml", 0o600, id="no absolute path"),
-        pytest.param(b"/a\0b", 0o600, id="no path"),
-        pytest.param(b"/" + b"x" * 5000, 0o600, id="too long"),
+        pytest.param(b"%b relative/tpuctl.yaml", 0o600, id="no absolute path"),
+        pytest.param(b"%b /a\0b", 0o600, id="no path"),
+        pytest.param(b"%b /" + b"x" * 5000, 0o600, id="too long"),
+        pytest.param(b"%b /another/tpuctl.yaml", 0o600, id="another file"),
+        pytest.param(b"0" * 64 + b" /a", 0o600, id="another content"),
         pytest.param(None, 0o666, id="others may write it"),
     ],
 )
 def test_damaged_trust_record_is_ignored(tpuctl: Console, project: Path, content: bytes | None, mode: int) -> None:
     assert tpuctl("trust", "--yes")[2] == 0
     (kept,) = (Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted").iterdir()
-    kept.write_bytes(content if content is not None else kept.read_bytes())
+    kept.write_bytes(kept.read_bytes() if content is None else content.replace(b"%b", kept.name.encode()))
     kept.chmod(mode)
 
     assert NOT_TRUSTED in tpuctl("list")[1]
-    assert tpuctl("trust", "--list") == ("", "", 0)
+
+
+def test_trust_of_one_file_moved_to_the_digest_of_another_does_not_count(tpuctl: Console, project: Path) -> None:
+    assert tpuctl("trust", "--yes")[2] == 0
+    folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted"
+    (first,) = folder.iterdir()
+    content = first.read_bytes()
+    other = tpuctl.folder.parent / "other"
+    other.mkdir()
+    (other / "tpuctl.yaml").write_text(FILE)
+    assert replace(tpuctl, folder=other)("trust", "--yes")[2] == 0
+    (second,) = set(folder.iterdir()) - {first}
+
+    first.rename(second)
+
+    assert second.read_bytes() == content
+    assert NOT_TRUSTED in replace(tpuctl, folder=other)("list")[1]
+    assert NOT_TRUSTED in tpuctl("list")[1]
+
+
+@pytest.mark.parametrize(
+    ("mode", "problem"),
+    [
+        pytest.param(0o777, "others can write to it (mode 0777)", id="all"),
+        pytest.param(0o720, "others can write to it (mode 0720)", id="the group"),
+        pytest.param(None, "it is a symlink", id="a symlink"),
+    ],
+)
+def test_store_of_trust_that_others_can_change_does_not_count(
+    tpuctl: Console, project: Path, mode: int | None, problem: str
+) -> None:
+    assert tpuctl("trust", "--yes")[2] == 0
+    folder = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted"
+    if mode is None:
+        folder.rename(folder.with_name("elsewhere"))
+        folder.symlink_to("elsewhere")
+    else:
+        folder.chmod(mode)
+
+    _, refused, code = tpuctl("list")
+    _, answered, _ = tpuctl("list", stdin="y\n")
+
+    assert (f"warning: no file counts as trusted because of {folder}: {problem}\n" in refused, code) == (True, 2)
+    assert ("cannot store the trust" in answered, tpuctl("list")[2]) == ((True, 2) if mode is None else (False, 0))
+    assert folder.is_symlink() or stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
 def test_unwritable_state_folder_only_asks_again(tpuctl: Console, project: Path) -> None:

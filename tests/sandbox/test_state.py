@@ -17,7 +17,7 @@ from threading import Event, Thread
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import advance_clock, list_requests, read_status, reset_sandbox
 from tpuctl.sandbox.api_calls import Call, Request
@@ -97,6 +97,37 @@ def test_damaged_file_is_an_error_that_reset_fixes(tmp_path: Path) -> None:
     assert reset_sandbox(path)
     with SandboxState.open(path) as sandbox_state:
         assert read_status(sandbox_state).states == {}
+
+
+def test_changed_byte_in_any_page_is_one_error_or_none(tmp_path: Path) -> None:
+    """Also in texts of SQLite itself, whose messages and columns are not UTF-8 then."""
+    path = tmp_path / "sandbox.db"
+    with SandboxState.open(path) as sandbox_state:
+        for name in ("trainer", "other"):
+            administration.add_node(sandbox_state, name, zone="us-central2-b")
+    good, size = path.read_bytes(), 4096
+    # A place in the head of a page, and the middle and the end of what it holds.
+    places = {
+        page + offset
+        for page in range(0, len(good), size)
+        for used in [[at for at in range(size) if good[page + at]]]
+        for offset in {7, used[len(used) // 2], used[-1]}
+    }
+    outcomes: set[type[TpuctlError] | None] = set()
+    for at in sorted(places):
+        path.write_bytes(good[:at] + b"\xff" + good[at + 1 :])
+        try:
+            with SandboxState.open(path) as sandbox_state:
+                read_status(sandbox_state)
+                administration.add_node(sandbox_state, "next")
+        except TpuctlError as error:
+            outcomes.add(type(error))
+        else:
+            outcomes.add(None)
+        for suffix in ("-wal", "-shm"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+
+    assert outcomes >= {CorruptStateError, None}
 
 
 @pytest.mark.parametrize(

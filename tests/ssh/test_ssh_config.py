@@ -119,6 +119,7 @@ def test_users_config_gets_one_line_and_stays_unchanged(
             '`Match host "slice-*,b" exec "touch x"` in line 1 of {folder}/config',
         ),
         ("Host x\n  Include conf.d/*\n", "`Host sl?ce` in line 2 of {folder}/conf.d/one"),
+        ("Host *\n  UserKnownHostsFile ~/none ~/.ssh/keys %d/x\n", "`slice-1` in line 1 of {folder}/keys"),
         ("Host *\n  User me\nHost * !b *.*\n  Port 3\nHost slice-31 slic slices slice[-]3\nMatch all\n", None),
         ("Host slice* !slice !slice-*\n# Host slice\n", None),
     ],
@@ -130,6 +131,7 @@ def test_host_name_of_the_user_raises(
     (folder / "conf.d").mkdir(parents=True)
     (folder / "conf.d" / "one").write_text("# \nHost sl?ce\n")
     (folder / "config").write_text(config)
+    (folder / "keys").write_text("slice-1 ssh-ed25519 AAAA\n")
 
     _, err, code = tpuctl("ssh-config", "slice")
 
@@ -143,6 +145,50 @@ def test_host_name_of_the_user_raises(
     assert tpuctl("ssh-config", "slice", "--prefix", "tpu.", "-o", "name")[0].split() == [
         *("tpu.slice", "tpu.slice-0", "tpu.slice-1", "tpu.slice-2", "tpu.slice-3"),
     ]
+
+
+HASHED = "|1|AAECAwQFBgcICQoLDA0ODxAREhM=|RLILpbHhN++97AiPe6eCzE02KOs="  # of `build`
+
+
+@in_process
+@pytest.mark.parametrize(
+    ("node", "known_hosts", "place"),
+    [
+        pytest.param("localhost", "", "", id="this machine"),
+        pytest.param("build", "build ssh-ed25519 AAAA\n", "`build` in line 1 of", id="a known host"),
+        pytest.param(
+            "build", "#\n10.0.0.1,BUILD ssh-ed25519 AAAA", "`10.0.0.1,BUILD` in line 2 of", id="several names"
+        ),
+        pytest.param("build", "[build]:2222 ssh-ed25519 AAAA", "`[build]:2222` in line 1 of", id="a port"),
+        pytest.param("build", "@cert-authority bu* ssh-rsa AAAA", "`bu*` in line 1 of", id="a pattern"),
+        pytest.param("build", f"{HASHED} ssh-rsa AAAA", f"`{HASHED}` in line 1 of", id="hashed"),
+    ],
+)
+def test_node_named_as_a_known_host_is_refused_and_skipped_by_all(
+    tpuctl: Console, sandbox: Sandbox, node: str, known_hosts: str, place: str
+) -> None:
+    sandbox.add_node("mine", zone="us-central2-b")
+    sandbox.add_node(node, zone="us-central2-b")
+    folder = Path(tpuctl.environ["HOME"], ".ssh")
+    folder.mkdir(parents=True)
+    (folder / "known_hosts").write_text(known_hosts)
+
+    named, printed = tpuctl("ssh-config", node), tpuctl("ssh-config", "--all", "--print")
+    every = tpuctl("ssh-config", "--all", "-o", "name")
+
+    reason = f"the ssh host `{node}` is already used: {place}"
+    assert (named[0], f"error: {reason}" in named[1], named[2]) == ("", True, 8)
+    assert (f"warning: skipped: {reason}" in printed[1], f"Host {node}" in printed[0]) == (True, False)
+    assert (every[0], f"warning: skipped: {reason}" in every[1], every[2]) == ("mine\nmine-0\n", True, 0)
+
+
+@in_process
+def test_other_lines_of_known_hosts_are_no_conflict(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
+    sandbox.add_node("build")
+    folder.mkdir(parents=True)
+    (folder / "known_hosts").write_text("builder,!build,!build-0,bu* ssh-rsa A\n|1|x|y ssh-rsa A\n@\n* ssh-rsa A\n")
+
+    assert tpuctl("ssh-config", "build", "-o", "name")[::2] == ("build\nbuild-0\n", 0)
 
 
 @in_process

@@ -110,6 +110,7 @@ class App:
         path = self.invocation.environ.get("GITHUB_STEP_SUMMARY")
         if not path or not runs_in_github_actions(self.invocation.environ):
             return None
+        from tpuctl.files import output_path  # noqa: PLC0415  # as above
         from tpuctl.output.step_summary import StepSummary  # noqa: PLC0415  # only in GitHub Actions
 
         summary = StepSummary(Path(path), self.command_line())
@@ -118,7 +119,10 @@ class App:
             with suppress(TpuctlError, ValueError):  # broken settings
                 summary.is_sandbox = self.is_sandbox
             try:
+                summary.path = output_path(summary.path, self.invocation.folder)
                 summary.write()
+            except InvalidInputError as error:
+                self.terminal.warn(f"no summary of this step: {error.message}")
             except OSError as error:
                 reason = (error.strerror or str(error)).lower()
                 self.terminal.warn(f"cannot write the summary of this step to `{path}`: {reason}")
@@ -181,7 +185,7 @@ class App:
         file = self.project_file
         if file is None or not file.trusted_keys or self._trusts_all:
             return True
-        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.digest)
+        return TrustedFiles(trusted_folder(self.invocation.environ)).has(file.path, file.digest)
 
     def require_trust(self) -> None:
         """Ask the user to trust the project file, if it is untrusted and one of its keys would apply.
@@ -391,14 +395,14 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.files import expand_user_path  # noqa: PLC0415  # not needed by --help
+        from tpuctl.files import output_path  # noqa: PLC0415  # not needed by --help
         from tpuctl.output.progress import EventFile, Progress  # noqa: PLC0415  # only for long work
 
         self.shows_events = events == "-"
         stream: TextIO | EventFile | None = sys.stdout if self.shows_events else None
         if events is not None and not self.shows_events:
             try:
-                stream = EventFile(self.invocation.folder / expand_user_path(Path(events)), events)
+                stream = EventFile(output_path(Path(events), self.invocation.folder), events)
             except OSError as error:
                 raise InvalidInputError(f"`--events {events}` cannot be written: {error.strerror}") from error
         match self.settings.text("timestamps"):
@@ -1072,15 +1076,12 @@ def owner_identity(app: App) -> str:
 
 def _account_of_key_file(environ: Mapping[str, str]) -> str | None:
     """Return the service account of the credentials file in use, None for a file of another kind."""
-    from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE  # noqa: PLC0415  # most commands create nothing
+    from tpuctl.cloud.credentials_file import read_credentials_file  # noqa: PLC0415  # most commands create nothing
     from tpuctl.config.sources import adc_path  # noqa: PLC0415  # as above
-    from tpuctl.files import read_regular_file  # noqa: PLC0415  # as above
-    from tpuctl.shapes import Shape, ShapeError, parse_json  # noqa: PLC0415  # as above
 
     try:
-        content, _ = read_regular_file(adc_path(environ), longest=LONGEST_CREDENTIALS_FILE)
-        found = Shape("", {"client_email": str}).read(parse_json(content))
-    except (OSError, ValueError, ShapeError):
+        found, _ = read_credentials_file(adc_path(environ))
+    except (OSError, ValueError):
         return None  # calls report what is wrong with it
     return found.get("client_email") or None
 

@@ -21,7 +21,7 @@ from tpuctl.config.sources import is_within_folder
 from tpuctl.config.trusted_files import TrustedFiles
 from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError
 from tpuctl.escaping import mask_value
-from tpuctl.files import expand_user_path
+from tpuctl.files import expand_user_path, real_path
 from tpuctl.output.terminal import Cell, table_view
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool
         if project_file is None or not project_file.trusted_keys:
             app.terminal.note(f"{project_file.path if project_file else path} has no keys that require trust")
             return
-        is_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).has(project_file.digest)
+        is_trusted = TrustedFiles(trusted_folder(app.invocation.environ)).has(project_file.path, project_file.digest)
         state = "is trusted" if is_trusted else "is not trusted yet"
         _show(app, project_file, f"{project_file.path} {state}; it sets")
         if not is_trusted:
@@ -99,7 +99,11 @@ def ask_trust(app: App, keys: Collection[str]) -> None:
     file = app.project_file
     if file is None:
         raise AssertionError("keys of a project file without a file")
-    was_trusted = any(one.path == file.path.resolve() for one in TrustedFiles(trusted_folder(app.invocation.environ)))
+    folder = trusted_folder(app.invocation.environ)
+    store = TrustedFiles(folder)
+    if store.problem is not None:
+        app.terminal.warn(f"no file counts as trusted because of {folder}: {store.problem}")
+    was_trusted = any(one.path == real_path(file.path) for one in store)
     if not app.terminal.may_ask:
         places = {key: f"line {file.entries[key].line}" for key in file.trusted_keys if key in keys}
         words = ["tpuctl", "trust", *([str(file.path)] if app.names_project_file else [])]
@@ -112,7 +116,7 @@ def ask_trust(app: App, keys: Collection[str]) -> None:
 def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None:
     """Keep a project file trusted after a command of the user changed it, if its content `before` was trusted."""
     store, environ = TrustedFiles(trusted_folder(app.invocation.environ)), app.invocation.environ
-    if before is not None and (not before.trusted_keys or store.has(before.digest)):
+    if before is not None and (not before.trusted_keys or store.has(before.path, before.digest)):
         file = sources.load_project_file(path, environ, any_owner=True)
         if file.trusted_keys:
             _store(app, file)

@@ -11,7 +11,7 @@ from tpuctl.cloud.requests import SHORT_PATIENCE
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.names import closest_match
+from tpuctl.names import check_project, closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -114,7 +114,7 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         buckets=tuple(dict.fromkeys(uses)),
         machine=machine,
         dataset_size=settings.size("dataset_size"),
-        billing_project=settings.text("billing_project"),
+        billing_project=_billing_project(settings),
         iap=settings.is_on("iap"),
         internal_ip=settings.is_on("internal_ip"),
         grants=tuple(Grant.parse(record) for record in settings.records("grants")),
@@ -130,6 +130,12 @@ def _setting_source(settings: Settings, key: str) -> str:
     """Return the source of a setting, and its name."""
     setting = settings[key]
     return f"{setting.source}: `{key}`" if setting else f"`{key}`"
+
+
+def _billing_project(settings: Settings) -> str | None:
+    """Return the project that pays for requests. It becomes a header, so that it must be a project id."""
+    text = settings.text("billing_project")
+    return None if text is None else check_project(text)
 
 
 def _parse_buckets(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from tpuctl.cli.completion_places import completion_script
 from tpuctl.command_text import command_word, fill_text
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import MIB, read_regular_file, replace_private_file
+from tpuctl.files import MIB, folder_lock, read_regular_file, real_path, replace_private_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,9 +68,10 @@ def _add_lines(terminal: Terminal, place: CompletionPlace, *, yes: bool) -> bool
             terminal.warn(f"{place.shell} does not load it yet: add the lines, or pass `--yes`")
             return False
     # Lines of an earlier installation, in another folder, would load the script that is there.
-    before = _BLOCK.sub(b"", _read_startup_file(place.startup_file))
-    ending = b"" if not before or before.endswith(b"\n") else b"\n"
-    _write_startup_file(place.startup_file, before + ending + block.encode())
+    with folder_lock(real_path(place.startup_file).parent):
+        before = _BLOCK.sub(b"", _read_startup_file(place.startup_file))
+        ending = b"" if not before or before.endswith(b"\n") else b"\n"
+        _write_startup_file(place.startup_file, before + ending + block.encode())
     terminal.note(f"added {len(block.splitlines())} lines to {place.startup_file}")
     return True
 
@@ -80,10 +81,12 @@ def remove_completion(terminal: Terminal, place: CompletionPlace) -> bool:
 
     Raises `ForeignScriptError` if the script is not tpuctl's.
     """
-    startup = _read_startup_file(place.startup_file)
-    without = _BLOCK.sub(b"", startup)
+    with folder_lock(real_path(place.startup_file).parent):
+        startup = _read_startup_file(place.startup_file)
+        without = _BLOCK.sub(b"", startup)
+        if without != startup:
+            _write_startup_file(place.startup_file, without)
     if without != startup:
-        _write_startup_file(place.startup_file, without)
         terminal.write(str(place.startup_file))
     is_installed = _read_own_script(place.path) is not None
     if is_installed:
@@ -129,7 +132,7 @@ def _write_startup_file(path: Path, content: bytes) -> None:
     if path.is_symlink() and not path.exists():
         hint = fill_text("remove it: `rm {path}`", {"path": path})
         raise ConflictError(f"{path} is a symlink to a file that does not exist", hint=hint)
-    file = path.resolve()
+    file = real_path(path)
     _check_owner(file)
     with _failing_with("write", path):
         if content or path.is_symlink():

@@ -6,7 +6,7 @@ A value is checked before it is written, with the same functions that the comman
 from __future__ import annotations
 
 import re
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,18 +36,19 @@ from tpuctl.config.sources import (
     user_config_path,
 )
 from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.files import folder_lock, make_private_folder, real_path
 from tpuctl.models.spec import check_tags, check_user_labels
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
 from tpuctl.output.terminal import Cell, OutputFormat, table_view
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from click.shell_completion import CompletionItem
 
     from tpuctl.app.app import App
-    from tpuctl.config.settings import ConfigFile, Settings, SettingSpec
+    from tpuctl.config.settings import Settings, SettingSpec
 
 # A command that changes a file has no output to format.
 _WITHOUT = (*CLOUD_OPTIONS, "output")
@@ -157,9 +158,8 @@ def set_(app: App, *, key: str, value: str, here: bool) -> None:
     _require_known(key)
     path = _file(app, here=here)
     note = check_setting(key, value, file=path)
-    before = _project_file_before(app, path, here=here)
-    set_in_config_file(path, key, value)
-    _keep_trusted(app, path, before)
+    with _changing(app, path, here=here):
+        set_in_config_file(path, key, value)
     app.terminal.note(f"`{key}` is set in {path}")
     if note:
         app.terminal.warn(note)
@@ -182,10 +182,9 @@ def unset(app: App, *, key: str, here: bool) -> None:
     """
     _require_known(key)
     path = _file(app, here=here)
-    before = _project_file_before(app, path, here=here)
-    text = f"`{key}` was removed from {path}" if unset_in_config_file(path, key) else f"`{key}` is not set in {path}"
-    _keep_trusted(app, path, before)
-    app.terminal.note(text)
+    with _changing(app, path, here=here):
+        was_set = unset_in_config_file(path, key)
+    app.terminal.note(f"`{key}` was removed from {path}" if was_set else f"`{key}` is not set in {path}")
 
 
 @cli_command("path", asks_trust=False, short_help="Print the files that settings are read from.", without=CLOUD_OPTIONS)
@@ -261,19 +260,21 @@ def _file(app: App, *, here: bool) -> Path:
     return app.project_path or app.invocation.folder / PROJECT_FILE_NAME
 
 
-def _project_file_before(app: App, path: Path, *, here: bool) -> ConfigFile | None:
-    """Return the project file before a change; None for the user file, and for a file that cannot be read."""
-    try:
-        return sources.load_project_file(path, app.invocation.environ) if here else None
-    except SettingError:
-        return None
-
-
-def _keep_trusted(app: App, path: Path, before: ConfigFile | None) -> None:
+@contextmanager
+def _changing(app: App, path: Path, *, here: bool) -> Iterator[None]:
+    """Change a file while no other command changes one in its folder, and keep a trusted project file trusted."""
     from tpuctl.app.trust import trust_own_change  # noqa: PLC0415  # only for changes
 
-    with suppress(SettingError):
-        trust_own_change(app, path, before=before)
+    if not here:
+        with suppress(OSError):  # reported when the file is written
+            make_private_folder(path.parent)
+    with folder_lock(real_path(path).parent):
+        before = None
+        with suppress(SettingError):
+            before = sources.load_project_file(path, app.invocation.environ) if here else None
+        yield
+        with suppress(SettingError):
+            trust_own_change(app, path, before=before)
 
 
 def _identity(app: App) -> tuple[str, str]:

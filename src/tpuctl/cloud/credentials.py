@@ -24,10 +24,11 @@ import google.auth.credentials
 from google.auth import exceptions
 
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.token_cache import LONGEST_CREDENTIALS_FILE, SCOPES
+from tpuctl.cloud.credentials_file import read_credentials_file
+from tpuctl.cloud.token_cache import SCOPES
 from tpuctl.errors import SANDBOX_HINT, AccessError, CredentialsError
 from tpuctl.explain.messages import MessageOrigin, classify
-from tpuctl.files import read_regular_file
+from tpuctl.shapes import ShapeError
 
 # Off Google Cloud nothing answers at that address, and often nothing refuses either.
 _METADATA_TIMEOUT_SECONDS: Final = 0.5
@@ -145,8 +146,7 @@ def _find_credentials(
 
 def _credentials_from_file(path: Path, request: Any, *, source: str) -> Credentials:
     try:
-        # google-auth would block on a pipe, and read an endless device.
-        read_regular_file(path, longest=LONGEST_CREDENTIALS_FILE)
+        read_credentials_file(path)
         with warnings.catch_warnings():
             # Both are advice for developers: validate external files, and set a quota project.
             warnings.filterwarnings("ignore", message="The load_credentials_from_file method is deprecated")
@@ -161,6 +161,13 @@ def _credentials_from_file(path: Path, request: Any, *, source: str) -> Credenti
     except exceptions.DefaultCredentialsError as error:
         reason = str(error.args[0]) if error.args else "it contains no credentials"
         raise CredentialsError(f"cannot use the credentials of {source}: {reason}", hint=_LOGIN) from error
+    except ShapeError as error:
+        why = (
+            f"`{error.path}` is not {error.problem.removeprefix('expected ')}"
+            if error.path
+            else "it contains no credentials"
+        )
+        raise CredentialsError(f"cannot use the credentials file `{path}` of {source}: {why}", hint=_LOGIN) from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         # Raised by google-auth for a JSON file of another shape. The error may quote the file, so it is not shown.
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it contains no credentials"

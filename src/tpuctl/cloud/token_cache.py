@@ -9,14 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
+from tpuctl.cloud.credentials_file import read_credentials_file
 from tpuctl.durations import format_timestamp
-from tpuctl.files import read_regular_file, replace_private_file
+from tpuctl.files import private_folder_problem, read_regular_file, replace_private_file, secure_private_folder
 from tpuctl.shapes import TIME, Shape, ShapeError, parse_json, text_matching
 
 if TYPE_CHECKING:
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-# A credentials file holds a key and a few addresses.
-LONGEST_CREDENTIALS_FILE = 1 << 20
 _CACHED_TYPES = frozenset({"service_account", "authorized_user"})
 _LONGEST_ENTRY = 16 << 10
 _ENTRY = Shape(
@@ -35,6 +35,8 @@ _ENTRY = Shape(
 _MARGIN = timedelta(minutes=5)
 # Tokens are valid for an hour, or for twelve if the organization permits it [documentation: lifetime of access tokens].
 _LONGEST_LIFETIME = timedelta(hours=12)
+# A token's file, and the draft of one that was interrupted.
+_OWN_NAME = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9a-f]{8}")
 _CLOCK = SystemClock()
 
 
@@ -66,7 +68,7 @@ class CachedCredentials:
 
     def refresh(self, request: Any) -> None:
         """Fetch another token: the service has rejected the present one."""
-        if self._digest:
+        if self._digest and private_folder_problem(self._folder) is None:
             with suppress(OSError):
                 (self._folder / self._digest).unlink()
         self._loaded().refresh(request)
@@ -80,18 +82,17 @@ class CachedCredentials:
     def _read_source(self) -> str | None:
         """Return the digest of the credentials file; None if its tokens are not cached."""
         try:
-            content, _ = read_regular_file(self._source, longest=LONGEST_CREDENTIALS_FILE)
-            data = parse_json(content)
+            data, content = read_credentials_file(self._source)
         except (OSError, ShapeError):
-            return None  # google-auth reports it
-        if not isinstance(data, dict) or data.get("type") not in _CACHED_TYPES:
+            return None  # reported when they are loaded
+        if data["type"] not in _CACHED_TYPES:
             return None
         self._quota_project = data.get("quota_project_id")
         return hashlib.sha256(" ".join(SCOPES).encode() + content).hexdigest()
 
     def _read_token(self) -> tuple[str, datetime | None]:
         """Return the token and its end; None if there is no file that only this user can have written."""
-        if self._digest is None:
+        if self._digest is None or private_folder_problem(self._folder) is not None:
             return "", None
         try:
             content, status = read_regular_file(self._folder / self._digest, longest=_LONGEST_ENTRY)
@@ -110,7 +111,9 @@ class CachedCredentials:
         self._token, self._expires = token, expires.replace(tzinfo=UTC)  # google-auth's times have no time zone
         entry = {"token": token, "expires": format_timestamp(self._expires)}
         with suppress(OSError):
+            secure_private_folder(self._folder)
             replace_private_file(self._folder / self._digest, json.dumps(entry).encode())
             for old in self._folder.iterdir():
-                if _CLOCK.now().timestamp() - old.stat().st_mtime > _LONGEST_LIFETIME.total_seconds():
+                is_own = _OWN_NAME.fullmatch(old.name) is not None
+                if is_own and _CLOCK.now().timestamp() - old.lstat().st_mtime > _LONGEST_LIFETIME.total_seconds():
                     old.unlink()

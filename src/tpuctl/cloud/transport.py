@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import http.client
 import io
+import re
 import socket
 import ssl
 import threading
@@ -31,6 +32,7 @@ from tpuctl.cloud.errors import (
     UntrustedServerError,
     credential_error,
 )
+from tpuctl.cloud.sent_secrets import SentSecrets
 from tpuctl.errors import SettingError
 
 if TYPE_CHECKING:
@@ -42,6 +44,11 @@ if TYPE_CHECKING:
 _USER_AGENT = f"tpuctl/{__version__} (gzip)"
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _AUTHORITIES_LOCK = threading.Lock()
+# The characters that a header can carry, and that no server reads as its end.
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
+_LARGEST_REFUSAL = 1 << 20
+# Larger answers of a success are data.
+_QUOTED_SIZE = 64 << 10
 _CLOCK = SystemClock()
 
 
@@ -66,8 +73,10 @@ class Http:
     `timeout` limits the next exchange, in seconds of real time; None or a larger value for the limit of the options.
     """
 
-    def __init__(self, options: TransportOptions) -> None:
+    def __init__(self, options: TransportOptions, *, hides_in_success: bool = True) -> None:
+        """With `hides_in_success`, sent secrets are removed from every answer; else not from a success in JSON."""
         self.timeout: float | None = None
+        self._hides_in_success = hides_in_success
         # By scheme and authority.
         self.connections: dict[tuple[str, str], _Connection] = {}
         self._options = options
@@ -110,6 +119,15 @@ class Http:
         given = {**self._extra, **_lower_names(headers), "accept-encoding": "gzip", "user-agent": _USER_AGENT}
         parts = urlsplit(uri)
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
+        for name, value in given.items():
+            if not _HEADER_VALUE.fullmatch(value):
+                # http.client would raise an error that contains the value.
+                raise SettingError(
+                    f"the header `{name}` cannot carry its value: it has characters that are not ASCII text",
+                    hint="check the credentials and the quota project",
+                )
+        proxy = self._options.proxy
+        secrets = SentSecrets({**given, **(proxy.headers if proxy else {})}, body)
         with self._turn:
             try:
                 if method not in _SAFE_METHODS:
@@ -120,19 +138,31 @@ class Http:
                 connection = self.connections[key]
                 was_open = connection.sock is not None
                 try:
-                    return connection.exchange(method, target, body, given)
+                    return self._without_secrets(secrets, *connection.exchange(method, target, body, given))
                 except AnswerLostError as error:
                     if not was_open or isinstance(error.__cause__, TimeoutError):
                         raise
                 connection.hang_up()
-                return connection.exchange(method, target, body, given)
-            except TransportError:
+                return self._without_secrets(secrets, *connection.exchange(method, target, body, given))
+            except TransportError as error:
                 self._hang_up()
+                error.args = tuple(secrets.hide_in_text(str(one)) for one in error.args)
                 raise
             finally:
                 self._limit.give_back()
                 if self._is_closed:
                     self._hang_up()
+
+    def _without_secrets(self, secrets: SentSecrets, response: HttpResponse, content: bytes) -> HttpAnswer:
+        """Return the answer without the secrets of the request, so that no text that is made from it can show them."""
+        # Of a success only a page that is not JSON is quoted. The source of tokens answers with secrets of its own.
+        is_success = 200 <= response.status < 300
+        is_quoted = not is_success or (len(content) < _QUOTED_SIZE and content.lstrip()[:1] != b"{")
+        if is_quoted or (self._hides_in_success and secrets.may_be_in(content)):
+            content = secrets.hide(content if is_success else content[:_LARGEST_REFUSAL])
+            for name, value in response.items():
+                response[name] = secrets.hide_in_text(value)
+        return response, content
 
     def _hang_up(self) -> None:
         for connection in self.connections.values():
@@ -222,7 +252,8 @@ class AuthRequest:
     def __init__(self, options: TransportOptions, *, limit: _ExchangeLimit | None = None) -> None:
         self._limit = limit
         # The quota project is only for the API; the source of tokens may not know it.
-        self._http = Http(replace(options, quota_project=None))
+        # Its answer may have the refresh token that was sent.
+        self._http = Http(replace(options, quota_project=None), hides_in_success=False)
 
     def __call__(
         self,

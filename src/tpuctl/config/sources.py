@@ -36,7 +36,7 @@ from tpuctl.config.settings import (
     check_value_form,
 )
 from tpuctl.errors import SettingError
-from tpuctl.files import read_regular_file, replace_private_file
+from tpuctl.files import output_path, read_regular_file, real_path, replace_private_file
 from tpuctl.names import closest_match
 from tpuctl.yaml_reader import compose_yaml
 
@@ -273,8 +273,8 @@ def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, RawVal
     if not same:
         keys = ", ".join(f"`{key}`" for key in change)
         raise SettingError(f"{path} has a layout in which {keys} cannot be changed", hint="edit it by hand")
-    # A symlink (to dotfiles elsewhere) stays a symlink.
-    target = path.resolve()
+    # A symlink of the user's own file (to dotfiles elsewhere) stays a symlink; a project may be another's.
+    target = output_path(path, path.parent) if path.name == PROJECT_FILE_NAME else real_path(path)
     try:
         replace_private_file(target, new.encode())
     except OSError as error:

@@ -60,7 +60,7 @@ from tpuctl.doctor.local_probes import (
     read_ssh_keys,
     read_text_fact,
 )
-from tpuctl.durations import format_duration, parse_http_date
+from tpuctl.durations import format_duration, local_time, parse_http_date
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.models.spec import NodeSpec
@@ -222,7 +222,7 @@ class EnvironmentProbe:
             hosts=tuple(CloudHost(name, found.get(("name", name)), found["host", name]) for name in hosts),
             sandbox_failure=self._cloud.sandbox_failure,
             is_local=self._cloud.is_local,
-            time_zone=str(datetime.now().astimezone().tzinfo),
+            time_zone=str(local_time(SystemClock().now()).tzinfo),
         )
 
     def _configuration(self) -> ConfigFacts:

@@ -67,6 +67,7 @@ from tpuctl.explain.lookup import (
 )
 from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
+from tpuctl.files import output_path
 from tpuctl.models.node import Health
 from tpuctl.nodes.tracker import was_preempted
 from tpuctl.output.terminal import Cell, OutputFormat, View, table_view
@@ -174,7 +175,7 @@ def command(
 
     if node is not None:
         app.require_trust()
-    if report is not None and report != _STDIN and _path(app, report).exists():
+    if report is not None and report != _STDIN and output_path(Path(report), app.invocation.folder).exists():
         raise InvalidInputError(f"`--report {report}`: the file exists", hint="name a new file, or remove it")
     explanation, was_interrupted = explain_request(app, request, node)
     if report is not None:
@@ -241,7 +242,7 @@ def write_report(app: App, explanation: Explanation, name: str) -> ExitCode:
         app.terminal.page(text.splitlines())
         return ExitCode.OK
     try:
-        with _path(app, name).open("x", encoding="utf-8") as file:
+        with output_path(Path(name), app.invocation.folder).open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
         why = (error.strerror or str(error)).lower()

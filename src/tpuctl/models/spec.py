@@ -315,7 +315,7 @@ class NodeSpec:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
-        """Parse the result of `to_json`, without fields of other versions of tpuctl. Raises `ShapeError`."""
+        """Parse the result of `to_json`, without fields of other versions of tpuctl; null is absent. Raises `ShapeError`."""
         JOURNALED_SPEC.check(data)
         return cls(**{name: row.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
 

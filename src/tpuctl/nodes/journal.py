@@ -338,8 +338,10 @@ class LocalJournalStore:
         """Do nothing: every line is written at once."""
 
     def _files(self, pattern: str) -> Iterator[Path]:
-        # The stem of a node has no dot: a file with one is a rotated file.
-        return (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+        # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
+        with suppress(OSError):
+            # The stem of a node has no dot: a file with one is a rotated file.
+            yield from (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
 
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{file_stem(name.node_id)}.jsonl"

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time, timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp, local_time
 from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.nodes.expiry import LONGEST_TIME, SHORTEST_TIME
 
@@ -31,7 +31,7 @@ def next_moment(value: timedelta | time | datetime, now: datetime) -> datetime:
         return now + value
     if isinstance(value, datetime):
         return value.astimezone(UTC)
-    local = now.astimezone()
+    local = local_time(now)
     moment = local.replace(hour=value.hour, minute=value.minute, second=0, microsecond=0)
     return (moment if moment > local else moment + timedelta(days=1)).astimezone(UTC)
 

@@ -450,11 +450,12 @@ class _TranslatedErrors:
     def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
         path = self._path
         match error:
-            case sqlite3.OperationalError():
+            # Python's own, for text that is not UTF-8, has no code; a message of SQLite may quote such text.
+            case sqlite3.OperationalError() if hasattr(error, "sqlite_errorcode"):
                 if error.sqlite_errorcode in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
                     raise LockedStateError(path, LOCK_TIMEOUT.total_seconds()) from error
                 raise UnusableStateError(path, error) from error
-            case sqlite3.DatabaseError():
+            case sqlite3.DatabaseError() | UnicodeDecodeError():
                 # `tpuctl sandbox reset` removes only files with the marker, so the hint must not name it for others.
                 kind = CorruptStateError if marker_path(path).is_file() else ForeignStateError
                 raise kind(path, error) from error

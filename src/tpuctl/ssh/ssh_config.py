@@ -6,11 +6,13 @@ and no program that they name is run to find the host names in them.
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 import shlex
+from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from glob import glob
@@ -20,7 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.files import file_lock, read_user_bytes, replace_private_file
+from tpuctl.files import file_lock, folder_lock, read_user_bytes, real_path, replace_private_file
 from tpuctl.names import NodeName
 from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 from tpuctl.ssh.connection import KEEPALIVE_INTERVAL, trust_options
@@ -188,8 +190,13 @@ def check_host_conflicts(new: Sequence[SshConfigEntry], kept: Iterable[SshConfig
                 what = f"worker of `{other.name.node_id}` in {other.name.zone} of project {other.name.project}"
                 raise _name_taken(host, what, f"`tpuctl ssh-config --remove {other.name.node_id}` removes it")
             if (place := taken.get(host)) is not None:
-                raise _name_taken(host, f"`{place.words}` in line {place.line} of {place.path}", "rename or remove it")
+                raise _name_taken(host, str(place), "rename or remove it")
             others[host.lower()] = entry
+
+
+def known_host(entry: SshConfigEntry, taken: UserHosts) -> tuple[str, ConfigLine] | None:
+    """Return the first host name of an entry that already means another host, and the line that says so. None if none does."""
+    return next(((host, place) for host in entry.hosts if (place := taken.get(host)) is not None), None)
 
 
 def check_prefix(text: str) -> str:
@@ -223,7 +230,7 @@ def change_ssh_config(path: Path, decide: Callable[[SshConfigText], SshConfigTex
     The file is private; an empty file is removed. Raises `SshConfigError`, and what `decide` raises.
     """
     with _named_errors(path, "written"):
-        path = path.resolve()
+        path = real_path(path)
         with file_lock(path.with_name(f".{path.name}.lock")):
             old = read_ssh_config(path)
             new = decide(old)
@@ -251,7 +258,9 @@ def is_included(config: Path, file: Path) -> bool:
     for _, keyword, rest in config_lines(text):
         if keyword in {"host", "match"}:
             return False
-        if keyword == "include" and any(one.resolve() == file.resolve() for one in included_files(rest, config.parent)):
+        if keyword == "include" and any(
+            real_path(one) == real_path(file) for one in included_files(rest, config.parent)
+        ):
             return True
     return False
 
@@ -262,11 +271,13 @@ def add_include(config: Path, line: str) -> None:
     All other bytes and the file mode stay the same; a symbolic link stays a link. Raises `SshConfigError`.
     """
     with _named_errors(config, "written"):
-        target = config.resolve()
-        old = read_user_bytes(target) if target.exists() else b""
-        mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
-        ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
-        replace_private_file(target, line.encode() + ending + old, mode=mode)
+        target = real_path(config)
+        with folder_lock(target.parent):
+            old = read_user_bytes(target) if target.exists() else b""
+            mode = target.stat().st_mode & 0o7777 if target.exists() else 0o600
+            ending = b"\r\n" if b"\r\n" in old.split(b"\n", 1)[0] + b"\n" else b"\n"
+            if not old.startswith(line.encode() + ending):  # another command may have added it meanwhile
+                replace_private_file(target, line.encode() + ending + old, mode=mode)
 
 
 @contextmanager
@@ -283,17 +294,23 @@ def _named_errors(path: Path, what: str) -> Iterator[None]:
 
 # ssh's own limit [OpenSSH source, readconf.c].
 _MAX_DEPTH = 16
+_SYSTEM_FOLDER = Path("/etc/ssh")
+_HASHED = re.compile(r"\|1\|([A-Za-z0-9+/=]+)\|([A-Za-z0-9+/=]+)")
+_WITH_PORT = re.compile(r"(?P<not>!?)(?:\[(?P<host>[^\]]*)\]:\d+|(?P<plain>.*))")
 _LINE = re.compile(r"\s*(?P<keyword>[A-Za-z]+)(?:\s*=\s*|\s+)(?P<rest>\S.*)")
 _BLOCK = re.compile(r"^# tpuctl \{.*?^# tpuctl end$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigLine:
-    """A line of a configuration file, and its text."""
+    """A line of a configuration file, and its text. Line 0 stands in no file: it is the machine's own name."""
 
     path: Path
     line: int
     words: str
+
+    def __str__(self) -> str:
+        return f"`{self.words}` in line {self.line} of {self.path}" if self.line else f"`{self.words}` is this machine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,19 +329,38 @@ class _HostRule:
 
 
 @dataclass(frozen=True, slots=True)
-class UserHosts:
-    """The host names of the user. tpuctl's own entries do not count, in any file."""
+class _HashedHost:
+    """A host of `known_hosts` whose name is hashed (`HashKnownHosts`)."""
 
-    _rules: tuple[_HostRule, ...] = ()
+    place: ConfigLine
+    salt: bytes
+    digest: bytes
+
+    def names(self, host: str) -> bool:
+        """Tell whether it is this host."""
+        return hmac.digest(self.salt, host.lower().encode(), "sha1") == self.digest
+
+
+@dataclass(frozen=True, slots=True)
+class UserHosts:
+    """The host names that already mean another host: for the user's ssh, or for this machine.
+
+    tpuctl's own entries do not count, in any file.
+    """
+
+    _rules: tuple[_HostRule | _HashedHost, ...] = ()
     _known: dict[str, ConfigLine | None] = field(default_factory=dict, compare=False, hash=False)
 
     @classmethod
     def read(cls, *paths: Path, folder: Path) -> UserHosts:
-        """Read configuration files and the files that they include. Relative names are below `folder`, the `~/.ssh`.
+        """Read configuration files and the files that they include, the hosts whose keys ssh knows, and `/etc/hosts`.
 
-        A missing or unreadable file has no names; ssh itself reports it.
+        Relative names are below `folder`, the `~/.ssh`. A missing or unreadable file has no names; ssh itself reports it.
         """
-        return cls(tuple(rule for path in paths for rule in _rules_of(path, folder, depth=0)))
+        configured = [rule for path in paths for rule in _rules_of(path, folder, depth=0)]
+        system = _rules_of(_SYSTEM_FOLDER / "ssh_config", _SYSTEM_FOLDER, depth=0)
+        known = (place / name for place, names in _known_hosts_files(folder) for name in names)
+        return cls((*configured, *system, *(rule for path in known for rule in _known_hosts(path)), *_machine_hosts()))
 
     def get(self, host: str) -> ConfigLine | None:
         """Return the line that names a host. None if there is none."""
@@ -358,7 +394,7 @@ def included_files(text: str, folder: Path) -> list[Path]:
     return found
 
 
-def _rules_of(path: Path, folder: Path, *, depth: int) -> Iterator[_HostRule]:
+def _rules_of(path: Path, folder: Path, *, depth: int) -> Iterator[_HostRule | _HashedHost]:
     try:
         text = read_user_bytes(path).decode("utf-8", errors="replace")
     except InvalidInputError:
@@ -371,9 +407,50 @@ def _rules_of(path: Path, folder: Path, *, depth: int) -> Iterator[_HostRule]:
             for criterion, argument in pairwise(config_words(rest)):
                 if criterion.lower() in {"host", "originalhost"}:
                     yield _HostRule(place, tuple(argument.lower().split(",")))
+        elif keyword in {"userknownhostsfile", "globalknownhostsfile"}:
+            for word in config_words(rest):
+                yield from _known_hosts(folder.parent / word.removeprefix("~/"))
         elif keyword == "include" and depth < _MAX_DEPTH:
             for file in included_files(rest, folder):
                 yield from _rules_of(file, folder, depth=depth + 1)
+
+
+def _known_hosts_files(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
+    # The defaults of UserKnownHostsFile and GlobalKnownHostsFile (ssh_config(5)).
+    yield folder, ("known_hosts", "known_hosts2")
+    yield _SYSTEM_FOLDER, ("ssh_known_hosts", "ssh_known_hosts2")
+
+
+def _known_hosts(path: Path) -> Iterator[_HostRule | _HashedHost]:
+    """Yield the hosts of a file of host keys (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT")."""
+    for number, words in _word_lines(path):
+        names = words[1] if words[0].startswith("@") and len(words) > 1 else words[0]
+        place = ConfigLine(path, number, names)
+        if hashed := _HASHED.fullmatch(names):
+            with suppress(ValueError):
+                yield _HashedHost(place, *(b64decode(part, validate=True) for part in hashed.groups()))
+            continue
+        ports = (_WITH_PORT.fullmatch(name.lower()) for name in names.split(","))
+        yield _HostRule(place, tuple(f"{match['not']}{match['host'] or match['plain']}" for match in ports if match))
+
+
+def _machine_hosts() -> Iterator[_HostRule]:
+    """Yield the names that this machine resolves without a request."""
+    path = Path("/etc/hosts")
+    for number, words in _word_lines(path):
+        yield _HostRule(ConfigLine(path, number, " ".join(words)), tuple(word.lower() for word in words))
+    # Always the machine itself (RFC 6761).
+    yield _HostRule(ConfigLine(path, 0, "localhost"), ("localhost", "*.localhost"))
+
+
+def _word_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+    try:
+        lines = read_user_bytes(path).decode("utf-8", errors="replace").split("\n")
+    except InvalidInputError:
+        return
+    for number, line in enumerate(lines, start=1):
+        if words := line.partition("#")[0].split():
+            yield number, words
 
 
 def _matches(host: str, pattern: str) -> bool:

@@ -30,7 +30,7 @@ from tpuctl.errors import InvalidInputError, NodeNotFoundError, TpuctlError
 from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.explanation_rendering import explanation_to_json, render_explanation
 from tpuctl.explain.scanner import LogReader
-from tpuctl.files import expand_user_path
+from tpuctl.files import output_path
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.github import unguarded
@@ -130,7 +130,7 @@ class BundleBuilder:
         name = subject.name
         info = BundleInfo(name, app.clock.now(), is_sandbox=app.is_sandbox)
         folder_of_user = app.invocation.folder
-        path = folder_of_user / expand_user_path(Path(self._options.file or f"{info.folder}.tar.gz"))
+        path = output_path(Path(self._options.file or f"{info.folder}.tar.gz"), folder_of_user)
         self._check_place(path)
         resume = f"tpuctl bundle {name.zone}/{name.node_id}"
         try:

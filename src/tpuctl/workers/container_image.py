@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
+from tpuctl.ssh.agent.container_run import LONGEST_LINE, fits_line, may_pass_through_docker
 from tpuctl.ssh.channel import standalone_program
-from tpuctl.workers.environment import OWN_NAMES, TPU_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +25,9 @@ _LINE = """exec python3 -ISc 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))'
 
 
 def in_container(request: RunRequest, image: str, words: Sequence[str], *, mounts: Sequence[str] = ()) -> RunRequest:
-    """Return the request that runs its command in a container of `image`. Raises `InvalidInputError` for an invalid option.
+    """Return the request that runs its command in a container of `image`.
+
+    Raises `InvalidInputError` for an invalid option, and for a variable that docker cannot pass on without reading it.
 
     One word, and `--command`, is a line for the shell of the container; several are the arguments of its image, none its own
     command.
@@ -33,19 +36,25 @@ def in_container(request: RunRequest, image: str, words: Sequence[str], *, mount
         raise InvalidInputError(
             f"`{image}` is not the name of an image", hint="write REGISTRY/NAME:TAG, as for `docker pull`"
         )
+    for name, value in request.environment.given.items():
+        if not fits_line(os.fsencode(name), os.fsencode(value)) and not may_pass_through_docker(os.fsencode(name)):
+            raise InvalidInputError(
+                f"the value of `{name}` cannot reach a container: it has a line end, is not UTF-8, or is longer than"
+                f" {LONGEST_LINE >> 10} KiB, and docker reads `{name}` itself",
+                hint="set the variable in the command: `-- 'export NAME=VALUE; COMMAND'`",
+            )
     order = {
         "image": image,
         "line": request.line if request.line and len(words) < 2 else None,
         "mounts": [_parse_mount(text) for text in mounts],
         "words": [*words] if len(words) > 1 else [],
-        "names": [*OWN_NAMES, *(TPU_NAMES if request.environment.tpu else ()), *request.environment.given],
     }
     program = standalone_program("container_run", f"run_container({order!r})")
     return replace(
         request,
         line=_LINE,
         shown=f"{image}: {request.line}" if request.line else image,
-        environment=replace(request.environment, given={**request.environment.given, "TPUCTL_PROGRAM": program}),
+        environment=replace(request.environment, container_program=program),
     )
 
 

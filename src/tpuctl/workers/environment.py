@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import check_not_masked
+from tpuctl.ssh.agent.container_run import CONTAINER_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,9 +36,6 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LOG_LEVELS = ("INFO", "WARNING", "ERROR", "FATAL")
 _NO_LOG = "disabled"
-TPU_NAMES = (
-    *("TPU_NAME", "TPU_CONFIG", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU_ACCELERATOR_TYPE", "TPU_TOPOLOGY"),
-)
 OWN_NAMES = ("TPUCTL_NODE", "TPUCTL_ZONE", "TPUCTL_PROJECT", "TPUCTL_WORKER_ID", "TPUCTL_WORKER_COUNT")
 
 
@@ -46,10 +44,12 @@ class EnvironmentOptions:
     """The environment that the user requests.
 
     `given`: variables by name; they override all others and may hold secrets. `tpu`: add the variables of TPU libraries.
+    `container_program`: the text of the program that runs the command in a container, and alone sees the variables.
     """
 
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
     tpu: bool = False
+    container_program: str | None = None
 
 
 def job_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[str, str]:
@@ -61,6 +61,15 @@ def job_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[
         **(tpu_variables(node, worker) if options.tpu else {}),
         **options.given,
     }
+
+
+def session_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[str, str]:
+    """Return the variables of the session that runs a command: under other names if they are those of a container."""
+    found = job_variables(options, node, worker)
+    if options.container_program is None:
+        return found
+    renamed = {f"{CONTAINER_PREFIX}{name}": value for name, value in found.items()}
+    return {"TPUCTL_PROGRAM": options.container_program, **renamed}
 
 
 def tpu_variables(node: Node, worker: int) -> dict[str, str]:

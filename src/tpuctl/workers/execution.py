@@ -34,7 +34,7 @@ from tpuctl.names import number_ranges
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.output.terminal import OutputFormat, StatusLine, View
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failures
-from tpuctl.workers.environment import job_variables
+from tpuctl.workers.environment import session_variables
 from tpuctl.workers.runner import StdinSource, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -85,7 +85,7 @@ def run_into(
         targets,
         request,
         sink,
-        environment=lambda one: job_variables(request.environment, one.node, one.worker),
+        environment=lambda one: session_variables(request.environment, one.node, one.worker),
         why_gone=lambda target: why_gone(app, target),
         ssh_options=shared_connection_options(app),
         source=source,

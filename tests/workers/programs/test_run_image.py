@@ -19,6 +19,7 @@ from tests.lifecycle import said
 from tests.workers.programs import Pair
 from tpuctl.errors import InvalidInputError
 from tpuctl.workers.container_image import in_container
+from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.runner import RunRequest
 
 IMAGE = "us-docker.pkg.dev/acme/train/jax:v3"
@@ -63,6 +64,67 @@ def test_run_image_passes_command_environment_and_folder(pair: Pair) -> None:
         *(f"[1] {text}" for text in (str(home(1)), "pair a b [] []")),
     ]
     assert (code, pair.containers()) == (11, [])
+
+
+VARIABLES = {
+    "DOCKER_HOST": "tcp://192.0.2.1:2375",
+    "DOCKER_CONFIG": "/of/the/container",
+    "PATH": "/usr/bin:/bin:/of/the/container",
+    "HOME": "/of/the/container",
+    "LD_PRELOAD": "",
+    "BASH_ENV": "/of/the/container",
+    "PYTHONPATH": "/of/the/container",
+    "SPACES": "  two  ",
+    "QUOTES": "'a' \"b\" $HOME `id` #",
+    "TWO_LINES": "a\nFORGED=1",
+    "A_RETURN": "a\r",
+    "LONG": "x" * 70_000,
+    "UNICODE": "проект",
+    "EMPTY": "",
+}
+READ_IT = """
+import json, os, sys
+own = {name: value for name, value in os.environ.items() if name in sys.argv or name.startswith(("TPUCTL_C", "FORGED"))}
+print(json.dumps(own, sort_keys=True))
+"""
+
+
+def test_run_image_shows_variables_to_the_container_alone(pair: Pair) -> None:
+    with metadata_server() as address:
+        pair.install_docker(GCE_METADATA_HOST=address)
+        registry = pair.slice.home(0) / "said" / "docker-registry"
+        registry.parent.mkdir(parents=True)
+        registry.write_text(f"{IMAGE} {TOKEN}\n")
+        words = [word for name, value in VARIABLES.items() for word in ("--env", f"{name}={value}")]
+
+        out, err, code = run(pair, *words, "--", sys.executable, "-c", READ_IT, *VARIABLES)
+
+    assert (json.loads(out), err, code) == (VARIABLES, "", 0)
+
+
+@pytest.mark.parametrize(
+    ("variable", "is_refused"),
+    [
+        pytest.param("DOCKER_HOST=tcp://192.0.2.1\n", True, id="docker"),
+        pytest.param("LD_PRELOAD=a\r", True, id="the loader"),
+        pytest.param("PATH=" + "x" * 70_000, True, id="the shell"),
+        pytest.param("https_proxy=a\nb", True, id="Go"),
+        pytest.param("GODEBUG=a\nb", True, id="the runtime of Go"),
+        pytest.param("CERTIFICATE=a\nb", False, id="no program"),
+        pytest.param("GOOGLE_CREDENTIALS=a\nb", False, id="a key of Google"),
+        pytest.param("SSH_PRIVATE_KEY=a\nb", False, id="a key of ssh"),
+        pytest.param("DOCKER_HOST=unix:///docker.sock", False, id="one line"),
+    ],
+)
+def test_run_image_refuses_a_variable_that_only_docker_itself_could_pass_on(variable: str, *, is_refused: bool) -> None:
+    name, _, value = variable.partition("=")
+    request = RunRequest(line="true", environment=EnvironmentOptions({name: value}))
+
+    if is_refused:
+        with pytest.raises(InvalidInputError, match=f"the value of `{name}` cannot reach a container"):
+            in_container(request, IMAGE, ["true"])
+    else:
+        in_container(request, IMAGE, ["true"])
 
 
 def test_run_image_passes_several_words_to_the_image(pair: Pair) -> None:
@@ -203,7 +265,7 @@ def test_in_container_accepts_names_of_images_only(image: str, *, is_valid: bool
 )
 def test_mount_is_a_bind_mount_of_docker(text: str, option: str | None) -> None:
     def program() -> str:
-        return in_container(RunRequest(line="true"), IMAGE, ["true"], mounts=[text]).environment.given["TPUCTL_PROGRAM"]
+        return in_container(RunRequest(line="true"), IMAGE, ["true"], mounts=[text]).environment.container_program or ""
 
     if option is None:
         with pytest.raises(InvalidInputError):
@@ -244,14 +306,15 @@ def test_wrong_mount_names_the_right_option(pair: Pair, words: tuple[str, ...], 
 
 
 SUDO = """#!/bin/sh
-names=${2#--preserve-env=}
-shift 2
-kept="PATH=$PATH AS_ROOT=1 TPUCTL_DEVICE_ROOT=$TPUCTL_DEVICE_ROOT"
+shift
+names=
+case "$1" in --preserve-env=*) names=${1#--preserve-env=}; shift ;; esac
+set -- "PATH=$PATH" AS_ROOT=1 "TPUCTL_DEVICE_ROOT=$TPUCTL_DEVICE_ROOT" "$@"
 for name in $(echo "$names" | tr , ' '); do
     eval "value=\\$$name"
-    kept="$kept $name=$value"
+    set -- "$name=$value" "$@"
 done
-exec env -i $kept "$@"
+exec env -i "$@"
 """
 REFUSING = """#!/bin/sh
 [ -n "$AS_ROOT" ] || { echo 'permission denied while trying to connect to the docker API' >&2; exit 1; }
@@ -266,10 +329,11 @@ def test_run_image_uses_sudo_where_the_login_may_not_use_docker(pair: Pair) -> N
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
 
-    out, _, code = run(pair, "--env", "FOO=bar", "--", 'echo "$FOO $TPUCTL_NODE [$OTHER]"')
+    variables = ("--env", "FOO=bar", "--env", "LINES2=a\nb")
+    out, _, code = run(pair, *variables, "--", 'echo "$FOO $TPUCTL_NODE [$OTHER] $LINES2"')
     (programs / "sudo").write_text("#!/bin/sh\nexit 1\n")
     refused = run(pair, "--", "true")
 
-    assert (out, code) == ("bar pair []\n", 0)
+    assert (out, code) == ("bar pair [] a\nb\n", 0)
     assert refused[2] == 11
     assert "permission denied while trying to connect to the docker API" in refused[1]

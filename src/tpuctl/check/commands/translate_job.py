@@ -10,7 +10,7 @@ from tpuctl.check.ai_platform import translate_job
 from tpuctl.check.preflight import accepted_checks
 from tpuctl.check.report_rendering import findings_page, findings_view, report_summary
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
-from tpuctl.files import expand_user_path, read_text_stream, read_user_text
+from tpuctl.files import expand_user_path, output_path, read_text_stream, read_user_text
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -41,7 +41,7 @@ def translate_job_file(
         text = read_user_text(path, what=f"`--ai-platform {name}`")
     translation = translate_job(text, source, target=target, accepted=accepted)
     if write is not None and translation.file is not None:
-        _write_settings_file(app, app.invocation.folder / expand_user_path(Path(write)), translation.file, yes=yes)
+        _write_settings_file(app, output_path(Path(write), app.invocation.folder), translation.file, yes=yes)
     app.show(_translation_view(app, translation, is_written=write is not None))
     return ExitCode.CHECK_FAILED if translation.report.fails(strict=strict) else ExitCode.OK
 

@@ -244,7 +244,10 @@ def job_variables(home: str) -> list[dict[str, str]]:
             with open(job + "/pid", "rb") as file:
                 pid = int(file.read(64).split()[0])
             with open("/proc/%d/environ" % pid, "rb") as file:
-                found.append(parse_variables(file.read(1 << 20).decode("utf-8", "replace")))
+                # Of a container they have other names outside of it [container_run.CONTAINER_PREFIX].
+                text = "\0" + file.read(1 << 20).decode("utf-8", "replace")
+            text = text.replace("\0TPUCTL_CONTAINER_", "\0")
+            found.append(parse_variables(text))
         except (OSError, ValueError, IndexError):
             continue
         if len(found) == MOST_JOBS:

@@ -24,7 +24,7 @@ from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
-from tpuctl.files import expand_user_path, read_user_text
+from tpuctl.files import expand_user_path, output_path, read_user_text
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.selection_options import selection_options
@@ -308,7 +308,7 @@ def _parse_request(
         environment=environment,
         job=check_job_name(flags.job) if flags.job is not None else None,
         folder=flags.workdir,
-        log_folder=app.invocation.folder / expand_user_path(Path(flags.log_dir)) if flags.log_dir else None,
+        log_folder=output_path(Path(flags.log_dir), app.invocation.folder) if flags.log_dir else None,
         detach=flags.detach,
         takes_stdin=not flags.no_stdin,
         fanout=fanout,

@@ -13,7 +13,7 @@ from tpuctl.app.route_options import route_options
 from tpuctl.app.ssh_options import entries_file
 from tpuctl.app.value_completion import complete_node
 from tpuctl.errors import InvalidInputError
-from tpuctl.files import expand_user_path
+from tpuctl.files import expand_user_path, output_path
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -87,10 +87,14 @@ def command(
         offer_include,
         remove_entries,
         show_entries,
+        without_known_hosts,
         write_entries,
     )
 
-    path = entries_file(app) if file is None else app.invocation.folder / expand_user_path(Path(file))
+    path = entries_file(app)
+    # The user's own file may be a link.
+    if file is not None and app.invocation.folder / expand_user_path(Path(file)) != path:
+        path = output_path(Path(file), app.invocation.folder)
     if not nodes and not all_nodes:
         show_entries(app, read_ssh_config(path).entries)
         return
@@ -99,6 +103,8 @@ def command(
         return
     old = () if prints else read_ssh_config(path).entries
     entries = new_entries(app, nodes, prefix=None if prefix is None else check_prefix(prefix), old=old)
+    if all_nodes:
+        entries = without_known_hosts(app, path, entries)
     if prints:
         for entry in entries:
             app.terminal.document(entry.text())

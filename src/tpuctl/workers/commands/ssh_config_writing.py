@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.ssh_options import account_ssh_folder, cloud_label, entries_file, make_entry, ssh_folder
 from tpuctl.command_text import command_word
 from tpuctl.errors import ConflictError, NotFoundError
+from tpuctl.files import real_path
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
 from tpuctl.nodes.node_lookup import select_nodes
@@ -19,6 +20,7 @@ from tpuctl.ssh.ssh_config import (
     check_host_conflicts,
     include_line,
     is_included,
+    known_host,
     read_ssh_config,
 )
 from tpuctl.workers.commands.node_selection import find_nodes
@@ -55,11 +57,30 @@ def new_entries(
     return entries
 
 
+def without_known_hosts(app: App, path: Path, entries: Sequence[SshConfigEntry]) -> list[SshConfigEntry]:
+    """Leave out, with a warning, each entry with a host name that already means another host.
+
+    For entries whose nodes the user did not name: others in the project chose these names.
+    """
+    taken = _user_hosts(app, path)
+    found = {entry.name: known_host(entry, taken) for entry in entries}
+    for name, known in found.items():
+        if known is not None:
+            app.terminal.warn(
+                f"skipped: the ssh host `{known[0]}` is already used: {known[1]}",
+                f"  `tpuctl ssh-config {command_word('node', name.node_id)} --prefix PREFIX` writes it under another name",
+            )
+    return [entry for entry in entries if found[entry.name] is None]
+
+
+def _user_hosts(app: App, path: Path) -> UserHosts:
+    files = (path.with_name("config"), path) if path == entries_file(app) else (path,)
+    return UserHosts.read(*files, folder=ssh_folder(app.invocation.environ))
+
+
 def write_entries(app: App, path: Path, entries: Sequence[SshConfigEntry]) -> None:
     """Write entries, which replace those of the same nodes. Raises `NameTakenError` before anything is written."""
-    is_own = path == entries_file(app)
-    files = (path.with_name("config"), path) if is_own else (path,)
-    taken = UserHosts.read(*files, folder=ssh_folder(app.invocation.environ))
+    taken = _user_hosts(app, path)
 
     def with_entries(text: SshConfigText) -> SshConfigText:
         check_host_conflicts(entries, text.entries, taken)
@@ -96,7 +117,7 @@ def remove_entries(app: App, path: Path, nodes: Sequence[str]) -> None:
 def offer_include(app: App, path: Path, *, yes: bool) -> None:
     """Add the Include line to `~/.ssh/config` if it is missing and the user agrees; else print the line."""
     config, plain = path.with_name("config"), account_ssh_folder()
-    is_plain = config.parent.resolve() == plain.resolve()
+    is_plain = real_path(config.parent) == real_path(plain)
     if not is_included(config, path):
         line = include_line(path, home=plain.parent if is_plain else None)
         streams = app.invocation.streams

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_size
+from tpuctl.durations import format_size, local_time
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.terminal import Cell, StatusLine, View, table_view
@@ -71,7 +71,7 @@ def sync_continuously(
                         app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
                         _note(app, _remarks(result))
                     if result.succeeded and (has_changes or problems is None):
-                        app.terminal.note(f"{clock.now().astimezone():%H:%M:%S} {sync_summary(result)}")
+                        app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result)}")
                     current = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
                     current |= {_describe_unreadable(result)} if result.unreadable else set()
                 else:
