@@ -505,7 +505,7 @@ def _as_settings(spec: NodeSpec | None, tiers: Sequence[Tier]) -> dict[str, str 
         value = getattr(spec, name)
         if value is not None and not is_valid(value):
             raise InvalidInputError(f"`{name}={value!r}` of a `NodeSpec` is not {kind}", hint=f"give {kind}")
-    for name in ("expires", "ttl", "kept", "named", "flagged"):
+    for name in ("expires", "ttl", "kept", "named", "flagged", "asked"):
         if getattr(spec, name):
             raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
     given = {

@@ -305,4 +305,4 @@ def test_spec_from_node_keeps_fields_without_an_option() -> None:
 
 
 def test_every_field_of_a_spec_has_a_row() -> None:
-    assert {entry.name for entry in fields(NodeSpec)} - {"flagged"} == set(FIELDS)
+    assert {entry.name for entry in fields(NodeSpec)} - {"flagged", "asked"} == set(FIELDS)

@@ -71,6 +71,9 @@ class QueueWindow:
         return {"validInterval": {"startTime": format_timestamp(self.valid_after), "endTime": end}}
 
 
+_LONGEST_TTL = timedelta(days=3650)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """The requested spec of a node. Fields that are None or empty are left to the service, and are not compared.
@@ -117,6 +120,8 @@ class NodeSpec:
     named: frozenset[str] = frozenset()
     # What flags of this run set, by field: the journal does not keep it. Labels, metadata and tags: only those of flags.
     flagged: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    # The spec that the user named, of one that was completed from an existing node: only that is patched.
+    asked: NodeSpec | None = field(default=None, compare=False)
 
     @property
     def workers(self) -> int:
@@ -287,6 +292,7 @@ class NodeSpec:
             tags=tuple(dict.fromkeys((*former.tags, *self.tags))),
             named=frozenset(names & self.named),
             flagged=self.flagged,
+            asked=self,
         )
 
     def _added(self, name: str, former: NodeSpec, *, exists: bool) -> dict[str, str]:
@@ -458,7 +464,9 @@ _KEPT = Shape(
 _DISK = Scalar(
     "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
 )
-_SECONDS = Scalar("a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= 3650 * 86400)
+_SECONDS = Scalar(
+    "a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= _LONGEST_TTL.total_seconds()
+)
 _TIER = Scalar("a tier", lambda value: value in list(Tier))
 
 
@@ -475,7 +483,7 @@ def _duration(value: Any) -> timedelta:  # JSON
     return timedelta(seconds=int(value))
 
 
-# Every field of a spec but `flagged`. From it follow what the journal stores, what is compared, and the version of the API.
+# Every field of a spec but `flagged` and `asked`: how the journal stores it, how it is compared, which API versions have it.
 FIELDS: Final[Mapping[str, SpecField]] = {
     "accelerator_type": SpecField(
         shape=str, wanted=lambda spec, _: spec.accelerator_type, found=lambda _, node: node.accelerator_type
@@ -569,7 +577,8 @@ FIELDS: Final[Mapping[str, SpecField]] = {
         on_request=_ALPHA,
     ),
     "expires": SpecField(shape=TIME, encode=lambda value: value and format_timestamp(value), decode=parse_timestamp),
-    "ttl": SpecField(shape=_SECONDS, encode=_seconds, decode=_duration),
+    # Anyone can write a later end into the label of a node.
+    "ttl": SpecField(shape=_SECONDS, encode=lambda ttl: ttl and _seconds(min(ttl, _LONGEST_TTL)), decode=_duration),
     "kept": SpecField(shape=_KEPT, encode=dict),
     "named": SpecField(shape=ListOf(str), encode=sorted, decode=frozenset),
 }

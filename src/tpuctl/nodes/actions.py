@@ -152,6 +152,8 @@ def spec_changes(node: Node, spec: NodeSpec) -> dict[str, Any]:
 
     Other values of the node are kept.
     """
+    # A spec that was completed from the node has its values of that time, which other clients may have changed since.
+    spec = spec.asked or spec
     # The one marks a node that this run created: on another node it would lead to a deletion. The other says who created it.
     labels = {key: value for key, value in spec.labels.items() if key not in {REMOVAL_LABEL, OWNER_LABEL}}
     metadata = {key: value for key, value in spec.metadata.items() if key != "ssh-keys"}
