@@ -55,9 +55,10 @@ wheel: $(VENV)/.ready
 	.ci/dist
 	.ci/wheel
 
-# Two thousand lives of nodes, drawn at random; `make test` runs the first of them.
+# Two thousand lives of nodes, and two hundred combinations of options for each way to request a node; `make test` runs a few.
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
+	UP_TWICE_DRAWN=200 $(BIN)/python -m pytest -W error -q -n $(WORKERS) --timeout 900 tests/nodes/test_up_twice.py
 
 # The jobs of the examples for CI systems, each until each of its ends: no node is left.
 ci-jobs: compiled

@@ -401,17 +401,20 @@ def test_invalid_label_is_said_and_escaped(tpuctl: Console, sandbox: Sandbox) ->
     assert json.loads(tpuctl("list", "-o", "json")[0])[0]["expires"] is None
 
 
+KEY_FILE = '{"type": "service_account", "client_email": "ci@p.iam"}'
+
+
 @pytest.mark.parametrize("face", ["http"], indirect=True)
 @pytest.mark.parametrize(
     ("options", "environ", "key_file", "owner"),
     [
         pytest.param((), {}, None, HERE, id="user-and-host"),
         pytest.param((), {"CLOUDSDK_CORE_ACCOUNT": "Ada@example.com"}, None, "ada_example-com", id="gcloud"),
-        pytest.param((), {}, '{"client_email": "ci@p.iam"}', "ci_p-iam", id="key-file"),
-        pytest.param((), {}, '{"client_email": 7}', HERE, id="odd-key-file"),
+        pytest.param((), {}, KEY_FILE, "ci_p-iam", id="key-file"),
+        pytest.param((), {}, '{"type": "service_account", "client_email": 7}', HERE, id="odd-key-file"),
         pytest.param((), {}, "no json", HERE, id="no-key-file"),
         pytest.param(
-            ("--impersonate-service-account", "a@p.iam,b@p.iam"), {}, '{"client_email": "ci@p.iam"}', "b_p-iam",
+            ("--impersonate-service-account", "a@p.iam,b@p.iam"), {}, KEY_FILE, "b_p-iam",
             id="impersonated",
         ),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,8 +21,8 @@ from tpuctl.nodes.commands.time_options import MomentType
 from tpuctl.nodes.commands.up import command
 from tpuctl.sandbox.stock import put_reservation
 
-# The combinations that are drawn for each way to request a node.
-DRAWN = 40
+# The combinations that are drawn for each way to request a node; `make simulation` draws more.
+DRAWN = int(os.environ.get("UP_TWICE_DRAWN", "8"))
 ZONES = ("us-east5-a", "us-east5-b")
 ACCOUNT = "trainer@sandbox.iam.gserviceaccount.com"
 # What `up` is given for options of a text. A new option of a text needs an entry, here or in `LEFT_OUT`.
