@@ -307,8 +307,9 @@ def real_path(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
-# What the shell opened for this process, and devices: not part of any folder.
+# What the shell opened for this process, and devices: not part of any folder. But memory for files has folders of users.
 _SYSTEM_FILES: Final = ("/dev/", "/proc/")
+_SHARED_MEMORY: Final = "/dev/shm/"  # noqa: S108  # only compared
 
 
 def output_path(path: Path, folder: Path) -> Path:
@@ -320,7 +321,7 @@ def output_path(path: Path, folder: Path) -> Path:
     named = folder / expand_user_path(path)
     # Without links resolved, as the user reads it.
     plain = Path(os.path.normpath(named))
-    if str(plain).startswith(_SYSTEM_FILES):
+    if str(plain).startswith(_SYSTEM_FILES) and not str(plain).startswith(_SHARED_MEMORY):
         return plain
     real = real_path(named)
     base = folder if plain.is_relative_to(folder) else plain.parent
