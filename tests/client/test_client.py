@@ -112,7 +112,7 @@ def test_failure_of_up_is_the_error_of_the_command(
         pytest.param({"accelerator_type": ""}, "no accelerator type given", id="no-type"),
         pytest.param({"tier": "cheap"}, "`cheap` is not a capacity type", id="tier"),
         pytest.param({"labels": {"Team": "a"}}, "`Team=a` is not a valid label", id="label"),
-        pytest.param({"labels": {"tpuctl-race": "x"}}, "the label `tpuctl-race` cannot be set", id="own-label"),
+        pytest.param({"labels": {"tpuctl-race": "x"}}, "the label `tpuctl-race` cannot be changed", id="own-label"),
         pytest.param({"tags": ("A",)}, "`A` is not a valid network tag", id="tag"),
         pytest.param({"boot_disk_size": 0}, "`--boot-disk-size 0GB`", id="no-disk"),
         pytest.param({"boot_disk_size": 65537}, "`--boot-disk-size 65537GB`", id="large-disk"),

@@ -59,6 +59,7 @@ COMMANDS = {
     "update": ("update", "demo"),
     "watch": ("watch", "demo", "--zone", "us-central2-b", "--type", "v4-8"),
 }
+DOORS = [*COMMANDS, "update --remove", "up --queue", "environment", "project-file", "user-file", "config-set"]
 HINTS = {
     "tpuctl-expires": "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
     "tpuctl-owner": "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
@@ -80,7 +81,9 @@ def test_each_command_with_labels_is_in_the_table() -> None:
 
 @one_face
 @pytest.mark.parametrize("label", HINTS)
-@pytest.mark.parametrize("door", [*COMMANDS, "up --queue", "environment", "project-file", "user-file", "config-set"])
+@pytest.mark.parametrize(
+    "door", [*COMMANDS, "update --remove", "up --queue", "environment", "project-file", "user-file", "config-set"]
+)
 def test_label_of_tpuctl_itself_is_set_nowhere(tpuctl: Console, sandbox: Sandbox, door: str, label: str) -> None:
     put(sandbox)
     line, pair, place, in_environment = COMMANDS.get(door, COMMANDS["up"]), f"{label}=1", "", ""
@@ -99,6 +102,8 @@ def test_label_of_tpuctl_itself_is_set_nowhere(tpuctl: Console, sandbox: Sandbox
             line = ("config", "set", "labels", pair)
         case "run":
             line = (*line, "--labels", pair, "--", "true")
+        case "update --remove":
+            line = (*COMMANDS["update"], "--remove-labels", f"team,{label}")
         case "up --queue":
             line = (*line, "--queue", "--labels", pair)
         case _:
@@ -106,7 +111,7 @@ def test_label_of_tpuctl_itself_is_set_nowhere(tpuctl: Console, sandbox: Sandbox
 
     out, err, code = tpuctl(*line, TPUCTL_LABELS=in_environment)
 
-    message = f"the label `{label}` cannot be set: it is tpuctl's own"
+    message = f"the label `{label}` cannot be changed: it is tpuctl's own"
     assert err.replace(str(tpuctl.folder) + "/", "") == f"error: {place}{message}\n  hint: {HINTS[label]}\n"
     assert (out, code, sandbox.changes()) == ("", 2, [])
 

@@ -111,9 +111,9 @@ def test_setting_limits_new_nodes(
         pytest.param("ttl: 5m", None, "is not trusted, and it sets `ttl` (line 1)", id="time-limit"),
         pytest.param("ttl: 5m", "ttl: 8h", "is not trusted, and it sets `ttl` (line 1)", id="lower-time-limit"),
         pytest.param("idle: 5m", None, "is not trusted, and it sets `idle` (line 1)", id="idle"),
-        pytest.param("labels: {tpuctl-expires: 1767225600}", None, "the label `tpuctl-expires` cannot be set", id="end"),
+        pytest.param("labels: {tpuctl-expires: 1767225600}", None, "the label `tpuctl-expires` cannot be changed", id="end"),
         pytest.param("labels: {tpuctl-keep: yes}", None, "the label `tpuctl-keep` is never read", id="keep"),
-        pytest.param("labels: {tpuctl-owner: eve}", None, "the label `tpuctl-owner` cannot be set", id="owner"),
+        pytest.param("labels: {tpuctl-owner: eve}", None, "the label `tpuctl-owner` cannot be changed", id="owner"),
     ],
 )  # fmt: skip
 def test_untrusted_project_file_does_not_end_or_keep_nodes(

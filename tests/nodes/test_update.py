@@ -149,7 +149,6 @@ def stored(sandbox: Sandbox) -> dict[str, Any]:
     ("line", "field", "value"),
     [
         ("--clear-labels --labels a=b", "labels", {"tpuctl-expires": "4000000000", "tpuctl-owner": "ada", "a": "b"}),
-        ("--clear-labels --remove-labels tpuctl-expires", "labels", {"tpuctl-owner": "ada"}),
         ("--clear-tags", "tags", None),
         ("--clear-tags --add-tags ssh", "tags", ["ssh"]),
         ("--clear-metadata --metadata a=b", "metadata", {"ssh-keys": KEYS, "a": "b"}),

@@ -18,7 +18,7 @@ from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import ANY, COUNT, INTEGER, TIME, ListOf, MapOf, Scalar, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
 # The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -675,13 +675,13 @@ def check_user_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, 
     return check_labels(labels, kept=kept)
 
 
-def check_no_own_labels(labels: Mapping[str, str]) -> None:
+def check_no_own_labels(labels: Iterable[str]) -> None:
     """Raise `InvalidInputError` for a label that only tpuctl writes: clean-ups and races delete nodes by them."""
     for key in labels:
         if key.startswith(OWN_LABEL_PREFIX) and key != KEEP_LABEL:
             others = f"of the labels that begin with `{OWN_LABEL_PREFIX}`, users set `{KEEP_LABEL}` only"
             raise InvalidInputError(
-                f"the label `{key}` cannot be set: it is tpuctl's own", hint=_WRITERS_OF_OWN_LABELS.get(key, others)
+                f"the label `{key}` cannot be changed: it is tpuctl's own", hint=_WRITERS_OF_OWN_LABELS.get(key, others)
             )
 
 

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from datetime import datetime
 
+    from tpuctl.models.node_changes import NodeChange
     from tpuctl.models.operation import Operation
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
@@ -647,6 +648,8 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
 _LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
+# How long the loop waits for an update of labels or metadata: meanwhile no other node is looked at, and no lease renewed.
+_UPDATE_PATIENCE = timedelta(seconds=30)
 _SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=0.2)
 # The part of a delay by which a node may be fetched early, together with others.
 _SLACK_SHARE = 0.4
@@ -944,8 +947,18 @@ class NodeReconciler:
         entry, present = self._context.workers.key_entry(node), node.metadata.get("ssh-keys", "")
         if entry and add_metadata_key(present, entry) != present:
             self.report(EventKind.ACTION, "adding our ssh key to its metadata", verb=str(Verb.UPDATE))
-            self._context.cloud.change_node(self.name, partial(with_metadata_key, entry=entry), expected_id=node.id)
+            self._change_node(node, partial(with_metadata_key, entry=entry))
         self._key_sent_to = node.id
+
+    def _change_node(self, node: Node, change: NodeChange) -> Node | None:
+        """Change fields of the node; return None if its operation takes longer than the other nodes and leases can wait."""
+        left = self.tracker.left
+        timeout = _UPDATE_PATIENCE if left is None else max(timedelta(), min(left, _UPDATE_PATIENCE))
+        try:
+            return self._context.cloud.change_node(self.name, change, expected_id=node.id, timeout=timeout)
+        except TimedOutError as error:
+            self.report(EventKind.NOTE, error.message)
+            return None
 
     def ensure_expiry(self) -> None:
         """Give a node that exists the end that the user named, or none, once its labels can be changed, or move its end on."""
@@ -970,10 +983,11 @@ class NodeReconciler:
         if node.expires != end:
             text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            changed = self._context.cloud.change_node(self.name, change_end, expected_id=node.id)
+            changed = self._change_node(node, change_end)
             if end is None:
                 self.tracker.history.write("extend", reason="expires never", id=node.id)
-            self.tracker.note(node=Node(node.name, {**node.raw, "labels": changed.labels}))
+            if changed is not None:
+                self.tracker.note(node=Node(node.name, {**node.raw, "labels": changed.labels}))
         self.tracker.ends, self.tracker.removes_end = None, False
 
     def _end_to_move_to(self, node: Node) -> datetime | None:

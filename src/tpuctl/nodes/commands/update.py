@@ -20,7 +20,7 @@ from tpuctl.errors import (
 )
 from tpuctl.models.node import NodeState
 from tpuctl.models.node_changes import changed_fields
-from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_tags, check_user_labels
+from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_no_own_labels, check_tags, check_user_labels
 from tpuctl.names import last_segment
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
@@ -129,6 +129,7 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     if not wanted.given and wanted.internal_ips is None:
         raise InvalidInputError("no change given", hint="see `tpuctl update --help`")
     check_user_labels(parse_pairs("--labels", wanted.labels))
+    check_no_own_labels(parse_items(wanted.remove_labels))
     check_tags(parse_items(wanted.tags))
     disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
     try:
