@@ -1,4 +1,4 @@
-"""What nodes cost, in pure functions: billed time from what was seen, prices of all families, sums, grants."""
+"""What nodes cost, in pure functions: prices of all families, the cost so far, sums, grants."""
 
 from __future__ import annotations
 
@@ -8,26 +8,14 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tpuctl.models.billing import UNKNOWN_AMOUNT, Dollars, sum_dollars
 from tpuctl.models.grants import Grant
-from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.models.node import Node, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
-from tpuctl.nodes.costs import (
-    BilledTime,
-    CostFacts,
-    NodeCost,
-    SeenState,
-    billed_time,
-    cost_of_history,
-    cost_of_time,
-    group_costs,
-    node_costs,
-)
-from tpuctl.prices import Price, hourly_price, price_table
+from tpuctl.nodes.costs import CostFacts, NodeCost, group_costs, node_costs
+from tpuctl.prices import hourly_price, price_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EAST = "us-east5-b"
@@ -62,71 +50,6 @@ def test_price_by_type_region_and_tier(kind: str, zone: str, tier: Tier | None, 
 
 
 @pytest.mark.parametrize(
-    ("seen", "expected"),
-    [
-        pytest.param("10 READY", "10 since 0 about", id="nothing-seen"),
-        pytest.param("10 CREATING", "0", id="still-creating"),
-        pytest.param("0 CREATING a, 1 READY a, 10 READY", "9 since 1", id="creation-seen"),
-        pytest.param("0 CREATING a, 1 READY b, 10 READY", "10 since 0 about", id="end-of-creation-not-seen"),
-        pytest.param("0 CREATING a, 10 READY", "10 since 0 about", id="ready-since-the-journal"),
-        pytest.param("0 CREATING a, 1 READY a, 4 STOPPED a, 10 STOPPED", "3 at-least", id="stop-seen"),
-        pytest.param("0 CREATING a, 1 READY a, 10 STOPPED", "9 at-most", id="stop-not-seen"),
-        pytest.param("10 STOPPED", "10 at-most", id="stopped-and-nothing-seen"),
-        pytest.param(
-            "0 CREATING a, 1 READY a, 4 STOPPED a, 5 STARTING b, 6 READY b, 10 READY", "7 since 6 at-least",
-            id="start-seen",
-        ),
-        pytest.param(
-            "0 CREATING a, 1 READY a, 4 STOPPED a, 10 READY", "3 since 10 at-least", id="start-not-seen"
-        ),
-        pytest.param("0 CREATING a, 1 READY a, 4 PREEMPTED a, 10 PREEMPTED", "3", id="preemption-seen"),
-        pytest.param("10 PREEMPTED", "10 at-most", id="preemption-not-seen"),
-        pytest.param("0 CREATING a, 1 READY a, 2 RESTARTING a, 3 READY a, 10 READY", "8 since 3", id="restart"),
-        pytest.param("0 CREATING a, 1 READY a, 10 HIDDEN", "9 since 1 at-most", id="unknown-whether-billed"),
-    ],
-)  # fmt: skip
-def test_billed_time_from_what_was_seen(seen: str, expected: str) -> None:
-    sightings = []
-    for each in seen.split(", "):
-        hours, state, *writer = each.split()
-        sightings.append(SeenState(at(float(hours)), NodeState(state), *writer))
-
-    billed = billed_time(sightings, START, at(10))
-
-    since = [f"since {(billed.since - START) // timedelta(hours=1)}"] if billed.since else []
-    flags = {"about": billed.is_about, "at-least": billed.at_least, "at-most": billed.at_most}
-    words = [str(billed.chips // timedelta(hours=1)), *since, *(word for word, is_set in flags.items() if is_set)]
-    assert " ".join(words) == expected
-
-
-SIGHTINGS = st.lists(
-    st.tuples(
-        st.floats(-5, 200),
-        st.sampled_from(["CREATING", "READY", "STOPPING", "STOPPED", "STARTING", "RESTARTING", "PREEMPTED", "HIDDEN"]),
-        st.sampled_from("ab"),
-    ),
-    max_size=12,
-)
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    seen=SIGHTINGS, state=st.sampled_from(["READY", "STOPPED", "CREATING"]), ages=st.tuples(*[st.floats(0, 200)] * 2)
-)
-def test_cost_so_far_is_never_negative_and_grows(
-    seen: list[tuple[float, str, str]], state: str, ages: tuple[float, float]
-) -> None:
-    """Two looks at the same journal: the later one never costs less, nor more than all of the time."""
-    costs = []
-    for age in sorted(ages):
-        known = [SeenState(at(hours), NodeState(name), by) for hours, name, by in sorted(seen) if hours <= min(ages)]
-        billed = billed_time([*known, SeenState(at(age), NodeState(state))], START, at(age))
-        costs.append(cost_of_time(billed, Price(Decimal(2), is_about=False, as_of="")).amount or Decimal(0))
-        assert 0 <= costs[-1] <= Decimal(2) * Decimal(str(age)) + Decimal("0.001")
-    assert costs[0] <= costs[1]
-
-
-@pytest.mark.parametrize(
     ("amounts", "expected"),
     [
         pytest.param([], "$0.00", id="none"),
@@ -135,8 +58,7 @@ def test_cost_so_far_is_never_negative_and_grows(
         pytest.param([None, None], "?", id="all-unknown"),
         pytest.param(["1.5", "about 2"], "about $3.50", id="about"),
         pytest.param(["about 1.5", None], "at least $1.50", id="about-and-unknown"),
-        pytest.param(["at-most 1", "1"], "at most $2.00", id="at-most"),
-        pytest.param(["at-most 1", "at-least 1"], "about $2.00", id="both-directions"),
+        pytest.param(["about 1", "at-least 1"], "at least $2.00", id="about-and-at-least"),
         pytest.param(["1234567.891"], "$1,234,567.89", id="cents"),
     ],
 )
@@ -145,9 +67,7 @@ def test_sum_says_how_exact_it_is(amounts: list[str | None], expected: str) -> N
         if text is None:
             return UNKNOWN_AMOUNT
         *words, number = text.split()
-        return Dollars(
-            Decimal(number), is_about="about" in words, at_least="at-least" in words, at_most="at-most" in words
-        )
+        return Dollars(Decimal(number), is_about="about" in words, at_least="at-least" in words)
 
     assert str(sum_dollars(map(parse, amounts))) == expected
 
@@ -158,9 +78,12 @@ def node(name: str = "n", **fields: Any) -> Node:
 
 
 def costs_of(
-    *nodes: Node, now: float = 10, grants: Sequence[Grant] = (), requests: Sequence[QueuedResource] = ()
+    *nodes: Node,
+    grants: Sequence[Grant] = (),
+    requests: Sequence[QueuedResource] = (),
+    entries: Sequence[dict[str, Any]] = (),
 ) -> list[NodeCost]:
-    return node_costs(nodes, CostFacts(at(now), price_table(), lambda _: (), requests, grants))
+    return node_costs(nodes, CostFacts(at(10), price_table(), lambda _: entries, requests, grants))
 
 
 def label(hours: float) -> dict[str, str]:
@@ -170,23 +93,61 @@ def label(hours: float) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
-        pytest.param({}, "$21.60 | about $216.00 | about $734.40 | 24h", id="ready"),
-        pytest.param({"labels": label(12)}, "$21.60 | about $216.00 | about $259.20 | expires", id="until-expiry"),
-        pytest.param({"labels": label(9)}, "$21.60 | about $216.00 | about $734.40 | 24h", id="expired"),
-        pytest.param({"labels": {"tpuctl-expires": "soon"}}, "$21.60 | about $216.00 | about $734.40 | 24h", id="no-time"),
-        pytest.param({"state": "STOPPED"}, "? | at most $216.00 | about $216.00 | 24h", id="stopped"),
-        pytest.param({"state": "CREATING"}, "$0.00 | $0.00 | at most $518.40 | 24h", id="creating"),
-        pytest.param({"state": "PREEMPTED"}, "$0.00 | at most $216.00 | at most $216.00 | 24h", id="preempted"),
-        pytest.param({"state": "NEW_STATE"}, "? | at most $216.00 | about $216.00 | 24h", id="state-of-a-later-api"),
-        pytest.param({"acceleratorType": "v4-8"}, "? | ? | ? | 24h", id="no-price"),
-        pytest.param({"createTime": None}, "$21.60 | ? | at least $518.40 | 24h", id="no-time-of-creation"),
+        pytest.param({}, "$21.60 | 0 | about $216.00 | ", id="ready"),
+        pytest.param({"schedulingConfig": {"spot": True}}, "about $9.72 | 0 | about $97.20 | ", id="spot"),
+        pytest.param({"labels": label(12)}, "$21.60 | 0 | about $216.00 | ", id="until-expiry"),
+        pytest.param({"labels": label(9)}, "$21.60 | 0 | about $216.00 | expired 1h ago", id="expired"),
+        pytest.param(
+            {"labels": {"tpuctl-expires": "soon"}},
+            "$21.60 | 0 | about $216.00 | never expires: label tpuctl-expires=soon is not a time", id="no-time",
+        ),
+        pytest.param({"createTime": "2026-01-01T12:00:00Z"}, "$21.60 | 12 | about $0.00 | ", id="created-in-the-future"),
+        pytest.param({"createTime": None}, "$21.60 | - | ? | ", id="no-time-of-creation"),
+        pytest.param({"acceleratorType": "v4-8"}, "? | 0 | ? | no known price of v4-8 (on-demand)", id="no-price"),
+        pytest.param({"state": "CREATING"}, "$0.00 | - | $0.00 | not billed", id="creating"),
+        pytest.param(
+            {"state": "CREATING", "acceleratorType": "v4-8"}, "$0.00 | - | $0.00 | not billed", id="creating-no-price"
+        ),
+        pytest.param({"state": "STARTING"}, "$0.00 | - | $0.00 | not billed", id="starting"),
+        pytest.param({"state": "RESTARTING"}, "$0.00 | - | ? | not billed", id="restarting"),
+        pytest.param(
+            {"state": "STOPPED"}, "? | - | ? | only its disk is billed; the price of disks is unknown", id="stopped"
+        ),
+        pytest.param({"state": "PREEMPTED"}, "$0.00 | - | ? | not billed", id="preempted"),
+        pytest.param(
+            {"state": "NEW_STATE"}, "? | - | ? | unknown whether NEW_STATE is billed", id="state-of-a-later-api"
+        ),
     ],
 )  # fmt: skip
 def test_cost_of_a_node_by_its_state(fields: dict[str, Any], expected: str) -> None:
     (cost,) = costs_of(node(**fields))
 
-    then = "expires" if cost.is_until_expiry else f"{(cost.then - at(10)) // timedelta(hours=1)}h"
-    assert f"{cost.per_hour} | {cost.so_far} | {cost.by_then} | {then}" == expected
+    since = "-" if cost.since is None else (cost.since - START) // timedelta(hours=1)
+    assert f"{cost.per_hour} | {since} | {cost.so_far} | {cost.note}" == expected
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        pytest.param("0 create, 4 READY 1", "0 about $216.00", id="never-started"),
+        pytest.param("2 stop 1, 6 start 1, 6.5 READY 1", "6 about $86.40", id="started"),
+        pytest.param("6 start 1, 7 stop 1, 9 start 1", "9 about $21.60", id="last-start"),
+        pytest.param("9 start 1, 6 start 1", "9 about $21.60", id="two-machines-wrote"),
+        pytest.param("6 start 0", "0 about $216.00", id="start-of-an-earlier-node"),
+    ],
+)
+def test_cost_so_far_counts_from_the_last_start(lines: str, expected: str) -> None:
+    entries = []
+    for line in lines.split(", "):
+        hours, word, *node_id = line.split()
+        state = {} if word.islower() else {"state": word}
+        entry = {"event": "state" if state else word, "at": at(float(hours)).isoformat(), "id": "".join(node_id)}
+        entries.append({**entry, **state})
+
+    (cost,) = costs_of(node(), entries=entries)
+
+    assert cost.since is not None
+    assert f"{(cost.since - START) // timedelta(hours=1)} {cost.so_far}" == expected
 
 
 GRANT = Grant(EAST, "v6e", "on-demand", 16, None)
@@ -221,12 +182,11 @@ def test_equal_grants_count_each() -> None:
     ]
 
 
-def test_grant_that_ends_is_billed_from_then_on() -> None:
-    """At 10:00 of the last day 14 hours are free, 10 of the next day are not."""
+def test_grant_is_named_by_the_note() -> None:
     (cost,) = costs_of(node(), grants=[Grant(EAST, "v6e", "on-demand", 8, date(2026, 1, 1))])
 
-    assert (str(cost.so_far), str(cost.by_then), cost.note) == (
-        "$0.00", "$216.00", "covered by the grant 8 chips of v6e on-demand in us-east5-b until 2026-01-01"
+    assert (str(cost.so_far), cost.note) == (
+        "$0.00", "covered by the grant 8 chips of v6e on-demand in us-east5-b until 2026-01-01"
     )  # fmt: skip
 
 
@@ -259,38 +219,3 @@ def test_groups_have_the_sums_of_their_nodes(by: str, expected: list[str]) -> No
     )
 
     assert [f"{one.value} {len(one.nodes)} {one.per_hour}" for one in group_costs(costs_of(*nodes), by)] == expected
-
-
-SPEC = {"accelerator_type": "v6e-8", "tier": "spot"}
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        pytest.param("", "$0.00", id="no-state"),
-        pytest.param("0 extend 1", "?", id="extended-without-a-state"),
-        pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 gone, 4 create, 4 READY 2", "about $77.76", id="recreated"),
-        pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 gone, 4 READY 2", "at least $77.76", id="recreated-unseen"),
-        pytest.param("0 create, 0 CREATING 1, 1 READY 1, 3 delete", "about $19.44", id="ends-with-the-deletion"),
-        pytest.param("1 READY 1, 3 gone", "?", id="not-created-by-tpuctl"),
-    ],
-)
-def test_cost_of_a_history(lines: str, expected: str) -> None:
-    entries: list[dict[str, Any]] = []
-    for line in filter(None, lines.split(", ")):
-        hours, word, *node_id = line.split()
-        stamp = {"at": at(float(hours)).isoformat(), "by": "a"}
-        if word in {"create", "delete"}:
-            entries.append({**stamp, "event": word, "spec": SPEC})
-        elif word == "extend":
-            entries.append({**stamp, "event": word, "id": "".join(node_id)})
-        else:
-            entries.append(
-                {**stamp, "event": "state", "state": None if word == "gone" else word, "id": "".join(node_id)}
-            )
-
-    assert str(cost_of_history(entries, EAST, price_table(), at(10))) == expected
-
-
-def test_history_without_price_but_without_billed_time_costs_nothing() -> None:
-    assert str(cost_of_time(BilledTime(timedelta()), Price(None, is_about=False, as_of=""))) == "$0.00"

@@ -21,7 +21,7 @@ _SECTIONS = {
         "wait": ("tpuctl.nodes.commands.wait", "Wait until nodes are usable, stopped or deleted."),
         "watch": ("tpuctl.nodes.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
         "history": ("tpuctl.nodes.commands.history", "Show the states, repairs and preemptions of a node."),
-        "cost": ("tpuctl.nodes.commands.cost", "Show what nodes cost: per hour, so far, and by their expiry."),
+        "cost": ("tpuctl.nodes.commands.cost", "Show what nodes cost: per hour, and so far."),
         "reset": ("tpuctl.nodes.commands.reset", "Restart a node, keeping its boot disk."),
         "start": ("tpuctl.nodes.commands.changes:start", "Start stopped nodes."),
         "stop": ("tpuctl.nodes.commands.changes:stop", "Stop nodes, keeping their boot disks."),

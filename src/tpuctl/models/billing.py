@@ -29,7 +29,6 @@ class Precision(StrEnum):
     EXACT = "exact"
     ABOUT = "about"
     AT_LEAST = "at least"
-    AT_MOST = "at most"
     UNKNOWN = "unknown"
 
 
@@ -37,25 +36,21 @@ class Precision(StrEnum):
 class Dollars:
     """An amount of dollars. `amount` is None if it is unknown.
 
-    `is_about`: prices that change often, or times that were not seen exactly. `at_least`: a part is unknown and not included.
-    `at_most`: a part is included that may not have been billed.
+    `is_about`: prices that change often, or times that are not known exactly. `at_least`: a part is unknown and not included.
     """
 
     amount: Decimal | None
     is_about: bool = False
     at_least: bool = False
-    at_most: bool = False
 
     @property
     def precision(self) -> Precision:
-        """How exact it is. What is unknown in both directions is about."""
+        """How exact it is."""
         if self.amount is None:
             return Precision.UNKNOWN
-        if self.at_least and not self.at_most:
+        if self.at_least:
             return Precision.AT_LEAST
-        if self.at_least or (self.at_most and self.is_about) or (self.is_about and not self.at_most):
-            return Precision.ABOUT
-        return Precision.AT_MOST if self.at_most else Precision.EXACT
+        return Precision.ABOUT if self.is_about else Precision.EXACT
 
     def __str__(self) -> str:
         if self.amount is None:
@@ -83,7 +78,6 @@ def sum_dollars(amounts: Iterable[Dollars]) -> Dollars:
         sum(known, Decimal(0)),
         is_about=any(one.is_about for one in found),
         at_least=len(known) < len(found) or any(one.at_least for one in found),
-        at_most=any(one.at_most for one in found),
     )
 
 
@@ -118,11 +112,6 @@ def billing_in(state: NodeState) -> Billing:
     return _BILLING.get(state, Billing.UNKNOWN)
 
 
-def is_coming(state: NodeState) -> bool:
-    """Return whether a node in this state becomes READY by itself."""
-    return state in _COMING
-
-
 def bills_or_will(node: Node) -> bool:
     """Return whether the chips of a node are billed, soon will be, or may be."""
     return node.state in _COMING or billing_in(node.state) in {Billing.CHIPS, Billing.UNKNOWN}
@@ -155,10 +144,10 @@ def covering_grants(
         for place in fitting:
             used = min(left[place], needed)
             left[place], needed = left[place] - used, needed - used
-        found[node.name] = min((grants[place] for place in fitting), key=grant_end)
+        found[node.name] = min((grants[place] for place in fitting), key=_grant_end)
     return found
 
 
-def grant_end(grant: Grant) -> datetime:
+def _grant_end(grant: Grant) -> datetime:
     """Return the end of the last day of a grant; of one without end, the end of the calendar."""
     return datetime.combine(grant.until, time.max, UTC) if grant.until else datetime.max.replace(tzinfo=UTC)

@@ -1,14 +1,14 @@
-"""What nodes cost: dollars per hour now, so far, and by a moment to come. Pure.
+"""What nodes cost: dollars per hour now, and so far. Pure.
 
 A node is billed for its chips while it is READY, a stopped node for its disk only [documentation: Cloud TPU pricing]. The API
-says when a node was created; when it became READY, stopped and started is in the journal, as far as tpuctl saw it. What is not
-known makes an amount "about", "at least" or "at most", and is never taken for 0.
+says when a node was created; the journal, when tpuctl last started it. When another node began or ceased to be billed is not
+known, and what is not known is never taken for 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,7 @@ from tpuctl.models.billing import (
     Dollars,
     billed_tier,
     billing_in,
-    bills_or_will,
     covering_grants,
-    grant_end,
-    is_coming,
     sum_dollars,
 )
 from tpuctl.models.node import Node, NodeState, Tier
@@ -32,7 +29,8 @@ from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from tpuctl.models.grants import Grant
     from tpuctl.models.queued import QueuedResource
@@ -40,118 +38,31 @@ if TYPE_CHECKING:
     from tpuctl.nodes.journal_entries import JournalEntries
     from tpuctl.prices import Price, PriceList
 
-_HOUR = timedelta(hours=1)
-# Without a time limit, the cost is foretold for this long.
-FORECAST = timedelta(days=1)
+# In microseconds, the unit of a duration.
+_HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 
 
-@dataclass(frozen=True, slots=True)
-class SeenState:
-    """The state of a node as one writer of the journal saw it; without a writer it is the API's answer."""
+def billed_since(node: Node, entries: JournalEntries) -> datetime | None:
+    """Return since when the chips of a node are billed: since tpuctl last started it, else since its creation.
 
-    at: datetime
-    state: NodeState
-    writer: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class BilledTime:
-    """For how long the chips of a node were billed, and since when they are; None if they are not.
-
-    The flags are those of `Dollars`. A stop makes it `at_least`, as the price of a disk is unknown.
+    None if they are not billed, or if that is unknown. What others stopped and started is not in the journal.
     """
-
-    chips: timedelta
-    since: datetime | None = None
-    is_about: bool = False
-    at_least: bool = False
-    at_most: bool = False
-
-
-def billed_time(sightings: Sequence[SeenState], created: datetime | None, now: datetime) -> BilledTime:
-    """Return the billed time of one node from what was seen of it, oldest first.
-
-    A change between two sightings of one writer is exact, as a run polls without a break. The moment of any other change is
-    unknown: a creation counts in full ("about"), a stop from when it was noticed ("at most"), and so does a start ("at least").
-    Both of the first are too much, and more than the disk of a stopped node, which alone makes it "at least".
-    """
-    chips, since = timedelta(), None
-    is_about = at_least = at_most = has_disk = False
-    before: SeenState | None = None
-    is_new = True
-    for seen in sightings:
-        at, billing = max(min(seen.at, now), created or seen.at), billing_in(seen.state)
-        is_exact = before is not None and before.writer == seen.writer
-        if is_new and not is_exact and seen.state is not NodeState.CREATING:
-            since, is_about, at_least = created or at, True, created is None
-        if billing in {Billing.CHIPS, Billing.UNKNOWN}:
-            at_most = at_most or billing is Billing.UNKNOWN
-            at_least = at_least or (since is None and not is_exact)
-            since = since or at
-        elif since is not None:
-            chips, since, at_most = chips + max(at - since, timedelta()), None, at_most or not is_exact
-        has_disk = has_disk or billing is Billing.DISK
-        is_new = is_new and seen.state is NodeState.CREATING
-        before = seen
-    if since is not None:
-        chips += max(now - since, timedelta())
-    at_least = at_least or (has_disk and not (at_most and chips))
-    return BilledTime(chips, since, is_about=is_about and not at_most, at_least=at_least, at_most=at_most)
-
-
-def billed_since(node: Node, facts: CostFacts) -> datetime | None:
-    """Return since when the chips of a node are billed, as far as the journal has seen; None if they are not."""
-    sightings = node_sightings(facts.entries(node.name), node, facts.now)
-    return billed_time(sightings, node.created, facts.now).since
-
-
-def node_sightings(entries: JournalEntries, node: Node, now: datetime) -> list[SeenState]:
-    """Return what the journal has seen of this very node, oldest first, and at last its present state."""
-    found = []
-    for entry in entries:
-        at, seen = parse_timestamp(entry.get("at")), _seen_state(entry)
-        if at is None or seen is None:
-            continue
-        # An id belongs to one creation; several nodes may have had the name.
-        is_of_node = entry["id"] == node.id if entry.get("id") else node.created is not None and at >= node.created
-        if is_of_node:
-            found.append(SeenState(at, seen, str(entry.get("by"))))
-    return [*sorted(found, key=lambda one: one.at), SeenState(now, node.state)]
-
-
-def _seen_state(entry: Mapping[str, Any]) -> NodeState | None:
-    """Return the state that an entry shows, None for other entries. A stop is sent to a node that is READY."""
-    match entry.get("event"):
-        case "state":
-            return NodeState(str(entry["state"])) if entry.get("state") else None
-        case "stop":
-            return NodeState.READY
-        case _:
-            return None
-
-
-def cost_of_time(billed: BilledTime, price: Price) -> Dollars:
-    """Return what a time costs at a price. Unknown also if only the disk of a stopped node was billed."""
-    if not billed.chips:
-        return UNKNOWN_AMOUNT if billed.at_least else NOTHING
-    if price.per_hour is None:
-        return UNKNOWN_AMOUNT
-    if not price.per_hour:
-        return Dollars(Decimal(0), at_least=billed.at_least)
-    return Dollars(
-        price.per_hour * _hours(billed.chips),
-        is_about=billed.is_about or price.is_about,
-        at_least=billed.at_least,
-        at_most=billed.at_most,
-    )
+    if billing_in(node.state) is not Billing.CHIPS:
+        return None
+    # An id belongs to one creation; several nodes may have had the name.
+    starts = [
+        at
+        for entry in entries
+        if entry.get("event") == "start" and entry.get("id") == node.id and (at := parse_timestamp(entry.get("at")))
+    ]
+    return max(starts, default=node.created)
 
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """What one node costs. `since` is when its present billing began, None if it is not billed, or that is unknown.
+    """What one node costs. `so_far` counts from `since`, which is None if it is not billed, or if that is unknown.
 
-    `by_then` is what it will have cost at `then`: at its expiry, or in a day. `grant` covers it: its chips are free.
-    `note` says why an amount is 0 or unknown.
+    `grant` covers it: its chips are free. `note` says why an amount is 0 or unknown.
     """
 
     node: Node
@@ -159,15 +70,8 @@ class NodeCost:
     per_hour: Dollars
     since: datetime | None
     so_far: Dollars
-    then: datetime
-    by_then: Dollars
     grant: Grant | None
     note: str
-
-    @property
-    def is_until_expiry(self) -> bool:
-        """Return whether `then` is the expiry of the node."""
-        return self.then == self.node.expires
 
     def to_json(self) -> dict[str, Any]:
         """Return the cost for scripts."""
@@ -183,9 +87,6 @@ class NodeCost:
             "perHour": self.per_hour.to_json(),
             "since": format_timestamp(self.since) if self.since else None,
             "soFar": self.so_far.to_json(),
-            "then": format_timestamp(self.then),
-            "isUntilExpiry": self.is_until_expiry,
-            "byThen": self.by_then.to_json(),
             "grant": str(self.grant) if self.grant else None,
             "note": self.note,
         }
@@ -209,19 +110,15 @@ def node_costs(nodes: Sequence[Node], facts: CostFacts) -> list[NodeCost]:
 
 @dataclass(frozen=True, slots=True)
 class NodeRate:
-    """What one node costs for an hour now. `listed` is its price without the grant; `note` says why it is 0 or unknown."""
+    """What one node costs for an hour now. `note` says why it is 0 or unknown."""
 
     tier: Tier
     billing: Billing
-    listed: Price
+    # The price for an hour in which its chips are billed.
+    price: Price
     per_hour: Dollars
     grant: Grant | None
     note: str
-
-    @property
-    def price(self) -> Price:
-        """The price for an hour in which its chips are billed."""
-        return replace(self.listed, per_hour=Decimal(0), is_about=False) if self.grant else self.listed
 
 
 def node_rates(nodes: Sequence[Node], facts: CostFacts) -> list[NodeRate]:
@@ -243,37 +140,44 @@ def node_rates(nodes: Sequence[Node], facts: CostFacts) -> list[NodeRate]:
 
 def _node_rate(node: Node, prices: PriceList, *, tier: Tier, grant: Grant | None, is_tier_known: bool) -> NodeRate:
     billing = billing_in(node.state)
-    listed = prices.hourly_price(node.accelerator_type, node.name.zone, tier)
-    note = _billing_note(node, tier, listed, grant)
+    price = prices.hourly_price(node.accelerator_type, node.name.zone, tier)
+    note = _billing_note(node, tier, price, grant)
     if not is_tier_known:
-        listed = replace(listed, per_hour=None)
+        price = replace(price, per_hour=None)
         if billing is Billing.CHIPS and grant is None:
             note = "its queued resource, which knows its tier, could not be read"
-    rate = NodeRate(tier, billing, listed, UNKNOWN_AMOUNT, grant, note)
+    if grant is not None:
+        price = replace(price, per_hour=Decimal(0), is_about=False)
     match billing:
         case Billing.CHIPS:
-            return replace(rate, per_hour=cost_of_time(BilledTime(_HOUR), rate.price))
+            per_hour = Dollars(price.per_hour, is_about=price.is_about)
         case Billing.NOTHING:
-            return replace(rate, per_hour=NOTHING)
+            per_hour = NOTHING
         case Billing.DISK | Billing.UNKNOWN:
-            return rate
+            per_hour = UNKNOWN_AMOUNT
+    return NodeRate(tier, billing, price, per_hour, grant, note)
 
 
 def _node_cost(node: Node, facts: CostFacts, rate: NodeRate) -> NodeCost:
-    now, grant = facts.now, rate.grant
-    billed = billed_time(node_sightings(facts.entries(node.name), node, now), node.created, now)
-    so_far = cost_of_time(billed, rate.price)
-    then = node.expires if node.expires is not None and node.expires > now else now + FORECAST
-    if rate.billing in {Billing.DISK, Billing.UNKNOWN}:
-        ahead = UNKNOWN_AMOUNT
-    else:
-        paid_from = min(max(now, grant_end(grant)), then) if grant else now
-        rest = then - paid_from if bills_or_will(node) else timedelta()
-        ahead = cost_of_time(BilledTime(rest, at_most=is_coming(node.state)), rate.listed)
-    ended = expiry_note(node, now) if node.has_invalid_expiry or is_expired(node, now) else ""
+    since = billed_since(node, facts.entries(node.name))
+    so_far = _cost_since(since, node, facts.now, rate.price)
+    ended = expiry_note(node, facts.now) if node.has_invalid_expiry or is_expired(node, facts.now) else ""
     note = "; ".join(filter(None, (ended, rate.note)))
-    by_then = sum_dollars((so_far, ahead))
-    return NodeCost(node, rate.tier, rate.per_hour, billed.since, so_far, then, by_then, grant, note)
+    return NodeCost(node, rate.tier, rate.per_hour, since, so_far, rate.grant, note)
+
+
+# A node in these is created or started, and was not READY since.
+_NOT_READY_YET = frozenset({NodeState.CREATING, NodeState.STARTING})
+
+
+def _cost_since(since: datetime | None, node: Node, now: datetime, price: Price) -> Dollars:
+    """Return what a node has cost since a time. It became READY some minutes after it, so that no amount but 0 is exact."""
+    if node.state in _NOT_READY_YET:
+        return NOTHING
+    if since is None or price.per_hour is None:
+        return UNKNOWN_AMOUNT
+    hours = Decimal(max(now - since, timedelta()) // timedelta(microseconds=1)) / _HOUR
+    return Dollars(price.per_hour * hours, is_about=bool(price.per_hour))
 
 
 def _is_owner_known(node: Node, requests: Sequence[QueuedResource]) -> bool:
@@ -300,41 +204,6 @@ def _billing_note(node: Node, tier: Tier, price: Price, grant: Grant | None) -> 
             return ""
 
 
-def cost_of_history(entries: JournalEntries, zone: str, prices: PriceList, now: datetime) -> Dollars:
-    """Return what all nodes have cost whose states a journal has seen. The last state lasts until now, as far as known.
-
-    Type and tier are those of the last `create` before. A node that was there without a state that was seen costs an
-    unknown amount.
-    """
-    dated = [(at, entry) for entry in entries if (at := parse_timestamp(entry.get("at")))]
-    lives: list[tuple[Price, datetime | None, list[SeenState]]] = []
-    price, created, last_id = prices.hourly_price("", zone, None), None, ""
-    for at, entry in sorted(dated, key=lambda one: one[0]):
-        event, state, writer = entry.get("event"), _seen_state(entry), str(entry.get("by"))
-        if event == "create":
-            spec = entry.get("spec") or {}
-            price, created = prices.hourly_price(spec.get("accelerator_type") or "", zone, spec.get("tier")), at
-        elif state is not None:
-            if not lives or (entry.get("id") or last_id) != last_id:
-                lives.append((price, created, []))
-                created = None
-            last_id = entry.get("id") or last_id
-            lives[-1][2].append(SeenState(at, state, writer))
-        elif event in {"state", "delete"} and lives:
-            lives[-1][2].append(SeenState(at, NodeState.DELETING, writer))
-    if not lives and any(entry.get("id") for _, entry in dated):
-        return UNKNOWN_AMOUNT
-    costs = []
-    for of_life, begin, sightings in lives:
-        billed = billed_time(sightings, begin, now)
-        costs.append(cost_of_time(replace(billed, is_about=billed.is_about or billed.since is not None), of_life))
-    return sum_dollars(costs)
-
-
-def _hours(duration: timedelta) -> Decimal:
-    return Decimal(duration // timedelta(microseconds=1)) / Decimal(_HOUR // timedelta(microseconds=1))
-
-
 class Grouping(StrEnum):
     """What costs are summed by, beside `label:KEY`."""
 
@@ -353,7 +222,6 @@ class CostSum:
     nodes: tuple[str, ...]
     per_hour: Dollars
     so_far: Dollars
-    by_then: Dollars
 
     @classmethod
     def of(cls, value: str, costs: Sequence[NodeCost], *, is_complete: bool = True) -> CostSum:
@@ -364,7 +232,6 @@ class CostSum:
             tuple(cost.node.name.node_id for cost in costs),
             sum_dollars((*(cost.per_hour for cost in costs), *missing)),
             sum_dollars((*(cost.so_far for cost in costs), *missing)),
-            sum_dollars((*(cost.by_then for cost in costs), *missing)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -372,7 +239,6 @@ class CostSum:
         return {
             "perHour": self.per_hour.to_json(),
             "soFar": self.so_far.to_json(),
-            "byThen": self.by_then.to_json(),
         }
 
 

@@ -235,7 +235,7 @@ def billing_json(rate: NodeRate, since: datetime | None) -> dict[str, Any]:
         "billed": str(Billing.NOTHING if is_free else rate.billing),
         "perHour": rate.per_hour.to_json(),
         "tier": str(rate.tier),
-        "since": format_timestamp(since) if since and rate.billing is Billing.CHIPS and not is_free else None,
+        "since": format_timestamp(since) if since and not is_free else None,
         "note": rate.note,
     }
 
@@ -256,7 +256,7 @@ def nodes_json(
     now = app.now()
     facts = CostFacts(now, app.prices, entries or (lambda _: ()), requests, app.settings.grants())
     rates = node_rates(nodes, facts)
-    begins = [billed_since(node, facts) for node in nodes] if entries else [node.created for node in nodes]
+    begins = [billed_since(node, facts.entries(node.name)) for node in nodes]
     return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
 
 

@@ -49,11 +49,11 @@ _AT_ONCE = 8
 )
 @takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: node_columns(has_projects=True)))
 def command(app: App, *, by: str | None, all_projects: str | None, table: TableOptions) -> int:
-    """Show what nodes cost: dollars per hour now, so far, and by their expiry or in a day.
+    """Show what nodes cost: dollars per hour now, and so far.
 
     A node is billed while it is READY; a stopped one for its disk, whose price is unknown. The cost so far counts from the
-    creation, without the stops that the journal has seen. `?` is unknown, and makes a sum "at least". Grants in the settings
-    make nodes free. Prices are list prices with a date. The exit code is 1 if a zone did not answer.
+    creation or from the last start by tpuctl, while the node is READY. `?` is unknown, and makes a sum "at least". Grants in
+    the settings make nodes free. Prices are list prices with a date. The exit code is 1 if a zone did not answer.
 
     \b
     Examples:
@@ -157,7 +157,6 @@ def _parse_projects(text: str) -> tuple[str, ...]:
 _AMOUNTS = (
     Column("price", Kind.NUMBER, "$/HOUR"),
     Column("so-far", Kind.NUMBER),
-    Column("by-then", Kind.NUMBER),
 )
 
 
@@ -172,8 +171,7 @@ def node_columns(*, has_projects: bool) -> tuple[Column, ...]:
         Column("state", Kind.STATE),
         _AMOUNTS[0],
         Column("since", Kind.TIME),
-        *_AMOUNTS[1:],
-        Column("then", Kind.TIME),
+        _AMOUNTS[1],
         Column("note", Kind.TEXT),
     )
 
@@ -214,7 +212,7 @@ class CostReport:
     def show(self, terminal: Terminal, layout: TableLayout, rows: Sequence[Row]) -> None:
         """Write the rows, the total, and where the prices are from; in a pipe these two are notes."""
         total = self.total
-        sums = f"{total.per_hour} per hour, so far {total.so_far}, by their expiry or in a day {total.by_then}"
+        sums = f"{total.per_hour} per hour, so far {total.so_far}"
         source = f"{self.prices}, without discounts, disks and network"
         if rows:
             layout.write(terminal, rows)
@@ -229,12 +227,11 @@ class CostReport:
 
 
 def _node_row(cost: NodeCost, now: datetime) -> Row:
-    name, left = cost.node.name, format_duration(cost.then - now)
+    name = cost.node.name
     since = Cell("")
     if cost.since is not None:
         age = now - cost.since
         since = Cell(f"{format_duration(age)} ago", plain=format_timestamp(cost.since), rank=age.total_seconds())
-    then = Cell(f"expires in {left}" if cost.is_until_expiry else f"in {left}", plain=format_timestamp(cost.then))
     return (
         Cell(name.project),
         Cell(name.node_id),
@@ -245,8 +242,6 @@ def _node_row(cost: NodeCost, now: datetime) -> Row:
         dollars_cell(cost.per_hour),
         since,
         dollars_cell(cost.so_far),
-        dollars_cell(cost.by_then),
-        then,
         Cell(cost.note, style="dim"),
     )
 
@@ -257,5 +252,4 @@ def _sum_row(group: CostSum) -> Row:
         Cell(str(len(group.nodes))),
         dollars_cell(group.per_hour),
         dollars_cell(group.so_far),
-        dollars_cell(group.by_then),
     )

@@ -15,7 +15,6 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone, closest_match
-from tpuctl.nodes.costs import cost_of_history
 from tpuctl.nodes.journal_entries import is_repair, may_have_node, usable_spans
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
@@ -88,14 +87,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
                 (*_COLUMNS[:-1], _BAR_COLUMN, _COLUMNS[-1]), _timeline_rows(found, now, width=terminal.streams.width)
             )
             terminal.write("")
-            totals = _timeline_totals(entries, seen_until or now, since=begin)
-            if begin is None:
-                prices = app.prices
-                cost = cost_of_history(entries, name.zone, prices, seen_until or now)
-                if seen_until is not None and cost.amount is not None:
-                    cost = replace(cost, at_least=True)
-                totals.append(("cost", f"{cost} ({prices})", ""))
-            terminal.details(totals)
+            terminal.details(_timeline_totals(entries, seen_until or now, since=begin))
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))
