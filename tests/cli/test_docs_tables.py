@@ -127,6 +127,7 @@ def test_journal_has_the_documented_fields(tpuctl: Console, sandbox: Sandbox) ->
         *tpuctl("watch", "over", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
         *tpuctl("watch", "demo", "--until", "40m", "--events", "-", "-q")[0].splitlines(),
         *tpuctl(*up, "sick", "--repair", "none")[0].splitlines(),
+        *tpuctl(*up, "sick", "--yes", "--on-recover", "exit 1")[0].splitlines(),
         *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),
     ]
 

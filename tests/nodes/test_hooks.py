@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
@@ -23,7 +23,7 @@ from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes import hooks
 from tpuctl.nodes.commands.policy_options import build_hooks, hook_options
-from tpuctl.nodes.hooks import RETRY_PAUSES, HookFailure, Hooks
+from tpuctl.nodes.hooks import Hooks
 from tpuctl.output.terminal import StandardStreams
 
 NAME = NodeName("vision", "us-central2-b", "trainer")
@@ -36,8 +36,30 @@ def event(
     return NodeEvent(kind, datetime(2026, 1, 1, tzinfo=UTC), node, text, data)
 
 
-def hooks_for(command: str, kind: EventKind = EventKind.PREEMPTED, **environ: str) -> Hooks:
-    return Hooks({kind: command}, {"PATH": os.environ["PATH"], **environ}, extra={})
+def hooks_for(
+    command: str,
+    commands: Mapping[EventKind, str] | None = None,
+    *,
+    show: Callable[..., None] = print,
+    extra: Mapping[str, str] | None = None,
+    **environ: str,
+) -> Hooks:
+    """Return hooks with this command for a preemption, and others."""
+    return Hooks(
+        {EventKind.PREEMPTED: command, **(commands or {})},
+        {"PATH": os.environ["PATH"], **environ},
+        extra=extra or {},
+        show=show,
+        clock=ManualClock(),
+    )
+
+
+def failed(text: str, code: int | None, *output: str, node: NodeName = NAME, hook: str = "preempted") -> NodeEvent:
+    """Return the event of a failed hook."""
+    data = {"hook": hook, "exit_code": code, "output": [*output]}
+    return NodeEvent(
+        EventKind.HOOK_FAILED, datetime(2026, 1, 1, tzinfo=UTC), node, f"the hook for `{hook}` {text}", data
+    )
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -60,11 +82,7 @@ def is_there(pid_file: Path) -> bool:
 def test_hook_gets_the_event_as_json_and_as_variables(tmp_path: Path) -> None:
     hidden = "'s/=[0-9]*:[0-9]*$/=DEVICE:INODE/'"
     command = f"cat > {tmp_path}/json; env | grep ^TPUCTL_ | sort | sed {hidden} > {tmp_path}/env"
-    run = Hooks(
-        {EventKind.PREEMPTED: command},
-        {"PATH": os.environ["PATH"], "TPUCTL_TIER": "spot", "TPUCTL_ZONE": "of the user"},
-        extra={"TPUCTL_SANDBOX": "1"},
-    )
+    run = hooks_for(command, extra={"TPUCTL_SANDBOX": "1"}, TPUCTL_TIER="spot", TPUCTL_ZONE="of the user")
 
     sent = event(text="taken back\0 after \ud800 2h", state="PREEMPTED", health=None, id="17")
     run(sent)
@@ -92,7 +110,7 @@ def test_events_without_a_hook_run_nothing() -> None:
 
     run(event(EventKind.STATE))
 
-    assert (run.are_running, run.wait()) == (False, ())
+    assert (run.running, run.wait()) == ((), ())
 
 
 @pytest.mark.parametrize("length", [60_000, 3_000_000])
@@ -120,20 +138,16 @@ def test_hanging_hook_blocks_only_hooks_of_its_node(tmp_path: Path) -> None:
     # An ended hook does not stay as a zombie.
     until(lambda: run.poll() == () and not is_there(other))
     pid = int(hanging.read_text())
-    assert (run.are_running, os.getsid(pid)) == (True, pid)
+    assert (run.running, os.getsid(pid)) == ((f"trainer: the hook for `preempted` (process {pid})",), pid)
     os.kill(pid, signal.SIGKILL)
-    assert run.wait() == (HookFailure(NAME, EventKind.PREEMPTED, command, -9, "was terminated by SIGKILL"),)
-    assert (run.are_running, is_there(hanging)) == (False, False)
+    assert run.wait() == (failed(f"was terminated by SIGKILL: {command}", -9),)
+    assert (run.running, is_there(hanging)) == ((), False)
 
 
 def test_hooks_of_one_node_run_one_at_a_time(tmp_path: Path) -> None:
-    run = Hooks(
-        {
-            EventKind.PREEMPTED: f"echo preempted >> {tmp_path}/log; sleep 0.1; echo done >> {tmp_path}/log",
-            EventKind.RECOVERED: f"echo recovered >> {tmp_path}/log",
-        },
-        os.environ,
-        extra={},
+    run = hooks_for(
+        f"echo preempted >> {tmp_path}/log; sleep 0.1; echo done >> {tmp_path}/log",
+        {EventKind.RECOVERED: f"echo recovered >> {tmp_path}/log"},
     )
 
     run(event())
@@ -144,77 +158,61 @@ def test_hooks_of_one_node_run_one_at_a_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "code", "words"),
+    ("command", "code", "words", "output"),
     [
-        ("exit 3", 3, "the hook for `preempted` ended with exit code 3: exit 3"),
-        (
-            "no-such-program-here 2>&-",
-            127,
-            ("the hook for `preempted` ended with exit code 127 (command not found): no-such-program-here 2>&-"),
-        ),
-        ("if", 2, "the hook for `preempted` ended with exit code 2: if"),
-        ("kill -TERM $$", -15, "the hook for `preempted` was terminated by SIGTERM: kill -TERM $$"),
+        pytest.param("exit 3", 3, "ended with exit code 3", [], id="exit-code"),
+        pytest.param("echo a; echo b >&2; exit 3", 3, "ended with exit code 3", ["a", "b"], id="output"),
+        pytest.param("nosuch 2>&-", 127, "ended with exit code 127 (command not found)", [], id="not-found"),
+        pytest.param("seq 30; exit 1", 1, "ended with exit code 1", [str(n) for n in range(21, 31)], id="last-lines"),
+        pytest.param("kill -TERM $$", -15, "was terminated by SIGTERM", [], id="signal"),
     ],
 )
-def test_failed_hook_is_reported_once(command: str, code: int, words: str) -> None:
-    run = hooks_for(command)
+def test_failed_hook_is_one_event_with_its_last_lines(command: str, code: int, words: str, output: list[str]) -> None:
+    shown: list[str] = []
+    run = hooks_for(command, show=lambda *lines: shown.extend(lines))
 
     run(event())
 
-    assert [(failure.node, failure.exit_code, str(failure)) for failure in run.wait()] == [(NAME, code, words)]
-    assert run.poll() == ()
+    assert run.wait() == (failed(f"{words}: {command}", code, *output),)
+    # Lines that were shown before the end are among the last lines, too.
+    earlier = [f"trainer: {n}" for n in range(1, 21)] if "seq" in command else []
+    assert (run.poll(), shown[: len(earlier)]) == ((), earlier)
 
 
-def _retried(tmp_path: Path, recover: str) -> tuple[Hooks, ManualClock]:
-    clock = ManualClock()
-    commands = {
-        EventKind.RECOVERED: recover,
-        EventKind.GAVE_UP: f'echo "$TPUCTL_EVENT: $TPUCTL_REASON" > {tmp_path}/end',
-    }
-    return Hooks(commands, {"PATH": os.environ["PATH"]}, extra={}, pauses=RETRY_PAUSES, clock=clock), clock
+@pytest.mark.parametrize(
+    ("kind", "end"),
+    [
+        pytest.param(
+            EventKind.PREEMPTED, "gave-up: the hook for `preempted` ended with exit code 2: exit 2", id="runs"
+        ),
+        pytest.param(EventKind.GAVE_UP, "gave-up: it was", id="not-after-itself"),
+    ],
+)
+def test_hook_for_a_node_given_up_runs_after_a_failed_hook(tmp_path: Path, kind: EventKind, end: str) -> None:
+    give_up = f'echo "$TPUCTL_EVENT: $TPUCTL_REASON" >> {tmp_path}/end; cat >> {tmp_path}/json; exit 4'
+    run = hooks_for("exit 2", {EventKind.GAVE_UP: give_up})
+    reported: list[NodeEvent] = []
+
+    run(event(kind, id="17"))
+    failures = run.wait(reported.append)
+
+    in_order = [failed("ended with exit code 2: exit 2", 2)] if kind is EventKind.PREEMPTED else []
+    assert failures == (*in_order, failed(f"ended with exit code 4: {give_up}", 4, hook="gave-up"))
+    assert (tuple(reported), (tmp_path / "end").read_text()) == (failures, f"{end}\n")
+    data = {"hook": "preempted", "exit_code": 2, "output": []} if in_order else {}
+    assert json.loads((tmp_path / "json").read_text()).items() >= {"id": "17", "event": "gave-up", **data}.items()
 
 
-def test_failed_hook_is_retried_after_pauses_then_the_give_up_hook_runs(tmp_path: Path) -> None:
-    command = f"echo >> {tmp_path}/tries; exit 2"
-    run, clock = _retried(tmp_path, command)
-    begin, warned = clock.monotonic(), list[str]()
+def test_hooks_that_fail_together_are_each_reported(tmp_path: Path) -> None:
+    run = hooks_for("exit 2", {EventKind.GAVE_UP: f"echo $TPUCTL_NODE >> {tmp_path}/log"})
 
-    run(event(EventKind.RECOVERED))
-    failures = run.wait(lambda failure: warned.append(str(failure)))
+    for node in (NAME, OTHER):
+        run(event(node=node))
+        run(event(node=node))
+    failures = run.wait()
 
-    ended = "the hook for `recovered` ended with exit code 2"
-    assert warned == [
-        f"{ended}; try 2 of 3 in 10s: {command}",
-        f"{ended}; try 3 of 3 in 1m: {command}",
-        f"{ended}, also on try 3: {command}",
-    ]
-    assert [(str(failure), failure.is_final) for failure in failures] == list(
-        zip(warned, (False, False, True), strict=True)
-    )
-    assert ((tmp_path / "tries").read_text(), clock.monotonic() - begin) == ("\n\n\n", timedelta(seconds=70))
-    assert (tmp_path / "end").read_text() == f"gave-up: {warned[-1]}\n"
-
-
-def test_failed_hook_that_succeeds_on_a_retry_is_no_failure(tmp_path: Path) -> None:
-    run, _ = _retried(tmp_path, f"mkdir {tmp_path}/first && exit 1 || exit 0")
-
-    run(event(EventKind.RECOVERED))
-
-    assert ([failure.is_final for failure in run.wait()], (tmp_path / "end").exists()) == ([False], False)
-
-
-@pytest.mark.parametrize("kind", [EventKind.PREEMPTED, EventKind.RECOVERED, EventKind.GAVE_UP])
-def test_failed_hook_is_not_retried_after_a_later_event(tmp_path: Path, kind: EventKind) -> None:
-    run, clock = _retried(tmp_path, f"echo $TPUCTL_REASON >> {tmp_path}/tries; [ $TPUCTL_REASON = later ]")
-    run(event(EventKind.RECOVERED, text="first"))
-    until(lambda: bool(run.poll()))
-
-    run(event(kind, text="later"))
-    run.wait()
-    clock.sleep(timedelta(hours=1))
-
-    assert run.wait() == ()
-    assert (tmp_path / "tries").read_text() == ("first\nlater\n" if kind is EventKind.RECOVERED else "first\n")
+    assert sorted(failure.node.node_id for failure in failures) == ["other", "other", "trainer", "trainer"]
+    assert sorted((tmp_path / "log").read_text().split()) == ["other", "other", "trainer", "trainer"]
 
 
 def test_hook_that_cannot_start_is_a_failure_and_the_next_runs() -> None:
@@ -223,9 +221,7 @@ def test_hook_that_cannot_start_is_a_failure_and_the_next_runs() -> None:
     run(event())
     run(event())
 
-    assert [failure.exit_code for failure in run.poll()] == [None, None]
-    run(event())
-    assert str(run.poll()[0]) == "the hook for `preempted` could not be started (Argument list too long): true"
+    assert run.poll() == (failed("could not be started (Argument list too long): true", None),) * 2
 
 
 def test_hooks_that_queue_behind_a_hanging_one_are_skipped_with_a_report(tmp_path: Path) -> None:
@@ -235,8 +231,8 @@ def test_hooks_that_queue_behind_a_hanging_one_are_skipped_with_a_report(tmp_pat
     for number in range(hooks.MAX_WAITING + 3):
         run(event(text=str(number)))
 
-    assert [(failure.exit_code, failure.reason) for failure in run.poll()] == [
-        (None, "was skipped, because 16 hooks are already waiting")
+    assert [(failure.data["exit_code"], failure.text.partition(":")[0]) for failure in run.poll()] == [
+        (None, "the hook for `preempted` was skipped, because 16 hooks are already waiting")
     ] * 2
     go.touch()
     assert run.wait() == ()
@@ -258,37 +254,34 @@ def test_hooks_of_many_nodes_run_up_to_a_limit(tmp_path: Path) -> None:
     until(lambda: run.poll() is not None and len(log.read_text().split()) == len(nodes))
     for pid in others:
         os.kill(pid, signal.SIGKILL)
-    assert {failure.exit_code for failure in run.wait()} == {-9}
+    assert {failure.data["exit_code"] for failure in run.wait()} == {-9}
 
 
-def test_hook_survives_ctrl_c_and_our_exit_and_writes_to_our_stderr(tmp_path: Path) -> None:
+def test_hook_survives_ctrl_c_and_our_exit(tmp_path: Path) -> None:
     code = """
 import os, sys, time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from tpuctl.clock import SystemClock
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.nodes.hooks import Hooks
 from tpuctl.names import NodeName
-run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={})
+run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, show=print, clock=SystemClock())
 run(NodeEvent(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 time.sleep(60)
 """
-    command = f"echo out; echo started > {tmp_path}/started; until [ -e {tmp_path}/go ]; do sleep 0.01; done; echo end"
+    wait = f"echo > {tmp_path}/started; until [ -e {tmp_path}/go ]; do sleep 0.01; done"
+    command = f"{wait}; seq 100000 && echo done > {tmp_path}/done"
     program = subprocess.Popen(
-        [sys.executable, "-c", code, command],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
+        [sys.executable, "-c", code, command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     until((tmp_path / "started").exists)
 
     os.killpg(program.pid, signal.SIGINT)
-    program.wait(30)
+    out, err = program.communicate(timeout=30)
     (tmp_path / "go").touch()
 
-    # stderr ends when the hook, which outlives the program, closes it too.
-    out, err = program.communicate(timeout=30)
-    assert (out, err.startswith("out\n"), err.endswith("KeyboardInterrupt\nend\n")) == ("", True, True)
+    until((tmp_path / "done").exists)
+    assert (out, err.endswith(b"KeyboardInterrupt\n")) == (b"", True)
 
 
 def app_with(flags: Mapping[str, object], environ: Mapping[str, str], folder: Path) -> App:
@@ -325,10 +318,9 @@ def test_tpuctl_in_a_hook_finds_the_node_of_the_event(sandbox: Sandbox, tmp_path
 )
 def test_tpuctl_in_a_hook_does_not_read_the_event_as_its_input(command: str, reads: str, tmp_path: Path) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = {"PATH": path, "HOME": str(tmp_path)}
-    run = Hooks({EventKind.RECOVERED: f"{command} > {tmp_path}/out 2>&1; exit 0"}, environ, extra={})
+    run = hooks_for(f"{command} > {tmp_path}/out 2>&1; exit 0", PATH=path, HOME=str(tmp_path))
 
-    run(event(EventKind.RECOVERED, text="UNAVAILABLE: Connection reset by peer"))
+    run(event(text="UNAVAILABLE: Connection reset by peer"))
 
     assert run.wait() == ()
     said = (tmp_path / "out").read_text()

@@ -32,6 +32,7 @@ class EventKind(StrEnum):
     MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
     EXPIRED = "expired"  # the time of the node has ended, and the node is deleted
     GAVE_UP = "gave-up"  # the run stops working on this node
+    HOOK_FAILED = "hook-failed"  # a hook of the user failed, or was skipped
 
 
 @dataclass(frozen=True, slots=True)

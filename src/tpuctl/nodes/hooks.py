@@ -1,26 +1,23 @@
 """Run hooks: shell commands of the user for events of a node, on this machine.
 
 They come only from the command line, never from a file. Only `wait` and `finish` wait for hooks. A hook that fails is
-retried after a pause; its last failure runs the hook for `gave-up`.
+an event of its own, and runs the hook for `gave-up`.
 """
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
-import sys
 import tempfile
-import threading
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.models.events import EventKind, NodeEvent
 
 if TYPE_CHECKING:
@@ -38,61 +35,52 @@ HOOK_PATIENCE = timedelta(minutes=1)
 _HOOK_POLL_INTERVAL = timedelta(milliseconds=50)
 # A variable may have 128 KiB [execve(2), MAX_ARG_STRLEN]. The JSON has the whole text.
 _MAX_TEXT = 4000
-# Pauses before a failed hook is retried, by the clock of the cloud: its cause may pass (a full disk, ssh).
-RETRY_PAUSES = (timedelta(seconds=10), timedelta(minutes=1))
+# The last lines of a failed hook, which its event has.
+_MAX_TAIL = 10
+_MAX_READ = 1024 * 1024  # the maximum number of bytes of one read, and of a line
 # Names the file (device and inode) with the event, so that `tpuctl` in a hook does not read it as its own input.
 STDIN_VARIABLE = "TPUCTL_HOOK_STDIN"
-# Events that supersede earlier ones of the same node.
-_OUTDATING = frozenset({EventKind.PREEMPTED, EventKind.GAVE_UP})
 _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
-@dataclass(frozen=True, slots=True)
-class HookFailure:
-    """The failure of a hook."""
-
-    node: NodeName
-    kind: EventKind
-    command: str
-    # The exit code of the shell, negative for a signal; None if it never ran.
-    exit_code: int | None
-    reason: str
-    # False if it is retried.
-    is_final: bool = True
-
-    def __str__(self) -> str:
-        return f"the hook for `{self.kind}` {self.reason}: {self.command}"
-
-
-class _RunningHook(NamedTuple):
-    """A running hook. `out` is the file of its output, if that is forwarded."""
+@dataclass(slots=True)
+class _RunningHook:
+    """A running hook, and the unnamed file of its output: no pipe, on which it could block, or which ends with us."""
 
     pid: int
     event: NodeEvent
-    attempt: int
-    out: int | None
+    output: int
+    offset: int = 0  # of the first line that was not read
+    tail: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_TAIL))
 
-
-class _HookRetry(NamedTuple):
-    """A failed hook that is retried at `due` (monotonic)."""
-
-    event: NodeEvent
-    attempt: int
-    due: timedelta
+    def read(self, *, has_ended: bool) -> list[str]:
+        """Return new lines, up to a limit and without an unfinished one unless the hook has ended."""
+        found: list[str] = []
+        while chunk := os.pread(self.output, _MAX_READ, self.offset):
+            size = chunk.rfind(b"\n") + 1
+            if not size and not has_ended and len(chunk) < _MAX_READ:
+                break
+            whole = chunk[: size or len(chunk)]
+            self.offset += len(whole)
+            found += [line.decode(errors="replace") for line in whole.removesuffix(b"\n").split(b"\n")]
+            if not has_ended:
+                break
+        self.tail.extend(found)
+        return found
 
 
 class Hooks:
     """A listener that runs the user's command for each kind of event: one at a time for each node, in order.
 
-    A failed hook is retried after each of `pauses`, by `clock`, unless a later event supersedes its own. After the last
-    failure the hook for `gave-up` runs, with the failure as its reason.
+    A hook that fails becomes an event `hook-failed` with its last lines, and runs the hook for `gave-up`, which gets the
+    failure as its reason.
 
     A hook gets the event as a JSON object on stdin, and `TPUCTL_*` variables. `TPUCTL_STATE`, `TPUCTL_HEALTH` and
     `TPUCTL_NODE_ID` are `state`, `health` and `id` of the event's data, or empty. `TPUCTL_PROJECT` and `TPUCTL_ZONE` are
     also settings, so that `tpuctl` in a hook finds the same node. A hook runs in its own session, so that Ctrl-C does not
-    terminate it, and may outlive this process. `extra` are variables that select the cloud of this run. The output of a
-    hook goes to our stderr or, line by line with the name of the node, to `print_lines`, which is called from another thread.
+    terminate it, and may outlive this process. `extra` are variables that select the cloud of this run, `clock` is its
+    clock. `show` gets the output of hooks, line by line with the name of the node, whenever hooks are polled.
     """
 
     def __init__(
@@ -101,66 +89,53 @@ class Hooks:
         environ: Mapping[str, str],
         *,
         extra: Mapping[str, str],
-        print_lines: Callable[..., None] | None = None,
-        pauses: Sequence[timedelta] = (),
-        clock: Clock | None = None,
+        show: Callable[..., None],
+        clock: Clock,
     ) -> None:
         self._commands = commands
-        self._pauses, self._clock = tuple(pauses), clock or SystemClock()
-        self._retries: dict[NodeName, _HookRetry] = {}
         self._environ = {**environ, **extra}
+        self._show, self._clock = show, clock
         self._waiting: dict[NodeName, deque[NodeEvent]] = {}
         self._running: dict[NodeName, _RunningHook] = {}
-        self._failures: list[HookFailure] = []
-        self._output = HookOutput(print_lines) if print_lines else None
+        self._failures: list[NodeEvent] = []
 
     def __call__(self, event: NodeEvent) -> None:
         """Start the hook for an event, or queue it behind the running one of the node. Does not wait."""
-        retry = self._retries.get(event.node)
-        if retry and (event.kind in _OUTDATING or event.kind is retry.event.kind):
-            del self._retries[event.node]
-        if event.kind in self._commands:
-            self._enqueue(event)
-
-    def _enqueue(self, event: NodeEvent) -> None:
+        if event.kind not in self._commands:
+            return
         queue = self._waiting.setdefault(event.node, deque())
         queue.append(event)
         if len(queue) > MAX_WAITING:
             self._record_failure(queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting")
         self._advance()
 
-    def poll(self) -> tuple[HookFailure, ...]:
-        """Collect the hooks that have ended, start waiting ones, and return the new failures."""
+    def poll(self) -> tuple[NodeEvent, ...]:
+        """Show new output, collect the hooks that have ended, start waiting ones, and return the new failures."""
         self._advance()
         failures, self._failures = self._failures, []
         return tuple(failures)
 
-    def wait(self, warn: Callable[[HookFailure], None] = lambda _: None) -> tuple[HookFailure, ...]:
+    def wait(self, report: Callable[[NodeEvent], object] = lambda _: None) -> tuple[NodeEvent, ...]:
         """Wait without a limit until no hook runs or waits. Return the failures that `poll` has not returned.
 
-        `warn` is called for each as soon as it happens.
+        `report` is called for each as soon as it happens.
         """
-        found: list[HookFailure] = []
+        found: list[NodeEvent] = []
         while True:
             new = self.poll()
             found += new
             for failure in new:
-                warn(failure)
-            if self._running:
-                node, running = next(iter(self._running.items()))
-                self._reap(node, running, 0)
-            elif self._retries:
-                due = min(retry.due for retry in self._retries.values())
-                self._clock.sleep(max(due - self._clock.monotonic(), timedelta()))
-            else:
+                report(failure)
+            if not self._running:
                 return tuple(found)
+            SystemClock().sleep(_HOOK_POLL_INTERVAL)  # hooks run in real time
 
-    def finish(self, clock: Clock, *, patience: timedelta = HOOK_PATIENCE) -> tuple[HookFailure, ...]:
+    def finish(self, *, patience: timedelta = HOOK_PATIENCE) -> tuple[NodeEvent, ...]:
         """Wait up to `patience` until the waiting hooks have started, and return the new failures.
 
-        Hooks that were not started count as failures. Running hooks are not terminated. The clock must be a real one,
-        because hooks run in real time.
+        Hooks that were not started count as failures. Running hooks are not terminated.
         """
+        clock = SystemClock()  # hooks run in real time
         end = clock.monotonic() + patience
         self._advance()
         while self._waiting and (left := end - clock.monotonic()) > timedelta():
@@ -172,10 +147,8 @@ class Hooks:
                     event, None, "was skipped, because other hooks were still running when the run ended"
                 )
         self._waiting.clear()
-        for retry in self._retries.values():
-            self._record_failure(retry.event, None, "was not retried, because the run ended")
-        self._retries.clear()
-        return self.poll()
+        failures, self._failures = self._failures, []
+        return tuple(failures)
 
     @property
     def are_waiting(self) -> bool:
@@ -183,90 +156,79 @@ class Hooks:
         return bool(self._waiting)
 
     @property
-    def are_running(self) -> bool:
-        """Return whether a hook was running at the last `poll`."""
-        return bool(self._running)
+    def running(self) -> tuple[str, ...]:
+        """Return a description of each hook that was running at the last `poll`."""
+        return tuple(
+            f"{node.node_id}: the hook for `{hook.event.kind}` (process {hook.pid})"
+            for node, hook in self._running.items()
+        )
 
     def _advance(self) -> None:
         for node, running in tuple(self._running.items()):
-            self._reap(node, running, os.WNOHANG)
-        now = self._clock.monotonic()
-        for node, retry in tuple(self._retries.items()):
-            if retry.due <= now and node not in self._running and len(self._running) < MAX_RUNNING:
-                del self._retries[node]
-                self._start(retry.event, attempt=retry.attempt)
+            self._reap(node, running)
         for node in tuple(self._waiting):
             while node not in self._running and len(self._running) < MAX_RUNNING and (queue := self._waiting.get(node)):
                 self._start(queue.popleft())
                 if not queue:
                     del self._waiting[node]
 
-    def _reap(self, node: NodeName, running: _RunningHook, options: int) -> None:
+    def _reap(self, node: NodeName, running: _RunningHook) -> None:
         try:
-            ended, status = os.waitpid(running.pid, options)
+            ended, status = os.waitpid(running.pid, os.WNOHANG)
         except ChildProcessError:
             # Our parent ignores SIGCHLD: the system has discarded the process and its exit code.
             ended, status = running.pid, 0
-        if ended == 0:
-            return
-        del self._running[node]
-        if self._output and running.out is not None:
-            self._output.close(running.out)
-        code = os.waitstatus_to_exitcode(status)
-        if code != 0:
-            self._retry_or_escalate(running.event, running.attempt, code)
+        lines, code = running.read(has_ended=bool(ended)), os.waitstatus_to_exitcode(status)
+        if ended:
+            del self._running[node]
+            os.close(running.output)
+            if code != 0:
+                self._fail(running.event, code, _describe_exit(code), [*running.tail])
+                lines = lines[:-_MAX_TAIL]  # the event has the others
+        if lines:
+            self._show(*(f"{node.node_id}: {line}" for line in lines))
 
-    def _retry_or_escalate(self, event: NodeEvent, attempt: int, code: int) -> None:
-        """Schedule the retry of a failed hook, or run the one for `gave-up`."""
-        is_last = attempt > len(self._pauses)
-        waiting = self._waiting.get(event.node, ())
-        if any(later.kind in _OUTDATING or later.kind is event.kind for later in waiting):
-            self._record_failure(
-                event, code, f"{_describe_exit(code)}, and is not retried: a later event supersedes it"
-            )
-        elif not is_last:
-            pause, tries = self._pauses[attempt - 1], len(self._pauses) + 1
-            self._retries[event.node] = _HookRetry(event, attempt + 1, self._clock.monotonic() + pause)
-            reason = f"{_describe_exit(code)}; try {attempt + 1} of {tries} in {format_duration(pause)}"
-            self._record_failure(event, code, reason, is_final=False)
-        else:
-            reason = _describe_exit(code) + (f", also on try {attempt}" if attempt > 1 else "")
-            failure = self._record_failure(event, code, reason)
-            if event.kind is not EventKind.GAVE_UP and EventKind.GAVE_UP in self._commands:
-                data = {**event.data, "hook": str(event.kind), "exitCode": code}
-                self._enqueue(NodeEvent(EventKind.GAVE_UP, self._clock.now(), event.node, str(failure), data))
-
-    def _start(self, event: NodeEvent, *, attempt: int = 1) -> None:
+    def _start(self, event: NodeEvent) -> None:
         argv = ("/bin/sh", "-c", self._commands[event.kind])
-        out = None
+        output = None
         try:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
             try:
-                out = self._output.open(event.node.node_id) if self._output else None
-                target = _stderr() if out is None else out
-                # Without a stderr of ours, the streams of the hook are discarded.
-                discard = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_WRONLY, 0) for stream in (1, 2)]
-                forward = [(os.POSIX_SPAWN_DUP2, target, stream) for stream in (1, 2) if target is not None]
+                with tempfile.TemporaryFile(buffering=0) as file:
+                    output = os.dup(file.fileno())
                 # In its own session, with default handlers for the signals that Python ignores or we handle.
                 pid = os.posix_spawn(
                     argv[0],
                     argv,
                     {**self._environ, **hook_variables(event), STDIN_VARIABLE: _identity(stdin)},
-                    file_actions=[(os.POSIX_SPAWN_DUP2, stdin, 0), *(forward or discard)],
+                    file_actions=[
+                        (os.POSIX_SPAWN_DUP2, source, stream) for stream, source in enumerate((stdin, output, output))
+                    ],
                     setsid=True,
                     setsigdef=(signal.SIGPIPE, signal.SIGINT, signal.SIGTERM),
                 )
             finally:
                 os.close(stdin)
         except (OSError, ValueError) as error:
-            if self._output and out is not None:
-                self._output.close(out)
-            self._record_failure(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})")
+            if output is not None:
+                os.close(output)
+            self._fail(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})", [])
             return
-        self._running[event.node] = _RunningHook(pid, event, attempt, out)
+        self._running[event.node] = _RunningHook(pid, event, output)
 
-    def _record_failure(self, event: NodeEvent, code: int | None, reason: str, *, is_final: bool = True) -> HookFailure:
-        failure = HookFailure(event.node, event.kind, self._commands[event.kind], code, reason, is_final)
+    def _fail(self, event: NodeEvent, code: int | None, reason: str, output: list[str]) -> None:
+        """Record a failure, and queue the hook for `gave-up`."""
+        failure = self._record_failure(event, code, reason, output)
+        if event.kind is not EventKind.GAVE_UP and EventKind.GAVE_UP in self._commands:
+            given_up = NodeEvent(
+                EventKind.GAVE_UP, failure.at, event.node, failure.text, {**event.data, **failure.data}
+            )
+            self._waiting.setdefault(event.node, deque()).append(given_up)
+
+    def _record_failure(self, event: NodeEvent, code: int | None, reason: str, output: Sequence[str] = ()) -> NodeEvent:
+        text = f"the hook for `{event.kind}` {reason}: {self._commands[event.kind]}"
+        data = {"hook": str(event.kind), "exit_code": code, "output": [*output]}
+        failure = NodeEvent(EventKind.HOOK_FAILED, self._clock.now(), event.node, text, data)
         self._failures.append(failure)
         return failure
 
@@ -329,94 +291,3 @@ def _stdin_with(data: bytes) -> int:
         file.write(data)
         file.seek(0)
         return os.dup(file.fileno())
-
-
-def _stderr() -> int | None:
-    """Return our stderr, or None if it was closed at the start (`2>&-`)."""
-    try:
-        return sys.__stderr__.fileno() if sys.__stderr__ else None
-    except (OSError, ValueError):
-        return None
-
-
-# How often the files are read, in real seconds: no decision depends on it.
-_RATE_PERIOD = 0.2
-_MOST_LINES = 65536  # the maximum number of bytes of one read, and of a line
-
-
-@dataclass(slots=True)
-class _HookStream:
-    """The file that a hook writes to, and the part of an unfinished line that was read."""
-
-    node: str
-    device: int
-    offset: int = 0
-    rest: bytes = b""
-
-    def read(self, *, has_ended: bool) -> list[str]:
-        """Return the new lines."""
-        found = []
-        while chunk := os.pread(self.device, _MOST_LINES, self.offset):
-            self.offset += len(chunk)
-            *whole, self.rest = (self.rest + chunk).split(b"\n")
-            found += whole
-            if len(self.rest) >= _MOST_LINES or not has_ended:
-                break
-        if self.rest and (has_ended or len(self.rest) >= _MOST_LINES):
-            found.append(self.rest)
-            self.rest = b""
-        return [f"{self.node}: {line.decode(errors='replace')}" for line in found]
-
-
-class HookOutput:
-    """Forwards the output of hooks: they must not write to a screen that is redrawn.
-
-    A thread calls `print_lines` with whole lines, each as an argument. A hook writes to an unnamed file, not to a pipe: it
-    never blocks on us, and can outlive us. Its later output is lost.
-    """
-
-    def __init__(self, print_lines: Callable[..., None]) -> None:
-        self._print_lines = print_lines
-        self._sources: dict[int, _HookStream] = {}
-        self._lock = threading.Lock()
-        self._ended = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def open(self, node: str) -> int:
-        """Return a descriptor for the output of a hook. Raises `OSError` if there is no room for a file."""
-        with tempfile.TemporaryFile(buffering=0) as file:
-            device = os.dup(file.fileno())
-        with self._lock:
-            self._sources[device] = _HookStream(node, device)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._follow, name="hook-output", daemon=True)
-            self._thread.start()
-            atexit.register(self._end)  # a thread that writes while Python exits would crash it
-        return device
-
-    def close(self, device: int) -> None:
-        """Forward the remaining output of a hook that has ended."""
-        with self._lock:
-            source = self._sources.pop(device)
-        try:
-            self._forward(source.read(has_ended=True))
-        finally:
-            os.close(device)
-
-    def _follow(self) -> None:
-        while not self._ended.wait(_RATE_PERIOD):
-            with self._lock:
-                lines = [line for source in self._sources.values() for line in source.read(has_ended=False)]
-            try:
-                self._forward(lines)
-            except OSError:
-                return  # the screen is gone; other writers report that
-
-    def _end(self) -> None:
-        self._ended.set()
-        if self._thread:
-            self._thread.join(1)
-
-    def _forward(self, lines: list[str]) -> None:
-        if lines:
-            self._print_lines(*lines)

@@ -107,6 +107,10 @@ class Progress:
             # The live display must not overwrite events that are printed on the same screen.
             with self._live if self._live and self._export.is_screen else nullcontext():
                 self._export.write(event)
+        if event.kind is EventKind.HOOK_FAILED:
+            lines = (f"  {line}" for line in event.data["output"])
+            self._terminal.warn(f"{event.node.node_id}: {event.text}", *lines)
+            return
         if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._lasting:
             self._terminal.warn(f"{event.node.node_id}: {event.text}")
         if self._terminal.quiet:

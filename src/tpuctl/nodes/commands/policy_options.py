@@ -92,7 +92,7 @@ _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
-    "on_give_up": (EventKind.GAVE_UP, "a node is given up"),
+    "on_give_up": (EventKind.GAVE_UP, "a node is given up, or another hook failed"),
 }
 # A path at the beginning of a shell command, without characters that a shell replaces.
 _PROGRAM_PATH = re.compile(r"[\w.-]*/[\w./-]+(?=\s|$)")
@@ -121,9 +121,9 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
 
     Raises `InvalidInputError` for the path of a program that does not exist: a hook may run only in a week.
     """
-    from tpuctl.nodes.hooks import RETRY_PAUSES, Hooks  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.hooks import Hooks  # noqa: PLC0415  # not needed by --help and completion
 
-    terminal, given = app.terminal, {kind: text for kind, text in commands.items() if text}
+    given = {kind: text for kind, text in commands.items() if text}
     for name, (kind, _) in _HOOKS.items():
         program = _PROGRAM_PATH.match(given.get(kind) or "")
         if program and not (app.invocation.folder / program[0]).exists():
@@ -132,8 +132,6 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
                 f"`{flag}`: there is no program `{program[0]}`",
                 hint="write the path of an existing program, or a shell command",
             )
-    # The live display would overwrite the output of a hook.
-    print_lines = terminal.note if terminal.is_redrawn and not terminal.quiet else None
     # With these variables `tpuctl` in a hook uses the same cloud as this run. `0` is set too: a project file in the hook's
     # working directory may choose the sandbox.
     variables = {"TPUCTL_SANDBOX": "1" if app.is_sandbox else "0"}
@@ -141,6 +139,4 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
         setting, variable = app.settings[key], SETTINGS[key].environment
         if setting and variable and setting.source.kind is SourceKind.FLAG:
             variables[variable] = str(setting.value)
-    return Hooks(
-        given, app.invocation.environ, extra=variables, print_lines=print_lines, pauses=RETRY_PAUSES, clock=app.clock
-    )
+    return Hooks(given, app.invocation.environ, extra=variables, show=app.terminal.note, clock=app.clock)

@@ -44,12 +44,9 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.conditions import Policy
-    from tpuctl.nodes.controller import NodeResult
-    from tpuctl.nodes.hooks import Hooks
 
 
 @cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
@@ -122,6 +119,7 @@ def command(
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
     limit = time_limit(app, limits)
     idle = idle_limit(app, idling.idle, idling.on_idle)
@@ -166,21 +164,11 @@ def command(
             app.terminal.note(work.note)
         _show_plans(app, work.located, work.policy, preflight)
         return 0
-    with (
-        app.progress(events=events) as progress,
-        app.in_flight(lambda: work.in_flight(progress.last), resume=app.command_line(), undo=work.undo),
-    ):
-        results = work.run(app.context(broadcast(progress, hooks), preflight=preflight))
-    return _finish(app, results, hooks)
-
-
-def _finish(app: App, results: Sequence[NodeResult | TpuctlError], hooks: Hooks) -> int:
-    """Wait for the hooks, show the nodes and return the exit code."""
-    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # not needed by --help and completion
-
-    failures = hooks.wait(lambda failure: app.terminal.warn(str(failure)))
-    has_failed = any(failure.is_final for failure in failures)
-    return show_results(app, results) or (ExitCode.FAILURE if has_failed else ExitCode.OK)
+    with app.progress(events=events) as progress:
+        with app.in_flight(lambda: work.in_flight(progress.last), resume=app.command_line(), undo=work.undo):
+            results = work.run(app.context(broadcast(progress, hooks), preflight=preflight))
+        failures = hooks.wait(progress)
+    return show_results(app, results) or (ExitCode.FAILURE if failures else ExitCode.OK)
 
 
 def _show_plans(

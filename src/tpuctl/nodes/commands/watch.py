@@ -13,7 +13,6 @@ from tpuctl.app.route_options import route_options
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.check.preflight import preflight_check
-from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
@@ -37,12 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.models.events import NodeEvent
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.controller import NodeReconciler
-    from tpuctl.nodes.hooks import HookFailure, Hooks
+    from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -165,10 +165,6 @@ def command(
         for name in names
     ]
 
-    def each_round() -> None:
-        _warn(app, hooks.poll())
-        app.journal.flush(only_due=True)
-
     listed = " ".join(f"{name.zone}/{name.node_id}" for name in names)
     try:
         with (
@@ -179,7 +175,13 @@ def command(
                 _require_lasting_journal(app)
             limits = preflight_check(app, {}, only_limits=True)
             context = app.context(broadcast(progress, hooks), preflight=limits)
-            with _finishing_hooks(app, hooks):
+
+            def each_round() -> None:
+                for failure in hooks.poll():
+                    progress(failure)
+                app.journal.flush(only_due=True)
+
+            with _finishing_hooks(app, hooks, progress):
                 end = _duration(app, options.until)
                 errors = watch_nodes(
                     context,
@@ -192,7 +194,7 @@ def command(
                 )
                 if len(errors) == len(tasks):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
-                    hooks.wait(lambda failure: app.terminal.warn(str(failure)))
+                    hooks.wait(progress)
     except TerminatedError:
         # This is how a service is stopped: not a failure, even if the note cannot be written.
         with suppress(OSError):
@@ -254,25 +256,26 @@ def _duration(app: App, until: timedelta | time | datetime | None) -> timedelta 
 
 
 @contextmanager
-def _finishing_hooks(app: App, hooks: Hooks) -> Iterator[None]:
+def _finishing_hooks(app: App, hooks: Hooks, report: Callable[[NodeEvent], None]) -> Iterator[None]:
     """Start waiting hooks at the end, also if an error ends the watch, and report those that got no time.
 
-    Not after a signal: its sender does not wait.
+    Not after a signal: its sender does not wait. Hooks that outlive the watch are named in any case.
     """
-    failure: TpuctlError | None = None
-    try:
-        yield
-    except TpuctlError as error:
-        failure = error
     from tpuctl.nodes.hooks import HOOK_PATIENCE  # noqa: PLC0415  # not needed by --help and completion
 
-    if hooks.are_waiting:
-        app.terminal.note(f"the watch ends; waiting hooks have up to {format_duration(HOOK_PATIENCE)} to start")
-    _warn(app, hooks.finish(SystemClock()))  # hooks run in real time, not in the sandbox's time
-    if failure:
-        raise failure
-
-
-def _warn(app: App, failures: Sequence[HookFailure]) -> None:
-    for failure in failures:
-        app.terminal.warn(str(failure))
+    failure: TpuctlError | None = None
+    try:
+        try:
+            yield
+        except TpuctlError as error:
+            failure = error
+        if hooks.are_waiting:
+            app.terminal.note(f"the watch ends; waiting hooks have up to {format_duration(HOOK_PATIENCE)} to start")
+        for event in hooks.finish():
+            report(event)
+        if failure:
+            raise failure
+    finally:
+        for running in hooks.running:
+            with suppress(OSError):
+                app.terminal.note(f"{running} continues, and its further output is lost")
