@@ -253,12 +253,29 @@ def test_copied_label_of_a_race_deletes_nothing(
     assert sorted(tpuctl("list", "-o", "name")[0].split()) == sorted([f"{COLLEAGUES}/t", f"{ZONES[0]}/t"])
 
 
-def test_down_of_a_race_leaves_what_a_colleague_labelled_alike(tpuctl: Console, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize("owner", ["mallory", ""], ids=["of-a-colleague", "of-unknown-owner"])
+@pytest.mark.parametrize("knows", [pytest.param(True, id="with-journal"), pytest.param(False, id="without-journal")])
+@pytest.mark.parametrize("verb", ["down", "delete"])
+def test_down_of_a_race_leaves_what_another_user_labelled_alike(
+    tpuctl: Console, sandbox: Sandbox, verb: str, owner: str, *, knows: bool
+) -> None:
     no_stock(sandbox, *ZONES[1:])
     assert tpuctl(*RACE, "--timeout", "2h")[2] == 0
-    copy_label(tpuctl, sandbox, COLLEAGUES, **{"tpuctl-owner": "mallory"})
+    copy_label(tpuctl, sandbox, COLLEAGUES, **{"tpuctl-owner": owner})
+    if not knows:
+        forget(sandbox)
+    before = sandbox.changes()
 
-    assert tpuctl("down", f"{ZONES[0]}/t", "--yes")[::2] == ("t\n", 0)
+    out, err, code = tpuctl(verb, "t", "--yes")
+    assert (out, code, sandbox.changes(), f"{COLLEAGUES}/t" in err, f"{ZONES[0]}/t" in err) == (
+        "",
+        8,
+        before,
+        True,
+        True,
+    )
+
+    assert tpuctl(verb, f"{ZONES[0]}/t", "--yes")[::2] == ("t\n", 0)
     assert tpuctl("list", "-o", "name")[0] == f"{COLLEAGUES}/t\n"
 
 

@@ -280,6 +280,10 @@ class NodeSpec:
             names |= {"topology", "runtime_version"}
         if "tier" in names and self.tier != former.tier:
             names |= {"reservation", "is_calendar", "run_for"}
+        if "network" in names and self.network != former.network:
+            names |= {"subnetwork"}
+        # Fields without an option would win over those with one.
+        replaced = {"networkConfig", "networkConfigs"} if names & _NETWORK_FIELDS else set()
         return replace(
             former,
             **{
@@ -290,6 +294,7 @@ class NodeSpec:
             labels=self._added("labels", former, exists=exists),
             metadata=self._added("metadata", former, exists=exists),
             tags=tuple(dict.fromkeys((*former.tags, *self.tags))),
+            kept={name: value for name, value in former.kept.items() if name not in replaced},
             named=frozenset(names & self.named),
             flagged=self.flagged,
             asked=self,
@@ -380,6 +385,7 @@ _BOTH, _ALPHA, _NEITHER = frozenset({V2, V2ALPHA1}), frozenset({V2ALPHA1}), froz
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, False)
 # Fields whose values of flags are added to those that a node had.
 _ADDED = frozenset({"labels", "metadata", "tags"})
+_NETWORK_FIELDS = frozenset({"network", "subnetwork", "internal_ips", "queue_count"})
 
 
 class _NotShown(Enum):
@@ -580,7 +586,8 @@ FIELDS: Final[Mapping[str, SpecField]] = {
     # Anyone can write a later end into the label of a node.
     "ttl": SpecField(shape=_SECONDS, encode=lambda ttl: ttl and _seconds(min(ttl, _LONGEST_TTL)), decode=_duration),
     "kept": SpecField(shape=_KEPT, encode=dict),
-    "named": SpecField(shape=ListOf(str), encode=sorted, decode=frozenset),
+    # Another version of tpuctl may have named fields that this one does not have.
+    "named": SpecField(shape=ListOf(str), encode=sorted, decode=lambda names: frozenset(names) & FIELDS.keys()),
 }
 # A spec in the journal.
 JOURNALED_SPEC = Shape(

@@ -116,7 +116,7 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
     if name is not None and reference.kind != "queuedResources":
         node = context.cloud.find_node(name)
         if node is not None:
-            return _with_race(context, _in_zone(context, node, reference))
+            return _with_race(context, _in_zone(context, node, reference), is_in_named_zone=True)
     nodes = context.cloud.list_nodes(project)
     queued = context.cloud.list_queued_resources(project)
     found: list[DeletionTarget] = []
@@ -129,11 +129,16 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
             request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
         ]
     here = [target for target in found if name is None or target.name.zone == name.zone]
-    # Requests of one race are one target.
     if here and len({target.race_id for target in found}) == 1 and found[0].race_id:
-        return _with_race(context, here[0])
+        # Requests of one race are one target, if they are this user's.
+        target = _with_race(context, here[0], is_in_named_zone=name is not None)
+        if name is not None or {other.name for other in found} <= {
+            here[0].name,
+            *(target.race.names if target.race else ()),
+        }:
+            return target
     if len(here) == 1 and (name is not None or len(found) == 1):
-        return _with_race(context, here[0])
+        return _with_race(context, here[0], is_in_named_zone=name is not None)
     if found:
         raise _ambiguous(here or found, name, reference)
     blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
@@ -142,24 +147,27 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
     return None
 
 
-def _with_race(context: ActionContext, target: DeletionTarget) -> DeletionTarget:
-    """Return the target with its race, if that has other requests or has not ended."""
+def _with_race(context: ActionContext, target: DeletionTarget, *, is_in_named_zone: bool) -> DeletionTarget:
+    """Return the target with its race, if that has other requests or has not ended.
+
+    Anyone can copy the label of a race. So of the race are what this machine's journal requested for it, and without a named
+    zone what this user owns, if the target is this user's, too.
+    """
     if not target.race_id:
         return target
     name = target.name
     race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
-    if race is not None and target.request is not None:
-        # Anyone can copy the label of a race: what another user has made, and the journal does not know, is not of it.
-        owner = target.request.labels.get(OWNER_LABEL)
-        foreign = {
-            other
-            for other, request in race.requests.items()
-            if other not in race.sent and request.labels.get(OWNER_LABEL) != owner
-        }
+    if race is not None:
+        owner = context.owner()
+        own = {*race.sent}
+        if not is_in_named_zone:
+            own |= {other for other, request in race.requests.items() if request.labels.get(OWNER_LABEL) == owner}
+        if name not in own:
+            own = set()
         race = replace(
             race,
-            names=tuple(other for other in race.names if other not in foreign),
-            requests={other: request for other, request in race.requests.items() if other not in foreign},
+            names=tuple(other for other in race.names if other == name or other in own or other not in race.requests),
+            requests={other: request for other, request in race.requests.items() if other == name or other in own},
         )
     has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
     return replace(target, race=race) if has_others else target
@@ -244,11 +252,13 @@ def group_target(context: ActionContext, group: ResourceGroup, requests: Sequenc
     """
     request, reference = group.request, NodeReference(group.id, group.zone, group.project)
     if request is not None and (len(request.node_ids) != 1 or len(group.nodes) != 1):
-        return _with_race(context, request_target(request, group.nodes, reference, group.project))
+        return _with_race(
+            context, request_target(request, group.nodes, reference, group.project), is_in_named_zone=True
+        )
     (node,) = group.nodes
     others = [one for one in requests if one is not request and one.zone == group.zone and one.owns(node.name.node_id)]
     target, _ = _with_next_request(DeletionTarget(node.name, node, request, reference.node_id), others)
-    return _with_race(context, target)
+    return _with_race(context, target, is_in_named_zone=True)
 
 
 def _is_of(node: Node, request: QueuedResource) -> bool:
