@@ -166,7 +166,7 @@ def unproven(*zones: str) -> list[str]:
     """Return the lines about requests of which the journal does not know that they lost."""
     why = "not deleted, because the journal here does not know that it lost"
     return [
-        f"left alone: `{zone}/t` (labelled as of a race): {why}; `tpuctl queue cancel {zone}/t` deletes it"
+        f"left alone: `{zone}/t` (labelled as of a race): {why}; see it with `tpuctl status {zone}/t`"
         for zone in sorted(zones)
     ]
 

@@ -303,8 +303,9 @@ def _doubtful_item(item: GarbageItem, facts: GarbageFacts, rules: GarbageRules) 
                 item, why=f"label {EXPIRY_LABEL}={node.labels[EXPIRY_LABEL]}", left_because="it is not a time"
             )
     if any(node.name in facts.unproven for node in item.group.described):
-        command = shlex.join(["tpuctl", "queue", "cancel", item.group.label])
-        text = f"not deleted, because the journal here does not know that it lost; `{command}` deletes it"
+        # No command that deletes it: it may be the winner, or another user's.
+        command = shlex.join(["tpuctl", "status", item.group.label])
+        text = f"not deleted, because the journal here does not know that it lost; see it with `{command}`"
         return replace(item, why="labelled as of a race", left_because=text)
     for node in item.group.nodes:
         idleness = facts.idleness.get(node.name)

@@ -533,7 +533,9 @@ class _RaceRun:
             )
             raise ConflictError(
                 f"`{node_id}` is requested by another race already, in {named}",
-                hint=self._choosing_hint([name for name in self._zones if name in active], others),
+                hint="choose another name; `tpuctl queue list` shows all requests"
+                if is_foreign
+                else self._choosing_hint([name for name in self._zones if name in active], others),
             )
         # The race of the journal, if there is one, has no request any more.
         winner = next(((name, others[name].created) for name in active), None)
