@@ -306,3 +306,33 @@ def test_spec_from_node_keeps_fields_without_an_option() -> None:
 
 def test_every_field_of_a_spec_has_a_row() -> None:
     assert {entry.name for entry in fields(NodeSpec)} - {"flagged", "asked"} == set(FIELDS)
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent"),
+    [
+        ({"network": "b"}, {"network": "b"}),
+        ({"network": "b", "subnetwork": "s"}, {"network": "b", "subnetwork": "s"}),
+        ({}, {"network": "a", "subnetwork": "of-a"}),
+    ],
+    ids=["network", "network-and-subnetwork", "none"],
+)
+def test_network_of_a_flag_replaces_that_of_the_former_node(flags: dict[str, str], sent: dict[str, str]) -> None:
+    """The service refuses a network with the subnetwork of another; networks without an option would hide that of a flag."""
+    kept = {"networkConfigs": [{"network": "a"}, {"network": "a2"}]} if flags else {}
+    former = NodeSpec(accelerator_type="v4-8", network="a", subnetwork="of-a", kept=kept)
+
+    given = NodeSpec(
+        network=flags.get("network"), subnetwork=flags.get("subnetwork"), named=frozenset(flags), flagged=flags
+    )
+    spec = given.over(former)
+
+    body = spec.to_api()
+    assert {key: body["networkConfig"].get(key) for key in ("network", "subnetwork")} == {"subnetwork": None} | sent
+    assert "networkConfigs" not in body
+
+
+def test_fields_that_another_version_named_are_ignored() -> None:
+    stored = NodeSpec(accelerator_type="v4-8", named=frozenset({"tier"})).to_json() | {"named": ["nosuch", "tier"]}
+
+    assert NodeSpec.from_json(stored).named == {"tier"}

@@ -18,6 +18,7 @@ from tests.others import errors, somebody
 FakeSsh = Callable[[str], None]
 # Runs here what the workers would run.
 RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac'
+OLD_AND_NEW = (("old", 3), ("new", 0), ("new", 0))
 QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
 
 
@@ -77,6 +78,18 @@ def test_setup_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ss
     assert (code, again, sandbox.changes()) == (11, [0, 0], ["create"])
     assert errors(err) == ["error: the set-up of `demo` failed on worker 0 (exit 1), 1 (exit 1)"]
     assert len(log.read_text().splitlines()) == 4
+
+
+@one_face
+def test_setup_that_is_given_after_a_failure_runs_in_its_place(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    wanted, log = ("--type", "v4-8", "--zone", ZONE, "--setup"), tmp_path / "log"
+
+    codes = [tpuctl("up", "demo", *wanted, f"echo {name} >> {log}; exit {code}")[2] for name, code in OLD_AND_NEW]
+
+    assert (codes, log.read_text(), sandbox.changes()) == ([11, 0, 0], "old\nnew\n", ["create"])
 
 
 @one_face

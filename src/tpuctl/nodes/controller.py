@@ -709,6 +709,8 @@ class NodeReconciler:
         self._key_sent_to: str | None = None
         # The set-up that runs on the node now.
         self.setup: RunningSetup | None = None
+        # The id of a node whose set-up failed in this run, and how.
+        self._failed_setup: tuple[str, RemoteCommandError] | None = None
         # The failure after which the node was last requested again: its verb and count.
         self._failure_tried_after: object = None
         self.was_repaired = self.has_degraded = False
@@ -1019,6 +1021,8 @@ class NodeReconciler:
         node, history, tracker = self.seen.node, self.tracker.history, self.tracker
         if node is None:
             return None
+        if self._failed_setup is not None and self._failed_setup[0] == node.id:
+            raise self._failed_setup[1]
         if self.setup is None:
             if history.setup_to_do(node) is None:
                 return None
@@ -1031,6 +1035,8 @@ class NodeReconciler:
             history.read_setups()
             if (script := history.setup_to_do(node)) is None:
                 return None
+            # After a failure the user may have given another one.
+            script = (tracker.spec and tracker.spec.flagged.get("setup")) or script
             text = f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}"
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
             workers = self._context.workers
@@ -1041,7 +1047,10 @@ class NodeReconciler:
         is_done = False
         try:
             if failed := [result for result in self.setup.results() if result.code != 0]:
-                raise _setup_error(self.name.node_id, failed)
+                error = _setup_error(self.name.node_id, failed)
+                # A watch does not repeat it without end.
+                self._failed_setup = (node.id, error)
+                raise error
             is_done = True
         finally:
             self._forget_setup()
