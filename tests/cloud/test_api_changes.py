@@ -136,7 +136,7 @@ def test_change_of_an_absent_node_raises_not_found(line: str, change: Change, _t
 
 def test_delete_of_an_absent_node_succeeds() -> None:
     with client_of(Service()) as (client, _server):
-        assert client.delete_node(NAME, meant) == Operation(None, done=True)
+        assert client.delete_node(NAME, meant) == Operation(None, done=True, was_sent=False)
 
 
 ENDINGS: list[tuple[str, str, Callable[[TpuClient, Callable[[Node], None]], Operation]]] = [
@@ -337,7 +337,7 @@ def test_queued_resource_is_deleted_with_one_request_id(lost: Reply | Drop | Non
 
 def test_delete_of_an_absent_queued_resource_succeeds() -> None:
     with client_of(lambda _: ABSENT) as (client, _server):
-        assert client.delete_queued_resource(QUEUED, meant, force=False) == Operation(None, done=True)
+        assert client.delete_queued_resource(QUEUED, meant, force=False) == Operation(None, done=True, was_sent=False)
         with pytest.raises(NotFoundError):
             client.get_queued_resource(QUEUED)
 

@@ -731,7 +731,8 @@ class TpuClient(ApiClient):
             with translate_errors():
                 found = find()
             if found is None or is_over(found):
-                raise _AlreadyEndedError(Operation(None, done=found is None and not seen))
+                is_first = not seen
+                raise _AlreadyEndedError(Operation(None, done=found is None and is_first, was_sent=not is_first))
             still_meant(found)
             seen.append(identity(found))
 

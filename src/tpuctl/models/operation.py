@@ -33,11 +33,15 @@ class OperationError:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """An operation, in progress or done. `name` is None if the answer to the request was lost."""
+    """An operation, in progress or done. `name` is None if the answer to the request was lost.
+
+    `was_sent` is False if no request was: what would be deleted or stopped was gone, or another client was ending it.
+    """
 
     name: str | None
     done: bool = False
     error: OperationError | None = None
+    was_sent: bool = True
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Operation:

@@ -1176,7 +1176,12 @@ class NodeReconciler:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
                 operation = self._context.cloud.stop_node(self.name, partial(_require_unchanged, node))
-        except (LeaseLostError, _ChangedError):
+                _require_sent(operation)
+        except LeaseLostError:
+            raise
+        except _ChangedError:
+            # Another client may be stopping it: this run does not start it then.
+            self.tracker.history.record_refused_stop("it changed right before the stop, which was not sent")
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
@@ -1202,6 +1207,7 @@ class NodeReconciler:
         with self._changing(Verb.DELETE, "delete", **entry) as ready:
             ready(f"deleting it: {reason}", id=node.id)
             operation = context.cloud.delete_node(self.name, partial(_require_unchanged, node))
+            _require_sent(operation)
         self.was_repaired = self.was_repaired or is_repair
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, node.id))
         tracker.record_deletion()
@@ -1224,6 +1230,7 @@ class NodeReconciler:
         with self._changing(Verb.DELETE, "delete", **entry) as ready:
             ready(f"deleting its queued resource `{seen.queued_resource_id}`: {decision.reason}")
             operation = context.cloud.delete_queued_resource(decision.request_name, judge, force=decision.force)
+            _require_sent(operation)
         tracker.requested.begin(RequestedChange(Verb.DELETE, operation, is_of_request=True))
         tracker.record_deletion()
         # Its node went with it: that was not another client.
@@ -1245,6 +1252,12 @@ class _ChangedError(Exception):
 def _require_unchanged(node: Node, current: Node) -> None:
     """Raise `_ChangedError` unless a node that was just read is the one that was observed, as it was."""
     if (current.id, current.state, current.health) != (node.id, node.state, node.health):
+        raise _ChangedError
+
+
+def _require_sent(operation: Operation) -> None:
+    """Raise `_ChangedError` if another client was already ending what this run would end."""
+    if not operation.was_sent:
         raise _ChangedError
 
 
