@@ -145,6 +145,17 @@ ENDINGS: list[tuple[str, str, Callable[[TpuClient, Callable[[Node], None]], Oper
 ]
 
 
+@pytest.mark.parametrize(
+    ("state", "end"), [("DELETING", ENDINGS[0][2]), ("STOPPING", ENDINGS[1][2]), ("STOPPED", ENDINGS[1][2])]
+)
+def test_ending_by_another_client_is_not_reported_as_sent(
+    state: str, end: Callable[[TpuClient, Callable[[Node], None]], Operation]
+) -> None:
+    with client_of(Service(node=node(state))) as (client, server):
+        assert end(client, meant) == Operation(None, was_sent=False)
+        assert server.lines == [f"GET {NODE}"]
+
+
 @pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
 @pytest.mark.parametrize(("expected_id", "is_sent"), [("7", True), ("6", False)], ids=["same", "recreated"])
 def test_ending_is_sent_only_to_the_node_that_is_meant(

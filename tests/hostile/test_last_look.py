@@ -27,7 +27,8 @@ from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actions import NodeReset, bring_up_nodes, reset_nodes, stop_node
 from tpuctl.nodes.actuator import ActionContext, NoLongerMeantError
 from tpuctl.nodes.commands.selected_changes import require_selected, select_groups
-from tpuctl.nodes.conditions import Condition, Policy
+from tpuctl.nodes.conditions import Condition, Policy, Repair
+from tpuctl.nodes.controller import watch_nodes
 from tpuctl.nodes.deletion import find_named
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.garbage_removal import GarbageRemover
@@ -224,6 +225,35 @@ def test_what_happens_before_the_last_look_counts(
     ended = [change for change in sandbox.changes() if change in {"delete", "stop", "patch"}]
     assert ended[: len(theirs)] == theirs
     assert bool(ended[len(theirs) :]) is not is_spared, ended
+
+
+@pytest.mark.parametrize(
+    ("limits", "theirs"),
+    [
+        pytest.param({"max_restarts": 1, "repair": Repair.RESTART}, "stop", id="restart-stopped"),
+        pytest.param({"max_restarts": 0, "repair": Repair.RECREATE}, "delete", id="recreate-deleted"),
+    ],
+)
+def test_repair_does_not_take_what_another_client_does_for_its_own(
+    app: App, sandbox: Sandbox, limits: dict[str, Any], theirs: str
+) -> None:
+    """The node is stopped or deleted right before the repair would do that: watch leaves it so."""
+    put(sandbox, health="UNHEALTHY_TENSORFLOW", labels=LABELS)
+    journal = SlowJournal(app.journal, {NAME: lambda: somebody(sandbox, theirs)})
+    policy = Policy(
+        goal=Condition.HEALTHY, may_create=True, may_start=True, is_keeper=True, forced=True, max_reboots=0, **limits
+    )
+    reported: list[str] = []
+
+    watch_nodes(
+        replace(app.context(lambda event: reported.append(event.text)), journal=journal),
+        [ReconcileRequest(name=NAME, policy=replace(policy, timeout=None), purpose="watch")],
+        until=timedelta(hours=1),
+        each_round=lambda: None,
+    )
+
+    assert "it changed right before the request, which was not sent" in reported
+    assert sandbox.changes() == [theirs], reported
 
 
 SLOPPY = ("soon", "0", "-1", "1767000000000", "01767000000")
