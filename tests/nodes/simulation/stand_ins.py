@@ -91,6 +91,12 @@ class FreeLeases(LeaseKeeper):
     def holder(self, name: NodeName) -> Lease | None:
         return None
 
+    def holds(self, name: NodeName) -> bool:
+        return True
+
+    def namesakes(self, name: NodeName) -> list[NodeName]:
+        return []
+
     def acquire(
         self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
     ) -> Lease | None:
