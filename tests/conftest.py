@@ -7,6 +7,7 @@ import io
 import os
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +26,7 @@ from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
 from tpuctl.clock import ManualClock
+from tpuctl.errors import ExitCode
 from tpuctl.explain.lookup import look_up_id
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox import administration, faults
@@ -114,10 +116,19 @@ class Console:
             arguments, {**QUIET_LINES, **self.environ, **environ}, streams, self.folder, clock, Steady()
         )
         code = main(invocation)
+        if code == ExitCode.INTERRUPTED:
+            _end_threads("fan-out")
         said = stderr.getvalue()
         check_output(arguments, {**self.environ, **environ}, self.folder, stdout.getvalue(), said)
         assert [one["id"] for one in MORE.finditer(said) if look_up_id(one["id"]) is None] == []
         return stdout.getvalue(), said if self.shows_ids else MORE.sub("", said), code
+
+
+def _end_threads(name: str) -> None:
+    """Wait for threads that an interrupted command left: they would end with its process, and here change what comes later."""
+    for thread in threading.enumerate():
+        if thread.name == name:
+            thread.join(timeout=10)
 
 
 @pytest.fixture

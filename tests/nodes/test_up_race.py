@@ -158,7 +158,7 @@ def test_loser_of_a_race_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox,
     tpuctl("watch", f"{ZONES[1]}/t", "--until", "5m")
 
     ((out, err, code),) = found
-    assert (out, code) == (f"{ZONES[2]}/t\n", 0)
+    assert (out, code) == (f"{ZONES[2]}/t\n", 0), err
     assert f"left alone: `{ZONES[1]}/t` (lost the race to {ZONES[0]}): it is in use: `watch on " in err
 
 
