@@ -13,7 +13,6 @@ import pytest
 from tests.cloud.discovered import Found, Known, Sent, load, methods, parse_mask, resource, understand
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.discovery_documents import find_method
-from tpuctl.cloud.price_catalog import PriceCatalogClient
 from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
@@ -48,7 +47,6 @@ ASKED: list[tuple[type[ApiClient], Callable[[Any], Any], tuple[str, ...]]] = [
     (ProjectsClient, lambda c: c.org_policy("p", "a.b"), ("orgpolicy.projects.policies.getEffectivePolicy",)),
     (ProjectsClient, lambda c: c.role("roles/a.b"), ("iam.roles.get",)),
     (ProjectsClient, lambda c: c.role("projects/p/roles/r"), ("iam.projects.roles.get",)),
-    (PriceCatalogClient, lambda c: c.tpu_skus(), ("cloudbilling.services.skus.list",) * 4),
     (ComputeClient, lambda c: c.project_metadata("p"), ("compute.projects.get",)),
     (ComputeClient, lambda c: c.network("p", "n"), ("compute.networks.get",)),
     (ComputeClient, lambda c: c.subnetwork("p", "us-east1", "n"), ("compute.subnetworks.get",)),

@@ -88,7 +88,6 @@ def test_resolve_without_sources_has_only_defaults() -> None:
         "provisioning_after": "2h",
         "recheck_after": "3m",
         "per_worker": "10s",
-        "prices": "table",
         "check_timeout": "15s",
         "timestamps": "auto",
     }

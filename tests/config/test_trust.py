@@ -179,7 +179,6 @@ def test_file_that_only_describes_nodes_needs_no_trust(tpuctl: Console, project:
         pytest.param("idle: 5m", (("--idle", "forever"), {}), 0, id="no idle limit by a flag"),
         pytest.param("ttl: 5m", (("--idle", "2h"), {}), 2, id="time limit"),
         pytest.param("idle: 5m", (("--ttl", "2h"), {}), 2, id="idle limit"),
-        pytest.param("prices: table", ((), {}), 2, id="prices"),
         pytest.param("network: evil", (("--setup", "true"), {}), 2, id="flag of another key"),
         pytest.param("metadata: {a: b}", (("--metadata", "c=d"), {}), 2, id="flag that adds to the file"),
         pytest.param("setup: evil", ((), {"TPUCTL_TRUST_PROJECT_FILE": ""}), 2, id="empty variable"),

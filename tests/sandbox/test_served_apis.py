@@ -133,7 +133,6 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
         ("PUT", "/v1/projects/sandbox/billingInfo", {"billingAccountName": "billingAccounts/1"})
     ],
     "cloudbilling.billingAccounts.list": [("GET", "/v1/billingAccounts", None)],
-    "cloudbilling.services.skus.list": [("GET", "/v1/services/6F81-5844-456A/skus?pageSize=5", None)],
 }
 
 

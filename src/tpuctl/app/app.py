@@ -135,7 +135,7 @@ class App:
         """Every setting, with its source. Raises `SettingError` for a file that cannot be parsed."""
         settings = self.settings_with({})
         # Read now: what only the output needs must fail before a change is made, not after it.
-        for key in ("output", "timestamps", "prices"):
+        for key in ("output", "timestamps"):
             settings.text(key)
         settings.grants()
         return settings
@@ -321,10 +321,10 @@ class App:
 
     @cached_property
     def prices(self) -> PriceList:
-        """The prices of nodes: of the built-in table, or live."""
-        from tpuctl.app.pricing import price_list  # noqa: PLC0415  # most commands show no price
+        """The prices of nodes."""
+        from tpuctl.prices import price_table  # noqa: PLC0415  # most commands show no price
 
-        return price_list(self)
+        return price_table()
 
     @cached_property
     def workers(self) -> SshWorkers:

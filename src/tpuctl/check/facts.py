@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 from tpuctl.accelerators import AcceleratorType, find_accelerator_type
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import BucketPath, NodeName, last_segment, suggest_bucket_url
-from tpuctl.prices import Price, PriceList, price_table
+from tpuctl.prices import Price, hourly_price
 
 if TYPE_CHECKING:
     from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
@@ -200,7 +200,7 @@ class CheckSettings:
     `dataset_size` is in bytes. `billing_project` pays for requests to requester-pays buckets. `iap`: ssh goes through
     Identity-Aware Proxy; `internal_ip`: ssh comes from within the network. `egress_prices` are the user's own, in
     dollars per GiB by pair of areas. `max_price` is the most that a node may cost, `budget` the most that all nodes of the
-    project may cost together, in dollars per hour; None is no limit. Without `prices` those of the built-in table count.
+    project may cost together, in dollars per hour; None is no limit.
     """
 
     purpose: Purpose = Purpose.TRAIN
@@ -214,13 +214,12 @@ class CheckSettings:
     no_billing_outside_grants: bool = False
     max_price: Decimal | None = None
     budget: Decimal | None = None
-    prices: PriceList | None = None
     allow_unknown_price: bool = False
     egress_prices: Mapping[str, str] = field(default_factory=dict)
 
     def hourly_price(self, accelerator_type: str, zone: str, tier: str | None) -> Price:
         """Return the price of a node for an hour."""
-        return (self.prices or price_table()).hourly_price(accelerator_type, zone, tier)
+        return hourly_price(accelerator_type, zone, tier)
 
     def wanted(
         self,

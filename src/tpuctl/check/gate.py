@@ -154,7 +154,6 @@ class PreflightCheck:
             zones=zones,
             grants=settings.grants,
             egress_prices=settings.egress_prices,
-            prices=settings.prices,
             **found._asdict(),
         )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
@@ -52,10 +51,7 @@ def preflight_check(
     place = "sandbox" if app.is_sandbox else user.text("endpoint") or "google"
     return PreflightCheck(
         lambda: check_sources(app),
-        replace(
-            _check_settings(settings, purpose, machine),
-            prices=app.prices if settings.text("prices") == "live" else None,
-        ),
+        _check_settings(settings, purpose, machine),
         CheckCache(preflight_cache_file(app.invocation.environ, sandbox=app.is_sandbox), app.clock),
         accepted=_accepted_ids(settings),
         timeout=settings.duration("check_timeout"),

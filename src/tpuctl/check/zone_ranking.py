@@ -26,7 +26,7 @@ from tpuctl.models.bucket import BucketPlacement
 from tpuctl.models.grants import Grant
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
-from tpuctl.prices import Price, PriceList
+from tpuctl.prices import Price
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,6 @@ def rank_zones(
     resources: Fact[ProjectResources] | None = None,
     grants: tuple[Grant, ...] = (),
     egress_prices: Mapping[str, str] | None = None,
-    prices: PriceList | None = None,
 ) -> ZoneRanking:
     """Return the zones that offer the type of a spec, the best first; only those in `zones` if given.
 
@@ -161,7 +160,7 @@ def rank_zones(
         offering: Collection[str] = zones_with_type(live, spec)
     else:
         offering = documented_zones_of(accelerator, single_tenant=True) if accelerator else ()
-    settings = CheckSettings(grants=grants, egress_prices=egress_prices or {}, prices=prices)
+    settings = CheckSettings(grants=grants, egress_prices=egress_prices or {})
     ranked = [
         ZoneRank(
             zone=wanted.zone,

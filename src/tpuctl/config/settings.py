@@ -350,15 +350,6 @@ _SPECS: Final = (
         _DOLLARS,
         "most that all nodes of the project together may cost, in dollars per hour; of two files the lower limit",
     ),
-    _trusted(
-        "prices",
-        _TEXT,
-        "source of prices: the built-in list, or live from the Cloud Billing Catalog, read once a day",
-        "`max_price` and `budget` are compared with these prices",
-        has_flag=False,
-        default="table",
-        choices=("table", "live"),
-    ),
     _own("allow_unknown_price", _BOOLEAN, "with `max_price` and `budget`, also create nodes whose price is unknown"),
     _trusted(
         "egress_prices",

@@ -22,7 +22,6 @@ from tpuctl.sandbox.compute_engine import drop_resource, put_region_quota, put_r
 from tpuctl.sandbox.discovery import load_document
 from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.org_policy import put_org_policy
-from tpuctl.sandbox.price_skus import put_sku
 from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
 from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout
@@ -383,7 +382,6 @@ SEED_KINDS: Mapping[str, SeedKind] = {
     "buckets": SeedKind(_add_bucket, ("storage", "v1", "Bucket"), {**_PROJECT, "denied": _TEXTS}),
     "objects": SeedKind(put_object, ("storage", "v1", "Object"), {"content": _TEXT}, ("bucket", "name")),
     "anywhereCaches": SeedKind(put_cache, ("storage", "v1", "AnywhereCache"), required=("bucket", "zone")),
-    "skus": SeedKind(put_sku, ("cloudbilling", "v1", "Sku"), required=("name", "description")),
     "roles": SeedKind(put_role, ("iam", "v1", "Role"), _PROJECT),
     "orgPolicies": SeedKind(
         put_org_policy, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy"), _PROJECT, ("name", "spec")

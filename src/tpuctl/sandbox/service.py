@@ -17,7 +17,6 @@ from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
     catalog,
     compute_engine,
     org_policy,
-    price_skus,
     storage_objects,
     tpu_nodes,
     tpu_operations,
