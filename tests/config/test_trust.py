@@ -81,7 +81,7 @@ DESCRIBES = {
 REQUIRES_TRUST = {
     *("project", "quota_project", "billing_project", "ssh_key", "ssh_key_expire_after", "user", "metadata", "setup"),
     *("startup_script", "service_account", "scopes", "network", "subnetwork", "internal_ips", "data_disks", "repair"),
-    *("skip_checks", "check_timeout", "egress_prices", "prices", "idle", "ttl", "sandbox"),
+    *("skip_checks", "check_timeout", "egress_prices", "idle", "ttl", "sandbox"),
 }
 
 
