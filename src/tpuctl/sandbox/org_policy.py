@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, answers, error_of, etag_of, list_response
+from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, answers, error_of
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.representation import millisecond_timestamp
 from tpuctl.sandbox.resource_manager import resolve_project
@@ -31,7 +31,7 @@ def put_org_policy(session: StateSession, name: str, spec: Json, *, project: str
     project, constraint = parts[1] if len(parts) == 4 else project, parts[-1]
     document = {**spec, "updateTime": millisecond_timestamp(session.now)}
     session.resources.put(ORG_POLICY_KIND, project, constraint, document)
-    return _policy_document(session, project, constraint)
+    return {"name": _policy_name(project, constraint), "spec": document}
 
 
 def org_policy_denies_all(session: StateSession, project: str, constraint: str) -> bool:
@@ -44,20 +44,6 @@ def is_constraint_enforced(session: StateSession, project: str, constraint: str)
     return any(rule.get("enforce") for rule in _own_rules(session, project, constraint))
 
 
-@answers("orgpolicy.projects.policies.get")
-def _get_policy(session: StateSession, call: Call) -> Json:
-    """Return the policy of the project itself: 404 if it has none (API method text)."""
-    return _policy_document(session, *_parse_policy_name(session, call["name"]))
-
-
-@answers("orgpolicy.projects.policies.list")
-def _list_policies(session: StateSession, call: Call) -> Json:
-    """List the policies of the project itself."""
-    project = resolve_project(session, call["parent"])
-    names = [found.name for found in session.resources.list_records(ORG_POLICY_KIND, project)]
-    return list_response(call, "policies", [_policy_document(session, project, name) for name in names])
-
-
 @answers("orgpolicy.projects.policies.getEffectivePolicy")
 def _get_effective_policy(session: StateSession, call: Call) -> Json:
     """Return the effective policy: without an etag (API field text)."""
@@ -67,32 +53,6 @@ def _get_effective_policy(session: StateSession, call: Call) -> Json:
     return {"name": _policy_name(project, constraint), "spec": {"rules": rules}}
 
 
-@answers("orgpolicy.projects.policies.create", "orgpolicy.projects.policies.patch")
-def _create_or_patch_policy(session: StateSession, call: Call) -> Json:
-    """Store a policy: a create needs a new one, and a patch replaces a whole one (API method text)."""
-    is_new = call.method.endswith(".create")
-    project, constraint = _parse_policy_name(session, str((call.body if is_new else call.params).get("name") or ""))
-    if is_new and session.resources.get(ORG_POLICY_KIND, project, constraint) is not None:
-        raise ApiError(409, "ALREADY_EXISTS", "Requested entity already exists")  # unverified words
-    if not is_new:
-        _check_etag(_policy_document(session, project, constraint), call.body.get("etag"))
-    spec = {key: value for key, value in (call.body.get("spec") or {}).items() if key not in {"etag", "updateTime"}}
-    return put_org_policy(session, constraint, spec, project=project)
-
-
-@answers("orgpolicy.projects.policies.delete")
-def _delete_policy(session: StateSession, call: Call) -> Json:
-    project, constraint = _parse_policy_name(session, call["name"])
-    _check_etag(_policy_document(session, project, constraint), call.params.get("etag"))
-    session.resources.delete(ORG_POLICY_KIND, project, constraint)
-    return {}
-
-
-def _check_etag(current: Json, given: object) -> None:
-    if given and given != current["etag"]:
-        raise ApiError(409, "ABORTED", "The etag is not that of the policy as it is.")  # unverified words
-
-
 def _parse_policy_name(session: StateSession, name: str) -> tuple[str, str]:
     """Return project and constraint of a policy's name. Raises `ApiError` 404 for an unknown constraint."""
     parts = name.split("/")
@@ -100,14 +60,6 @@ def _parse_policy_name(session: StateSession, name: str) -> tuple[str, str]:
     if len(parts) != 4 or _default_rule(constraint) is None:
         raise error_of(404)
     return resolve_project(session, parts[1]), constraint
-
-
-def _policy_document(session: StateSession, project: str, constraint: str) -> Json:
-    spec = session.resources.get(ORG_POLICY_KIND, project, constraint)
-    if spec is None:
-        raise error_of(404)
-    etag = etag_of(spec)
-    return {"name": _policy_name(project, constraint), "spec": {**spec, "etag": etag}, "etag": etag}
 
 
 def _own_rules(session: StateSession, project: str, constraint: str) -> list[Json]:

@@ -51,7 +51,7 @@ from tpuctl.sandbox.resource_manager import (
     resolve_project,
 )
 from tpuctl.sandbox.service_usage import is_service_enabled, service_disabled_error
-from tpuctl.sandbox.uploads import is_upload_continued, partial_content, read_upload, receive_chunk, split_upload_path
+from tpuctl.sandbox.uploads import read_upload, split_upload_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,10 +101,9 @@ def dated(sandbox: SandboxState, response: Response, now: datetime | None = None
 def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
     direction, path = split_upload_path(request.path)
     is_upload = direction == "upload"
-    method = "POST" if is_upload and is_upload_continued(request) else request.method
     # The host name determines the API; on the loopback port all APIs share one origin.
     name, _, domain = request.headers.get("host", "").partition(".")
-    found = route_request(method, path, api=name if domain == "googleapis.com" and name in APIS else None)
+    found = route_request(request.method, path, api=name if domain == "googleapis.com" and name in APIS else None)
     transfers = found and {"upload": found.method.takes_media, "download": found.method.gives_media}.get(
         direction, True
     )
@@ -159,14 +158,10 @@ def _run_handler(session: StateSession, call: Call, request: Request) -> Respons
         raise error_of(501, f"{error_of(501).message} The sandbox does not serve {call.method}.")
     is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
     check_admission(session, call)
-    received = receive_chunk(session, request, call) if split_upload_path(request.path)[0] == "upload" else call
-    if isinstance(received, Response):
-        return received
     if is_write:
         session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
-    value = handler(session, received)
-    answer = value if isinstance(value, Response) else Response.of(value)
-    return partial_content(answer, request.headers.get("range", "")) if call.wants_media else answer
+    value = handler(session, call)
+    return value if isinstance(value, Response) else Response.of(value)
 
 
 def _has_reasons(request: Request) -> bool:
@@ -185,7 +180,7 @@ _PROJECT_APIS = frozenset(
 _APIS_WITHOUT_BILLING = _PROJECT_APIS | {"orgpolicy"}
 # These calls must work while Service Usage itself is disabled, or no call could enable it. The real service checks the project
 # that the caller bills; for gcloud that is gcloud's own.
-_ALWAYS_ALLOWED = frozenset({"serviceusage.services.enable", "serviceusage.services.batchEnable"})
+_ALWAYS_ALLOWED = frozenset({"serviceusage.services.enable"})
 
 
 def check_admission(session: StateSession, call: Call) -> None:
@@ -231,13 +226,7 @@ def check_admission(session: StateSession, call: Call) -> None:
 _NAMED: Mapping[str, str] = {
     "cloudbilling.projects.getBillingInfo": "resourcemanager.projects.get",
     "iam.projects.roles.get": "iam.roles.get",
-    "orgpolicy.projects.policies.create": "orgpolicy.policies.create",
-    "orgpolicy.projects.policies.delete": "orgpolicy.policies.delete",
-    "orgpolicy.projects.policies.get": "orgpolicy.policy.get",
     "orgpolicy.projects.policies.getEffectivePolicy": "orgpolicy.policy.get",
-    "orgpolicy.projects.policies.list": "orgpolicy.policies.list",
-    "orgpolicy.projects.policies.patch": "orgpolicy.policies.update",
-    "serviceusage.services.batchEnable": "serviceusage.services.enable",
     "serviceusage.services.batchGet": "serviceusage.services.get",
     "serviceusage.services.consumerQuotaMetrics.list": "serviceusage.quotas.get",
     # Unknown: IAM's list has no permission for these.
@@ -331,7 +320,7 @@ def _service_usage_denied(call: Call, project: str, permission: str) -> ApiError
     elif name:
         message = f"Permission denied to {verb} service [{name}]"
     else:
-        message = f"Permission denied to {'enable' if verb == 'batchEnable' else 'list'} services for {container}"
+        message = f"Permission denied to list services for {container}"
     metadata = {"permission": permission, "resource": f"projects/{project}"}
     info = error_info("AUTH_PERMISSION_DENIED", metadata, domain="serviceusage.googleapis.com")
     return ApiError(403, "PERMISSION_DENIED", message, info)

@@ -42,7 +42,6 @@ SERVICE_TITLES = {
     "storage.googleapis.com": "Cloud Storage API",
     "tpu.googleapis.com": "Cloud TPU API",
 }
-_AT_ONCE = 20  # API field text of BatchEnableServicesRequest
 _READ_AT_ONCE = 30  # API field text of services.batchGet
 _CONSOLE = "https://console.developers.google.com"
 
@@ -101,20 +100,6 @@ def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
     put_service_states(session, {name: verb == "enable"}, project=project)
     response = {"service": _service_document(session, project, name)}
     return _finished_operation(session, call.version, f"{verb.capitalize()}ServiceResponse", response, names=[name])
-
-
-@answers("serviceusage.services.batchEnable")
-def _batch_enable_services(session: StateSession, call: Call) -> Json:
-    """Enable services: all or none."""
-    project = _resolve_parent(session, call["parent"])
-    names = [str(name) for name in call.body.get("serviceIds", [])]
-    if not 0 < len(names) <= _AT_ONCE:
-        raise invalid(f"A batch enables 1 to {_AT_ONCE} services.")  # unverified words
-    for name in names:
-        _check_service_name(name)
-    put_service_states(session, dict.fromkeys(names, True), project=project)
-    response = {"services": [_service_document(session, project, name) for name in names]}
-    return _finished_operation(session, call.version, "BatchEnableServicesResponse", response, names=names)
 
 
 @answers("serviceusage.services.batchGet")

@@ -58,9 +58,6 @@ def _insert_object(session: StateSession, call: Call) -> Json:
     calculated = _md5_digest(call.media.content)
     if call.body.get("md5Hash") not in {None, calculated}:
         raise storage_invalid(f'Provided MD5 hash "{call.body["md5Hash"]}" doesn\'t match calculated MD5 hash.')
-    given, crc32c = call.body.get("crc32c"), _crc32c_digest(call.media.content)
-    if given is not None and crc32c is not None and given != crc32c:
-        raise storage_invalid(f'Provided CRC32C "{given}" doesn\'t match calculated CRC32C "{crc32c}".')
     return _store_object(session, bucket, name, media=call.media, fields=call.body)
 
 
@@ -96,8 +93,6 @@ def _store_object(session: StateSession, bucket: str, name: str, *, media: Media
         **dict.fromkeys(("timeCreated", "updated", "timeFinalized", "timeStorageClassUpdated"), now),
         **{field: fields[field] for field in _INSERT_FIELDS if fields.get(field) is not None},
     }
-    if checksum := _crc32c_digest(media.content):
-        document["crc32c"] = checksum
     if current is not None:
         session.resources.delete_content(_object_key(bucket, current))
     session.resources.put(OBJECT_KIND, bucket, name, document)
@@ -111,15 +106,12 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
     document = _open_object(session, call, "storage.objects.get")
     if not call.wants_media:
         return document
-    hashes = ",".join(
-        f"{kind}={document[key]}" for kind, key in (("crc32c", "crc32c"), ("md5", "md5Hash")) if key in document
-    )
     headers = {
         "content-type": document["contentType"],
         "etag": document["etag"],
         "x-goog-generation": document["generation"],
         "x-goog-metageneration": document["metageneration"],
-        "x-goog-hash": hashes,
+        "x-goog-hash": f"md5={document['md5Hash']}",
         "x-goog-stored-content-length": document["size"],
         "x-goog-stored-content-encoding": document.get("contentEncoding", "identity"),
     }
@@ -313,31 +305,6 @@ def _glob_expression(glob: str) -> re.Pattern[str]:
         return re.compile(re.escape(glob))
 
 
-_POLYNOMIAL = 0x82F63B78  # Castagnoli's, its bits reversed
-_LONGEST = 1 << 20  # 1 MiB takes 100 ms here
-
-
 def _md5_digest(content: bytes) -> str:
     """Return the MD5 hash in base64."""
     return base64.b64encode(hashlib.md5(content, usedforsecurity=False).digest()).decode()
-
-
-def _crc32c_digest(content: bytes) -> str | None:
-    """Return the CRC32C, big-endian in base64. None for more than a megabyte, which would take too long."""
-    if len(content) > _LONGEST:
-        return None
-    table, remainder = _crc_table(), 0xFFFFFFFF
-    for byte in content:
-        remainder = table[(remainder ^ byte) & 0xFF] ^ (remainder >> 8)
-    return base64.b64encode((remainder ^ 0xFFFFFFFF).to_bytes(4, "big")).decode()
-
-
-@cache
-def _crc_table() -> tuple[int, ...]:
-    table = []
-    for byte in range(256):
-        value = byte
-        for _ in range(8):
-            value = (value >> 1) ^ (_POLYNOMIAL if value & 1 else 0)
-        table.append(value)
-    return tuple(table)
