@@ -93,7 +93,9 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
 
     See `as_it_was`.
     """
-    names = [name for name in journal_names(app, app.reference(text)) if not zones or name.zone in zones]
+    reference = app.reference(text)
+    known = journal_names(app.journal, reference.project or app.project, reference.node_id)
+    names = [name for name in known if not zones or name.zone in zones]
     latest = max(names, key=lambda name: ((was := app.journal.last_spec(name)) and was.at) or _NEVER, default=None)
     return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
 

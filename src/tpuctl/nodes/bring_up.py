@@ -18,7 +18,7 @@ from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.expiry import LimitChange
 from tpuctl.nodes.journal import current_spec
-from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
+from tpuctl.nodes.lookup import check_may_be_created, journal_names, locate_for_create, search_requested_name
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -244,7 +244,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    known = journal_names(app.journal, project, reference.node_id)
     race = remembered_race(app.journal, known) if known else None
     if race is None:
         return None

@@ -164,7 +164,7 @@ def note_missing(app: App, missing: Sequence[NodeReference], by: str) -> None:
     """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
         absent = absent_error(reference, search_place(app)).message
-        if journal_names(app, reference):
+        if journal_names(app.journal, reference.project or app.project, reference.node_id):
             app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
             continue
         gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.selection import Selection
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -265,10 +266,9 @@ def search_requested_name(
     return None
 
 
-def journal_names(app: App, reference: NodeReference) -> list[NodeName]:
+def journal_names(journal: Journal, project: str, node_id: str) -> list[NodeName]:
     """Return the full names of the nodes that the journal has under a name, one for each zone."""
-    key = (reference.project or app.project, reference.node_id)
-    return [name for name in app.journal.names() if (name.project, name.node_id) == key]
+    return [name for name in journal.names() if (name.project, name.node_id) == (project, node_id)]
 
 
 def near_node(app: App, reference: NodeReference) -> Node | None:
@@ -356,7 +356,7 @@ def likely_zone(app: App, reference: NodeReference, accelerator: AcceleratorType
 
 def _remembered_zone(app: App, reference: NodeReference) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
-    found = app.journal.without_losers(journal_names(app, reference))
+    found = app.journal.without_losers(journal_names(app.journal, app.place.project_of(reference), reference.node_id))
     if len({name.zone for name in found}) != 1 or has_failed_creation(app.journal.entries(found[0], rotated=False)):
         return None
     return found[0].zone
