@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import DataDisk, NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
-    from tpuctl.nodes.locate import IncompleteListError
+    from tpuctl.nodes.lookup import IncompleteListError
     from tpuctl.workers.captured_run import CommandResult, OutputPiece, WorkerRun
     from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.worker_session import WorkerOutcome
@@ -85,7 +85,7 @@ _MODULES = {
     "models.spec": ("DataDisk", "NodeSpec"),
     "names": ("NodeName",),
     "nodes.conditions": ("Condition",),
-    "nodes.locate": ("IncompleteListError",),
+    "nodes.lookup": ("IncompleteListError",),
     "workers.captured_run": ("CommandResult", "OutputPiece", "WorkerRun"),
     "workers.execution": ("RunDiagnosis",),
     "workers.worker_session": ("WorkerOutcome",),

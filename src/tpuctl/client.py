@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
-    from tpuctl.nodes.node_lookup import WaitTarget
+    from tpuctl.nodes.lookup import WaitTarget
     from tpuctl.nodes.tear_down import DeletionTarget
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
@@ -153,7 +153,7 @@ class Client:
         from tpuctl.check.preflight import preflight_check  # noqa: PLC0415  # as above
         from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # as above
         from tpuctl.nodes.conditions import USABLE_CONDITIONS  # noqa: PLC0415  # as above
-        from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy  # noqa: PLC0415  # as above
+        from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy  # noqa: PLC0415  # as above
 
         _check_timeout(timeout, may_be_endless=True)
         goal = _condition(wait_for, USABLE_CONDITIONS)
@@ -180,7 +180,7 @@ class Client:
                 goal=goal,
                 tiers=tried,
                 limit=limit,
-                idle=idle_limit(app, None),
+                idle=idle_change(app, None),
                 yes=yes,
             )
             work = plan_bring_up(app, [_node_text(node)], request)
@@ -257,9 +257,8 @@ class Client:
         `timeout` is by default a minute. Raises `IncompleteListError` if a zone did not answer; its `nodes` are those of the
         other zones.
         """
-        from tpuctl.nodes.locate import IncompleteListError  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name  # noqa: PLC0415  # not needed to import the package
         from tpuctl.nodes.policies import within_deadline  # noqa: PLC0415  # as above
-        from tpuctl.nodes.rendering import by_zone_and_name  # noqa: PLC0415  # as above
 
         _check_timeout(timeout)
         with self._call() as app:
@@ -290,7 +289,7 @@ class Client:
         """
         from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed to import the package
         from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
-        from tpuctl.nodes.node_lookup import locate_for_wait  # noqa: PLC0415  # as above
+        from tpuctl.nodes.lookup import locate_for_wait  # noqa: PLC0415  # as above
         from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
         _check_timeout(timeout, may_be_endless=True)

@@ -32,12 +32,12 @@ from tpuctl.nodes.controller import watch_nodes
 from tpuctl.nodes.deletion import find_named
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.garbage_removal import GarbageRemover
-from tpuctl.nodes.idleness import IdleAction, IdleLimit
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.selection import Selection, parse_label_conditions
 from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.usage import IdleAction, IdleLimit
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.administration import add_node
 

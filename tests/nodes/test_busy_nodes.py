@@ -19,7 +19,7 @@ from tests.tpu_files import Machine, running
 from tpuctl.clock import ManualClock
 from tpuctl.names import NodeName
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.nodes.node_use import NodeUse, UseKind, WorkerUse, describe_worker_uses
+from tpuctl.nodes.usage import NodeUse, UseKind, WorkerUse, describe_worker_uses
 
 USER = getuser()
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)

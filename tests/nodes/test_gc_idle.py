@@ -21,7 +21,7 @@ from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import Idleness
-from tpuctl.nodes.idle_workers import WorkerIdleness, combine_idleness, parse_idleness
+from tpuctl.nodes.usage import WorkerIdleness, combine_idleness, parse_idleness
 from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 from tpuctl.ssh.agent.worker_use import last_login
 from tpuctl.ssh.answers import UnexpectedAnswerError

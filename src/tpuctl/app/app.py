@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.key_authorization import KeyAuthorizer
     from tpuctl.nodes.lease import LeaseKeeper
-    from tpuctl.nodes.locate import SearchPlace
+    from tpuctl.nodes.lookup import SearchPlace
     from tpuctl.nodes.ssh_workers import SshWorkers
     from tpuctl.output.progress import Progress
     from tpuctl.output.step_summary import StepSummary
@@ -350,7 +350,7 @@ class App:
 
         Raises `InvalidInputError` for several zones.
         """
-        from tpuctl.nodes.locate import SearchPlace  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.lookup import SearchPlace  # noqa: PLC0415  # not needed by --help
 
         if self._has_chosen_zone:
             return SearchPlace(self.project, self._chosen_zone)
@@ -379,9 +379,9 @@ class App:
 
     def find(self, text: str) -> Node:
         """Return the one node of a name. Raises `NotFoundError` or `ConflictError` if it is not exactly one."""
-        from tpuctl.nodes.locate import locate_node  # noqa: PLC0415  # not needed by --help
+        from tpuctl.nodes.lookup import get_node  # noqa: PLC0415  # not needed by --help
 
-        return locate_node(self.client, self.place, self.reference(text))
+        return get_node(self.client, self.place, self.reference(text))
 
     def reference(self, text: str, *, allow_queued: bool = False) -> NodeReference:
         """Parse the reference of a node; with `allow_queued` also that of a queued resource."""
@@ -428,12 +428,18 @@ class App:
             if key in found and found[key].source.kind is SourceKind.PROJECT_FILE
         }
 
+    @property
+    def owner_label(self) -> str:
+        """The label of the user, which the nodes have that the user creates."""
+        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
+
+        return owner_label(owner_identity(self))
+
     def context(self, tell: Callable[[NodeEvent], None], *, preflight: PreflightCheck | None = None) -> ActionContext:
         """Return the context of actions; `tell` receives each event, `preflight` checks nodes before they are created."""
         from random import Random  # noqa: PLC0415  # not needed by --help
 
         from tpuctl.nodes.actuator import ActionContext  # noqa: PLC0415  # not needed by --help
-        from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # not needed by --help
 
         return ActionContext(
             cloud=self.client,
@@ -447,7 +453,7 @@ class App:
             preflight=preflight,
             project_file=self.project_file.path.name if self.project_file else "",
             chosen_by_file=self.chosen_by_file,
-            owner=lambda: owner_label(owner_identity(self)),
+            owner=lambda: self.owner_label,
         )
 
     @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from tpuctl.command_text import join_command, quote_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.escaping import mask_url
+from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -236,7 +236,7 @@ def near_zone(zone: str) -> str | None:
     known.add(table.research_zone)
     if zone in known:
         return None
-    return next(iter(difflib.get_close_matches(zone, sorted(known), n=1, cutoff=_ZONE_SIMILARITY)), None)
+    return closest_match(zone, sorted(known), similarity=_ZONE_SIMILARITY)
 
 
 def may_exist(zone: str) -> bool:

@@ -19,7 +19,7 @@ from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS, NODE_RULES, WORKER_RUL
 from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
 from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.nodes.locate import locate_node
+from tpuctl.nodes.lookup import get_node
 from tpuctl.output.terminal import show_view
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
     # Short retries: users do not want to wait for a diagnosis.
     client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
     operations = OperationsClient(factory, app.clock, endpoint=endpoint)
-    found = locate_node(client, app.place, app.reference(name))
+    found = get_node(client, app.place, app.reference(name))
     # Why no worker can be examined, and what helps.
     obstacle, remedy = None, None
     try:

@@ -352,7 +352,7 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
 
     Warns the user of both: a failed request is not a state.
     """
-    from tpuctl.nodes.locate import queued_resources_or_none  # noqa: PLC0415  # only with --node
+    from tpuctl.nodes.lookup import queued_resources_or_none  # noqa: PLC0415  # only with --node
 
     reference = app.reference(text)
     request: QueuedResource | None = None

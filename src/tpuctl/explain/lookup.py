@@ -7,10 +7,8 @@ message names the topics that say more about it; a topic names related topics.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.command_text import fill_text
 from tpuctl.explain.messages import MESSAGE_FILES, Message, known_messages, message_by_id
 from tpuctl.explain.unrecognised import kind_by_id, unrecognised_kinds
+from tpuctl.names import closest_matches
 from tpuctl.yaml_reader import load_data, read_data_ids
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def look_up_id(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> IdE
 def similar_ids(id_: str, count: int = 3) -> tuple[str, ...]:
     """Return the known ids that are most similar to an unknown one, the most similar first."""
     by_lower = {known.lower(): known for known in known_ids()}
-    similar = difflib.get_close_matches(_normalize_id(id_).lower(), by_lower, n=count, cutoff=0.6)
+    similar = closest_matches(_normalize_id(id_).lower(), by_lower, most=count)
     return tuple(by_lower[word] for word in similar)
 
 
@@ -198,7 +197,7 @@ def find_topic(name: str) -> Topic | tuple[str, ...]:
         return next(iter(begun.values()))
 
     starting = sorted(begun, key=lambda id_: not id_.startswith(wanted))
-    similar = [known[word].id for word in get_close_matches(wanted, known, n=5, cutoff=0.7)]
+    similar = [known[word].id for word in closest_matches(wanted, known, most=5, similarity=0.7)]
     containing = [topic.id for word, topic in known.items() if len(wanted) > 3 and wanted in word]
     return tuple(dict.fromkeys((*starting, *similar, *containing)))[:_MAX_SUGGESTIONS]
 

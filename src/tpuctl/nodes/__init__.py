@@ -17,18 +17,18 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
 - `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
-- `expiry.py` and `idleness.py` (pure) say when the time of a node ends; `node_guard.py` starts the guard on worker 0, which
-  ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
-- `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.
-- `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
-  `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
-  workers accept our ssh key.
+- `expiry.py` (pure) says when the time of a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
+  starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
+- `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it.
+- `actions.py` and `tear_down.py` have what single commands request; `lookup.py` finds what a name or a selection means, and
+  `as_it_was.py` what a node was before; `journal.py` and `journal_entries.py` are the memory between runs; `rendering.py`
+  shows nodes; `key_authorization.py` makes workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
 What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `deletion.py`, and
-below them `policies.py`, `zone_choice.py`, `time_limits.py`, `node_lookup.py` and `busy_nodes.py`.
+below them `policies.py`, `zone_choice.py`, `time_limits.py`, `as_it_was.py`, `lookup.py` and `usage.py`.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also
 `app`, and `commands/` click. The

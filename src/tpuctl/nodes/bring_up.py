@@ -15,24 +15,15 @@ from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
-from tpuctl.nodes.busy_nodes import use_in_question
+from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.expiry import LimitChange
 from tpuctl.nodes.journal import current_spec
-from tpuctl.nodes.locate import search_requested_name
-from tpuctl.nodes.node_lookup import (
-    as_it_was,
-    as_it_was_somewhere,
-    check_may_be_created,
-    differences_of,
-    locate_for_create,
-    made_as,
-    remembered_spec,
-    user_label,
-)
+from tpuctl.nodes.lookup import check_may_be_created, journal_names, locate_for_create, search_requested_name
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.usage import IdleChange, use_in_question
 from tpuctl.nodes.zone_choice import (
     ZoneChoice,
     check_zone_options,
@@ -56,7 +47,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
-    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.racing import Race
     from tpuctl.nodes.zone_order import Offer
 
@@ -74,9 +64,7 @@ class UpRequest:
     probe: str | None = None
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
-    idle: IdleLimit | None = None
-    removes_idle: bool = False
-    names_idle: bool = False  # the idle limit is that of this run, not that of the setting
+    idle: IdleChange = field(default_factory=IdleChange)
     zone_order: str | None = None
     race: bool = False
     once: bool = False  # take the next step, and do not wait
@@ -256,7 +244,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    known = journal_names(app.journal, project, reference.node_id)
     race = remembered_race(app.journal, known) if known else None
     if race is None:
         return None
@@ -337,8 +325,8 @@ def _task(
         question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
-    limit, owner = request.limit, user_label(app)
-    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=request.names_idle)
+    limit, owner = request.limit, app.owner_label
+    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=request.idle.is_named)
     is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
     limited = found if is_alive and not policy.replace and change != LimitChange() else None
@@ -361,7 +349,6 @@ def _task(
         ends=change.end,
         removes_end=change.removes_end,
         idle=request.idle,
-        removes_idle=request.removes_idle,
         may_limit=may_limit,
     )
 

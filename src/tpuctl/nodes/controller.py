@@ -63,7 +63,6 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
-from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
 from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
@@ -71,6 +70,7 @@ from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import NodeSnapshot, NodeTracker, ReconcileRequest, fetch_snapshots
+from tpuctl.nodes.usage import IDLE_WARNING, IdleAction, IdleChange
 from tpuctl.ssh.keys import add_metadata_key, with_metadata_key
 from tpuctl.ssh.routes import UnreachableError
 
@@ -86,8 +86,8 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Change
-    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.ssh_workers import SetupResult
+    from tpuctl.nodes.usage import IdleLimit
 
 _CONDITION_PHRASES = {
     Condition.READY: "ready",
@@ -812,7 +812,7 @@ class NodeReconciler:
     def idle_limit(self) -> IdleLimit | None:
         """The limit of idleness of the node that was observed last; None without one, or if it is not for this node."""
         node = self.seen.node
-        return self.task.idle if node is not None and self.task.may_limit(node) else None
+        return self.task.idle.limit if node is not None and self.task.may_limit(node) else None
 
     @property
     def idle_time(self) -> timedelta | None:
@@ -1069,22 +1069,22 @@ class NodeReconciler:
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
-        node, limit, task = self.seen.node, self.idle_limit, self.task
+        node, task = self.seen.node, self.task
         if node is None or task.purpose is None or not level.is_usable:
             return
-        removes_idle = task.removes_idle and task.may_limit(node)
-        if limit is None and task.idle is not None:
-            command = f"`tpuctl up {self.name.node_id} --idle {format_duration(task.idle.after)}`"
+        idle = task.idle if task.may_limit(node) else IdleChange()
+        if idle.limit is None and task.idle.limit is not None:
+            command = f"`tpuctl up {self.name.node_id} --idle {format_duration(task.idle.limit.after)}`"
             self.report(
                 EventKind.NOTE, f"no idle limit is applied, because this run did not create the node: {command}"
             )
         has_ssh = level.includes(Condition.SSH)
-        if node.expires is None and limit is None:
-            if removes_idle and (text := remove_node_guard(self._context, node, has_ssh=has_ssh)):
+        if node.expires is None and idle.limit is None:
+            if idle.removes and (text := remove_node_guard(self._context, node, has_ssh=has_ssh)):
                 self.report(EventKind.NOTE, text)
                 self.tracker.history.write("guard", text=text, ok=False, id=node.id)
             return
-        started = start_node_guard(self._context, node, limit, ends_idle=removes_idle, has_ssh=has_ssh)
+        started = start_node_guard(self._context, node, idle, has_ssh=has_ssh)
         self.report(EventKind.NOTE, started.text)
         until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
         self.tracker.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)

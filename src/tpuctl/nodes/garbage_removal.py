@@ -36,7 +36,6 @@ from tpuctl.nodes.garbage import (
     judge_group,
 )
 from tpuctl.nodes.journal import current_spec
-from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -45,7 +44,6 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
-    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
 
@@ -54,8 +52,6 @@ _PURPOSE: Final = "gc"
 _REQUESTS: Final = 8
 # The use of workers was examined before the group is read; a slow answer makes that too old.
 _FACTS_LAST: Final = timedelta(seconds=30)
-# A request for more nodes than these is looked at with one list.
-_MOST_LOOKUPS: Final = 8
 
 ExamineWorkers = Callable[[ResourceGroup], Mapping[NodeName, Idleness]]
 FindLost = Callable[[], Mapping[NodeName, str]]
@@ -331,15 +327,7 @@ def fetch_group(cloud: TpuClient, group: ResourceGroup) -> ResourceGroup | None:
             request = cloud.get_queued_resource(owner, version=version)
         except NotFoundError:
             request = None
-    names = group.names
-    nodes: Sequence[Node]
-    if len(names) > _MOST_LOOKUPS:
-        listing = cloud.list_nodes(group.project, (group.zone,))
-        if listing.unreachable:
-            raise IncompleteListError(listing.unreachable)
-        nodes = [node for node in listing.nodes if node.name in names]
-    else:
-        nodes = [node for node in map(cloud.find_node, names) if node is not None]
+    nodes = cloud.find_nodes(group.names)
     found = GarbageFacts(project=group.project, nodes=nodes, requests=(request,) if request else ())
     groups = group_resources(found)
     return groups[0] if groups else None

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.idleness import IdleAction, IdleLimit
     from tpuctl.nodes.journal_entries import JournalEntries
+    from tpuctl.nodes.usage import IdleAction, IdleChange, IdleLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,12 @@ class GuardStart:
     works: bool
 
 
-def start_node_guard(
-    context: ActionContext, node: Node, limit: IdleLimit | None, *, ends_idle: bool, has_ssh: bool
-) -> GuardStart:
+def start_node_guard(context: ActionContext, node: Node, change: IdleChange, *, has_ssh: bool) -> GuardStart:
     """Start the guard of a node with a time limit, of expiry or of idleness, and return the result.
 
-    Without a limit of idleness that of an earlier guard stays, unless `ends_idle`. An error of ssh or of the worker is a part
-    of the result: the node is usable without a guard.
+    An error of ssh or of the worker is a part of the result: the node is usable without a guard.
     """
+    limit = change.limit
     what_remains = _what_remains(node, limit)
     try:
         several = _nodes_of_its_request(context, node)
@@ -53,7 +51,7 @@ def start_node_guard(
         return GuardStart("; ".join(notes), works=False)
     idle = (limit.after, str(action)) if limit is not None and is_guarded_idle else None
     try:
-        report = context.workers.start_guard(node, idle, keeps_idle=limit is None and not ends_idle)
+        report = context.workers.start_guard(node, idle, keeps_idle=change.keeps)
     except RemoteCommandError as error:
         return GuardStart(f"the guard on worker 0 did not start: {error.message}: {what_remains}", works=False)
     if problem := report.problem():

@@ -19,8 +19,8 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
-from tpuctl.nodes.idleness import IdleAction, IdleLimit
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.usage import IdleAction, IdleChange, IdleLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -224,20 +224,18 @@ SHORTEST_IDLE: Final = timedelta(minutes=5)
 LONGEST_IDLE: Final = timedelta(days=365)
 
 
-def idle_limit(app: App, after: timedelta | str | None, on_idle: str | None = None) -> IdleLimit | None:
-    """Return the limit that the user named, else that of the setting; None without one. Raises `InvalidInputError`."""
+def idle_change(app: App, after: timedelta | str | None, on_idle: str | None = None) -> IdleChange:
+    """Return the limit that the user named (`forever`: none), else that of the setting. Raises `InvalidInputError`."""
+    is_named = after is not None
     if after is None and app.settings["idle"]:
         after = app.settings.duration("idle")
     if after is None or isinstance(after, str):  # `--idle forever`
         if on_idle is not None:
             raise InvalidInputError("`--on-idle` needs a time", hint="add `--idle 2h`")
-        return None
+        return IdleChange(is_named=is_named)
     if not SHORTEST_IDLE <= after <= LONGEST_IDLE:
         bounds = f"between {format_duration(SHORTEST_IDLE)} and {format_duration(LONGEST_IDLE)}"
         raise InvalidInputError(
             f"`--idle {format_duration(after)}` is not {bounds}", hint="name a time such as `--idle 2h`"
         )
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # most nodes have no limit
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-
-    return IdleLimit(after, IdleAction(on_idle) if on_idle else None, owner_label(owner_identity(app)))
+    return IdleChange(IdleLimit(after, IdleAction(on_idle) if on_idle else None, app.owner_label), is_named=is_named)

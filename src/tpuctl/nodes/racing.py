@@ -40,7 +40,7 @@ from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
-from tpuctl.nodes.locate import only_node
+from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, RequestExpiredError, request_failure
 from tpuctl.nodes.race import (

@@ -13,7 +13,7 @@ from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import RACE_LABEL
-from tpuctl.names import last_segment, natural_key
+from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.tables import choose_columns
@@ -163,11 +163,6 @@ def unreachable_row(columns: Sequence[Column], zone: str) -> tuple[Cell, ...]:
     """Return the row of a zone that could not be listed, for a table with names, zones and notes."""
     cells = {"name": Cell("?", style="yellow"), "zone": Cell(zone), "note": Cell("could not be listed", style="yellow")}
     return tuple(cells.get(column.name, _NO_CELL) for column in columns)
-
-
-def by_zone_and_name(node: Node) -> tuple[str, list[str | int]]:
-    """Return the key that nodes are sorted by: the zone, then the name, `sweep-2` before `sweep-10`."""
-    return node.name.zone, natural_key(node.name.node_id)
 
 
 def node_totals(nodes: Sequence[Node], requests: int = 0, *, is_complete: bool = True) -> str:
@@ -473,7 +468,7 @@ def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
     if app.summary is None:
         return
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only in GitHub Actions
-    from tpuctl.nodes.locate import queued_resources_or_none  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import queued_resources_or_none  # noqa: PLC0415  # as above
 
     requests = (
         queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()

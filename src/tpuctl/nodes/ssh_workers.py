@@ -248,7 +248,7 @@ class SshWorkers:
         What a job used in the time `since` the last look counts too, and what another program did, unless `has_probe`: the
         user's probe leaves the same traces. Raises `UnreachableError` without a route to the workers, and what the API raises.
         """
-        from tpuctl.nodes.idle_workers import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
+        from tpuctl.nodes.usage import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
 
         def ask(connection: Connection, worker: int) -> tuple[str, ...]:
             try:

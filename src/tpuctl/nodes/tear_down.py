@@ -25,23 +25,23 @@ from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.garbage import group_of
-from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
-from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
+from tpuctl.nodes.lookup import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.usage import IdleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.garbage import ResourceGroup
-    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.request_actions import StillMeant
+    from tpuctl.nodes.usage import IdleLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,11 +86,9 @@ def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes
     """
     if yes:
         return
-    from tpuctl.nodes.busy_nodes import find_node_uses  # noqa: PLC0415  # few commands ask
-    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # as above
+    from tpuctl.nodes.usage import find_node_uses  # noqa: PLC0415  # few commands ask
 
-    owner = user_label(app)
-    reasons = {node.name: [*change.objections(node, owner)] for node, change in changes}
+    reasons = {node.name: [*change.objections(node, app.owner_label)] for node, change in changes}
     # Only of a node that gets an earlier end does it matter what it does, and not if the question cannot be answered.
     ending = [
         node for node, change in changes if change.shortens(node) and (app.terminal.may_ask or not reasons[node.name])

@@ -37,6 +37,7 @@ from tpuctl.nodes.expiry import inherit_expiry, is_expired
 from tpuctl.nodes.journal import NodeHistory
 from tpuctl.nodes.queueing import request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
+from tpuctl.nodes.usage import IdleChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
-    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.lease import LeaseGuard
 
 
@@ -82,9 +82,7 @@ class ReconcileRequest:
     # The user wants no end: a node that exists loses its own.
     removes_end: bool = False
     # How long the node may be idle.
-    idle: IdleLimit | None = None
-    # The user wants no limit of idleness: that of an earlier guard ends.
-    removes_idle: bool = False
+    idle: IdleChange = field(default_factory=IdleChange)
     # Whether these limits are for a node that the run finds: it may be that of another owner, or one that has more time.
     may_limit: Callable[[Node], bool] = lambda _: True
     # The end of a node that `may_limit` accepts is moved on, so that at least three quarters of this time are left.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.nodes.conditions import Condition
-    from tpuctl.nodes.node_lookup import WaitTarget
+    from tpuctl.nodes.lookup import WaitTarget
 
 
 def plan_wait(

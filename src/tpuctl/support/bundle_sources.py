@@ -18,7 +18,7 @@ from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
-from tpuctl.nodes.locate import search_node
+from tpuctl.nodes.lookup import find_node
 from tpuctl.redaction import redact
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Node
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.locate import SearchPlace
+    from tpuctl.nodes.lookup import SearchPlace
     from tpuctl.output.terminal import StatusLine
     from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFile
@@ -112,7 +112,7 @@ def find_subject(
     name = place.name(reference)
     node, failure = None, None
     try:
-        node = queries.run(lambda: finder.find_node(name) if name else search_node(finder, place, reference))
+        node = queries.run(lambda: find_node(finder, place, reference))
     except ConflictError:
         raise
     except TpuctlError as error:

@@ -28,10 +28,10 @@ from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
+from tpuctl.nodes.as_it_was import as_it_was
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, move_expiry
-from tpuctl.nodes.locate import SearchPlace
-from tpuctl.nodes.node_lookup import as_it_was, locate_for_create
+from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.idleness import IdleLimit
+    from tpuctl.nodes.usage import IdleChange
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.runner import RunRequest
@@ -84,8 +84,7 @@ class OneOffRequest:
     remove: bool
     exclusive: bool
     limit: TimeLimit
-    idle: IdleLimit | None
-    removes_idle: bool
+    idle: IdleChange
     sync: Path | None
     collect: tuple[str, ...]
     workers: WorkerSet
@@ -201,7 +200,6 @@ def _reconcile_request(
         ends=job.limit.end(now),
         removes_end=job.limit.is_unlimited,
         idle=job.idle,
-        removes_idle=job.removes_idle,
         moves_end=moves_end,
     )
     return task, found

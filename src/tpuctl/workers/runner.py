@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
-from tpuctl.nodes.node_use import NodeUse, describe_worker_uses
+from tpuctl.nodes.usage import NodeUse, describe_worker_uses
 from tpuctl.ssh.channel import AgentError
 from tpuctl.ssh.tpu_devices import LOCK_FILE
 from tpuctl.workers.environment import EnvironmentOptions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, BrokenNodeError, ConflictError, RemoteCommandError, TpuctlError
-from tpuctl.nodes.node_use import NodeUse, UseKind, WorkerUse, describe_worker_uses
+from tpuctl.nodes.usage import NodeUse, UseKind, WorkerUse, describe_worker_uses
 from tpuctl.output.terminal import Cell, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker

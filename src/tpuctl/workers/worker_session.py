@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.nodes.node_use import UseKind, WorkerUse
+from tpuctl.nodes.usage import UseKind, WorkerUse
 from tpuctl.ssh.answers import (
     MAX_BYTES,
     UnexpectedAnswerError,

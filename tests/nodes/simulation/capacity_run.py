@@ -28,7 +28,7 @@ from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.conditions import Condition, Policy, Repair
 from tpuctl.nodes.controller import NodeResult, watch_nodes
 from tpuctl.nodes.journal import Journal
-from tpuctl.nodes.locate import SearchPlace, search_node, search_requested_name
+from tpuctl.nodes.lookup import SearchPlace, find_node, search_requested_name
 from tpuctl.nodes.tear_down import check_whole_request, end_absent_node, find_deletion_target, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.zone_order import Offer
@@ -204,7 +204,7 @@ class _CapacityRun:
 
     def _watch(self, plan: CommandPlan) -> str:
         context = self._context()
-        found = search_node(context.cloud, _PLACE, _REFERENCE)
+        found = find_node(context.cloud, _PLACE, _REFERENCE)
         name = found.name if found else search_requested_name(context.cloud, PROJECT, _REFERENCE, ())
         known = context.journal.names()
         if name is None and len(known) != 1:

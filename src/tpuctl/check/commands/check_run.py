@@ -32,7 +32,7 @@ from tpuctl.errors import (
 )
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.locate import only_node, unreachable_zones_error
+from tpuctl.nodes.lookup import only_node, unreachable_zones_error
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -168,7 +168,7 @@ def _target_node(
     Settings of a file apply to new nodes only; `is_type_given` says that a flag names the type. If the existence of the node is
     unknown, the requested node is checked.
     """
-    from tpuctl.nodes.node_lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.nodes.lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
 
     reference, place = app.reference(text), app.place
     project, zone = reference.project or place.project, reference.zone or place.zone

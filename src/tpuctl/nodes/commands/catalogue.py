@@ -13,7 +13,7 @@ from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
-from tpuctl.nodes.locate import IncompleteListError
+from tpuctl.nodes.lookup import IncompleteListError
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
 

@@ -13,8 +13,8 @@ from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit
 from tpuctl.fan_out import fan_out
 from tpuctl.names import check_project
 from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
-from tpuctl.nodes.locate import queued_resources_or_none
-from tpuctl.nodes.rendering import by_zone_and_name, dollars_cell, node_labels
+from tpuctl.nodes.lookup import by_zone_and_name, queued_resources_or_none
+from tpuctl.nodes.rendering import dollars_cell, node_labels
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 

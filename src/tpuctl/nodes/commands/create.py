@@ -33,7 +33,7 @@ from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, tim
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.expiry import end_of_new_node
-from tpuctl.nodes.node_lookup import check_may_be_created, zone_to_create
+from tpuctl.nodes.lookup import check_may_be_created, zone_to_create
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline, queue_policy, within_deadline
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window

@@ -6,11 +6,10 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.app import owner_identity
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.conditions import Verb
-from tpuctl.nodes.expiry import owner_label, stamp_spec
+from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
@@ -45,7 +44,7 @@ def show_plan(
         for step in steps
     }
     if any(step.verb is Verb.CREATE for step in steps):
-        stamp = partial(stamp_spec, owner=owner_label(owner_identity(app)), now=app.now())
+        stamp = partial(stamp_spec, owner=app.owner_label, now=app.now())
         specs = {name: stamp(one) if one else None for name, one in specs.items()}
     planned = [
         _described(

@@ -89,7 +89,6 @@ def command(
     """
     from tpuctl.nodes.actions import change_expiry  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.actuator import PATCHABLE_STATES  # noqa: PLC0415  # as above
-    from tpuctl.nodes.node_lookup import user_label  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import expiry_view  # noqa: PLC0415  # as above
 
     names, extension = _parse(app, words, until=until, no_expiry=no_expiry)
@@ -103,7 +102,7 @@ def command(
         context = app.context(progress)
         for node in nodes:
             try:
-                end = _bound(extension, app, seen=node, owner=None if yes else user_label(app))
+                end = _bound(extension, app, seen=node, owner=None if yes else app.owner_label)
                 changed.append(change_expiry(context, node, end, timeout=app.settings.duration("timeout")))
             except TpuctlError as error:
                 error.node = node.name.node_id
@@ -174,8 +173,7 @@ def _is_duration(word: str) -> bool:
 
 def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> list[Node]:
     """Return the named or selected nodes, each once. Raises `NotFoundError` if one does not exist, also if it is requested."""
-    from tpuctl.nodes.locate import search_requested_name  # noqa: PLC0415  # as above
-    from tpuctl.nodes.node_lookup import select_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.lookup import search_requested_name, select_nodes  # noqa: PLC0415  # as above
 
     selection = parse_labelled(app, names, selector)
     if not selection.is_by_name:

@@ -102,7 +102,7 @@ def command(
       tpuctl gc --older-than 3d --everyones --if-idle -l team=research
     """
     from tpuctl.nodes.garbage import find_garbage  # noqa: PLC0415  # as above
-    from tpuctl.nodes.locate import IncompleteListError  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import IncompleteListError  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
 
     if options.yes and options.dry_run:
@@ -133,9 +133,7 @@ def command(
 
 def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> GarbageRules:
     """Return the rules that the options name. Raises `InvalidInputError` for a duration below a minute."""
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-    from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # as above
+    from tpuctl.nodes.garbage import GarbageRules  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.selection import parse_label_conditions  # noqa: PLC0415  # as above
 
     return GarbageRules(
@@ -144,7 +142,7 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
         idle=shortest_age("--idle", options.idle, "1d"),
         waiting_for=shortest_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
-        owner=owner_label(owner_identity(app)),
+        owner=app.owner_label,
         labels=parse_label_conditions(selector),
         if_idle=options.if_idle,
     )
@@ -157,7 +155,7 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
     """
     from tpuctl.models.billing import billed_tier, covering_grants  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.garbage import GarbageFacts, busy_candidates, find_garbage, idle_candidates  # noqa: PLC0415  # not for --help
-    from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
 
     client, project, zones = app.client, app.project, app.zones
     nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
@@ -192,7 +190,7 @@ def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResourc
 
 
 def _lost_now(app: App) -> Mapping[NodeName, str]:
-    from tpuctl.nodes.locate import list_requests  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # not needed by --help
 
     client, project = app.client, app.project
     return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources).lost
@@ -244,10 +242,10 @@ def _delete(
 def _examine(app: App, groups: Sequence[ResourceGroup]) -> Mapping[NodeName, Idleness]:
     """Return whether the workers of groups are idle."""
     from tpuctl.models.node import NodeState  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.idle_workers import examine_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.usage import find_idleness  # noqa: PLC0415  # as above
 
     nodes = [node for group in groups for node in group.nodes if node.state is NodeState.READY]
-    return examine_nodes(app.workers, nodes, app.now())
+    return find_idleness(app, nodes)
 
 
 def _show(app: App, items: Sequence[GarbageItem], results: Sequence[RemovalResult] = ()) -> None:

@@ -14,7 +14,7 @@ from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
-from tpuctl.names import check_zone, closest_match
+from tpuctl.names import check_zone
 from tpuctl.nodes.journal_entries import is_repair, may_have_node, usable_spans
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
@@ -118,7 +118,9 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
         )
     if not found:
         app.journal.check()
-        near = closest_match(reference.node_id, [name.node_id for name in there])
+        from tpuctl.nodes.lookup import near_name  # noqa: PLC0415  # only for an unknown name
+
+        near = near_name(reference.node_id, (name.node_id for name in there))
         suggestion = f"did you mean `{near}`?\n" if near else ""
         where = f" in {zone}" if zone else ""
         raise NotFoundError(

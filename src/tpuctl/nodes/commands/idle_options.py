@@ -11,7 +11,7 @@ from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import parse_long_duration
-from tpuctl.nodes.idleness import IdleAction
+from tpuctl.nodes.usage import IdleAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,6 @@ class IdleOptions(GivenOptions):
         help="Action for a node that was idle for the time of --idle. "
         "[default: delete what you created with tpuctl, stop other nodes]",
     )
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Return whether the user wants no limit (`--idle forever`), whatever the settings and an earlier guard say."""
-        return isinstance(self.idle, str)
 
 
 idle_options = takes_options(IdleOptions, "idling", group=OptionGroup.LIFETIME)

@@ -12,10 +12,9 @@ from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import IncompleteListError, list_requests, queued_resources_or_none
+from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
-    by_zone_and_name,
     dead_request_line,
     node_labels,
     node_rows,
@@ -66,7 +65,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
-        from tpuctl.nodes.node_lookup import narrow_listing  # noqa: PLC0415  # most lists show all
+        from tpuctl.nodes.lookup import narrow_listing  # noqa: PLC0415  # most lists show all
 
         listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
@@ -140,7 +139,7 @@ _MOST_ASKED = 32
 
 def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, str]:
     """Return what runs on READY nodes, as their workers say within 5 s; in a pipe only if the column is named."""
-    from tpuctl.nodes.busy_nodes import find_node_uses  # noqa: PLC0415  # only if workers are asked
+    from tpuctl.nodes.usage import find_node_uses  # noqa: PLC0415  # only if workers are asked
 
     ready = [node for node in nodes if node.state is NodeState.READY]
     if not ready or not (is_named or (app.terminal.is_interactive and len(ready) <= _MOST_ASKED)):

@@ -8,7 +8,7 @@ from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, if_idle_option, no_wait_option, node_argument, timeout_option, yes_option
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NotConfirmedError
-from tpuctl.nodes.busy_nodes import use_in_question
+from tpuctl.nodes.usage import use_in_question
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:

@@ -87,7 +87,7 @@ def queue_list(app: App, *, table: TableOptions) -> None:
       tpuctl queue list -o json | jq -r '.[] | select(.state.state == "FAILED") | .queuedResourceId'
     """
     from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.locate import IncompleteListError, list_requests  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import IncompleteListError, list_requests  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import dead_request_line, unreachable_row  # noqa: PLC0415  # as above
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
@@ -196,7 +196,7 @@ def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | Non
       tpuctl queue wait trainer --timeout 6h
       tpuctl queue wait trainer --for gone
     """
-    from tpuctl.nodes.locate import find_request, request_not_found_error  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import find_request, request_not_found_error  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline, retry_until_answered  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import await_request  # noqa: PLC0415  # as above
@@ -302,8 +302,8 @@ def _cancel_target(app: App, text: str) -> DeletionTarget:
 
 def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    from tpuctl.nodes.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.deletion import existing_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.usage import use_in_question  # noqa: PLC0415  # not needed by --help
 
     running = [target for target in targets if target.node]
     if not running:
@@ -400,7 +400,7 @@ def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timede
 
 
 def _find(app: App, reference: NodeReference) -> QueuedResource:
-    from tpuctl.nodes.locate import find_request, request_not_found_error  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.lookup import find_request, request_not_found_error  # noqa: PLC0415  # not needed by --help
 
     found = find_request(app.client, app.place, reference)
     if found is None:

@@ -22,7 +22,6 @@ from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
 from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import NotConfirmedError, TpuctlError
 from tpuctl.nodes.actions import NodeReset, reset_nodes
-from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.policy_options import level_option
 from tpuctl.nodes.commands.selected_changes import (
@@ -35,10 +34,11 @@ from tpuctl.nodes.commands.selected_changes import (
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
-from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
+from tpuctl.nodes.lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
 from tpuctl.nodes.policies import choose_goal, deadline, within_deadline
 from tpuctl.nodes.rendering import show_results
+from tpuctl.nodes.usage import use_in_question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

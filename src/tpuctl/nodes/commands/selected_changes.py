@@ -11,18 +11,24 @@ from tpuctl.models.billing import sum_dollars
 from tpuctl.models.node import Node, NodeState
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
-from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.deletion import search_place
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.garbage_removal import fetch_group
-from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
-from tpuctl.nodes.node_lookup import bind_names, note_left_out, selection_owner
+from tpuctl.nodes.lookup import (
+    bind_names,
+    list_requests,
+    note_left_out,
+    selection_owner,
+    several_nodes_error,
+    unreachable_zones_error,
+)
 from tpuctl.nodes.queue_rendering import waiting_row
 from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_target
+from tpuctl.nodes.usage import use_in_question
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
-from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.selected_changes import (
     DeletionChoice,
@@ -34,8 +33,8 @@ from tpuctl.nodes.deletion import (
     note_missing,
     search_place,
 )
-from tpuctl.nodes.locate import IncompleteListError
-from tpuctl.nodes.node_lookup import (
+from tpuctl.nodes.lookup import (
+    IncompleteListError,
     near_node,
     nothing_selected_error,
     report_silent_zones,
@@ -51,6 +50,7 @@ from tpuctl.nodes.tear_down import (
     distinct_targets,
 )
 from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.usage import use_in_question
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
-from tpuctl.nodes.busy_nodes import find_node_uses, use_details
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.locate import IncompleteListError, find_request
+from tpuctl.nodes.lookup import IncompleteListError, find_request
 from tpuctl.nodes.node_guard import describe_guard
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
+from tpuctl.nodes.usage import find_node_uses, use_details
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
-    from tpuctl.nodes.node_use import NodeUse
     from tpuctl.nodes.selection import Selection
+    from tpuctl.nodes.usage import NodeUse
     from tpuctl.output.terminal import Cell, Terminal
 
 
@@ -77,7 +77,7 @@ def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResourc
     """
     if selection.is_by_name:
         return [_find(app, name.text) for name in selection.names], ()
-    from tpuctl.nodes.node_lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
+    from tpuctl.nodes.lookup import nothing_selected_error, select_nodes_and_requests  # noqa: PLC0415  # only here
 
     nodes, requests, silent = select_nodes_and_requests(app, selection)
     if not nodes and not requests:

@@ -36,7 +36,7 @@ from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
 from tpuctl.nodes.commands.zone_options import ZoneOptions, zone_options
 from tpuctl.nodes.conditions import ObservedState, Verb
-from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy
+from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -122,7 +122,7 @@ def command(
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
     limit = time_limit(app, limits)
-    idle = idle_limit(app, idling.idle, idling.on_idle)
+    idle = idle_change(app, idling.idle, idling.on_idle)
     preflight = preflight_check(app, checks.given)
     spec = build_spec(app, described, skip_validation=skip_validation)
     if spec is not None:
@@ -148,8 +148,6 @@ def command(
         tiers=described.tiers,
         limit=limit,
         idle=idle,
-        removes_idle=idling.is_unlimited,
-        names_idle=idling.idle is not None,
         zone_order=zoning.zone_order,
         race=zoning.race,
         once=no_wait,
@@ -178,10 +176,10 @@ def _show_plans(
     preflight: PreflightCheck,
 ) -> None:
     """Run the checks that come before a creation, and show the plan for each node."""
+    from tpuctl.nodes.as_it_was import differences_of, differences_of_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
-    from tpuctl.nodes.node_lookup import differences_of, differences_of_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:

@@ -22,15 +22,15 @@ from tpuctl.models.node import NodeState
 from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_no_own_labels, check_tags, check_user_labels
 from tpuctl.names import last_segment
-from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
-from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
+from tpuctl.nodes.lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.rendering import show_results
+from tpuctl.nodes.usage import use_in_question
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -59,7 +59,7 @@ def command(
       tpuctl wait 'sweep-*' --for gone
     """
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.node_lookup import WaitTarget, locate_for_wait, select_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.lookup import WaitTarget, locate_for_wait, select_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 

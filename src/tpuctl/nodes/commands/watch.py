@@ -27,7 +27,7 @@ from tpuctl.nodes.commands.policy_options import (
 )
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import MomentType
-from tpuctl.nodes.policies import idle_limit, repair_policy, retry_until_answered
+from tpuctl.nodes.policies import idle_change, repair_policy, retry_until_answered
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.time_limits import next_moment
 from tpuctl.nodes.zone_choice import order_offers, zone_choice
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.controller import NodeReconciler
     from tpuctl.nodes.hooks import Hooks
-    from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.nodes.usage import IdleLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,11 +114,12 @@ def command(
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.node_lookup import locate_for_watch, select_nodes, user_label  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
+    from tpuctl.nodes.usage import IdleChange  # noqa: PLC0415  # as above
 
-    options, limit = WatchOptions(**given), idle_limit(app, idling.idle, idling.on_idle)
+    options, limit = WatchOptions(**given), idle_change(app, idling.idle, idling.on_idle).limit
     spec = build_spec(app, described)
     policy = repair_policy(
         app,
@@ -149,7 +150,7 @@ def command(
     if zone_choice(app) is not None:
         app.choose_zone(None)
     names = retry_until_answered(app, find_names, timeout=None)
-    owner = user_label(app)
+    owner = app.owner_label
     tasks = [
         ReconcileRequest(
             name=name,
@@ -159,7 +160,7 @@ def command(
             purpose="watch",
             force_lease=options.force_lease,
             accepts_healthy=options.goal is None,
-            idle=limit,
+            idle=IdleChange(limit),
             may_limit=lambda node: options.yes or node.owner == owner,
         )
         for name in names

@@ -121,9 +121,6 @@ def command(
 
 def _other_owners(app: App, scope: JobScope) -> str:
     """Return which nodes other accounts created, by their labels; empty if there are none."""
-    from tpuctl.app.app import owner_identity  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.expiry import owner_label  # noqa: PLC0415  # as above
-
     owners = {target.node.name.node_id: target.node.owner for target in scope.targets if target.node.owner}
-    mine = owner_label(owner_identity(app)) if owners else None
+    mine = app.owner_label if owners else None
     return ", ".join(f"`{node}` was created by {owner}" for node, owner in owners.items() if owner != mine)

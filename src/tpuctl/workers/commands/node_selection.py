@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.errors import TpuctlError
 from tpuctl.nodes.commands.selection_options import parse_labelled
 from tpuctl.nodes.conditions import check_login_state
-from tpuctl.nodes.node_lookup import select_nodes
+from tpuctl.nodes.lookup import select_nodes
 from tpuctl.workers.targets import without_login
 
 if TYPE_CHECKING:

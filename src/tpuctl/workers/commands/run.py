@@ -29,7 +29,7 @@ from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
-from tpuctl.nodes.policies import idle_limit
+from tpuctl.nodes.policies import idle_change
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -274,7 +274,7 @@ def command(
         found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
         await_key(app, found)
         if flags.if_idle:
-            from tpuctl.nodes.busy_nodes import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+            from tpuctl.nodes.usage import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
 
             require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
         request = replace(request, by_node=selection.is_pattern)
@@ -386,8 +386,7 @@ def parse_one_off(
         remove=flags.rm,
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
-        idle=idle_limit(app, idling.idle, idling.on_idle),
-        removes_idle=idling.is_unlimited,
+        idle=idle_change(app, idling.idle, idling.on_idle),
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,
         workers=workers,

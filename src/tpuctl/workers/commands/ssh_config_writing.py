@@ -10,7 +10,7 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.files import real_path
 from tpuctl.models.node import ALL_WORKERS
 from tpuctl.names import parse_node_reference
-from tpuctl.nodes.node_lookup import select_nodes
+from tpuctl.nodes.lookup import select_nodes
 from tpuctl.nodes.selection import Selection
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.ssh.ssh_config import (

@@ -90,7 +90,7 @@ def command(
       tpuctl unstick trainer --worker 3 --pid 1234 --started-before 2026-11-23T10:00:00Z
       tpuctl unstick trainer --dry-run -o json
     """
-    from tpuctl.nodes.busy_nodes import describe_use, require_idle  # noqa: PLC0415  # as above
+    from tpuctl.nodes.usage import describe_use, require_idle  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
     from tpuctl.workers.tpu_release import (  # noqa: PLC0415  # completion and --help need not wait for it
         find_holders,

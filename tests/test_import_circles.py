@@ -1,0 +1,45 @@
+"""The modules of a room import one another without a circle. Imports in functions and those for types count too."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Return the path of each module of a package by its name."""
+    folder = SOURCE.joinpath(*package.split("."))
+    return {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in folder.rglob("*.py")
+    }
+
+
+def imported(path: Path) -> set[str]:
+    """Return the names of what a module imports, anywhere in it: modules, and each name that is taken from one."""
+    found = set()
+    for statement in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(statement, ast.Import):
+            found |= {alias.name for alias in statement.names}
+        elif isinstance(statement, ast.ImportFrom):
+            assert statement.level == 0, f"{path} has a relative import"
+            found |= {str(statement.module), *(f"{statement.module}.{alias.name}" for alias in statement.names)}
+    return found
+
+
+@pytest.mark.parametrize("room", ["nodes"])
+def test_room_has_no_import_circle(room: str) -> None:
+    known = modules(f"tpuctl.{room}")
+    graph = {name: imported(path) & known.keys() for name, path in known.items()}
+
+    assert len(graph) > 20
+    assert sum(map(len, graph.values())) > len(graph)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
