@@ -372,6 +372,8 @@ class Controller:
 
 # How often a usable node is fetched: one list call serves all nodes of a zone.
 _WATCH_INTERVAL = timedelta(seconds=15)
+# Also if no node is due: hooks wait for a round, and lines of the journal.
+_LONGEST_ROUND = timedelta(seconds=40)
 
 
 def watch_nodes(
@@ -425,7 +427,8 @@ def watch_nodes(
                 if node.has_ended or isinstance(error, NotFoundError | TakenOverError):
                     controller.remove(node)
             each_round()
-            controller.sleep(until=end)
+            soon = context.clock.monotonic() + _LONGEST_ROUND
+            controller.sleep(until=soon if end is None else min(end, soon))
     finally:
         controller.close()
     return list(errors.values())
