@@ -320,7 +320,12 @@ class SandboxClock:
 
     def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
         """Call `act` in a thread of its own, each period of sandbox time."""
-        return call_in_thread(self, period, act, pause=lambda left: min(left / self._rate().speed, _GLANCE))
+
+        def pause(left: timedelta) -> timedelta:
+            # Time may pass faster than anything can be done in it.
+            return max(_GLANCE / 5, min(left / self._rate().speed, _GLANCE))
+
+        return call_in_thread(self, period, act, pause=pause)
 
 
 class OffsetClock:
