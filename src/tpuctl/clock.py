@@ -5,12 +5,14 @@ The sandbox has its own clock, which may run faster than real time.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager, suppress
+from contextvars import Context, ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Protocol, TypeVar
 
 T = TypeVar("T")
@@ -27,6 +29,29 @@ class Clock(Protocol):
 
     def sleep(self, duration: timedelta) -> None:
         """Return after `duration`, at once if it is not positive."""
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` once each period, beside the caller and without its deadlines, until the returned function is called."""
+
+
+def call_in_thread(
+    clock: Clock, period: timedelta, act: Callable[[], None], *, pause: Callable[[timedelta], timedelta]
+) -> Callable[[], None]:
+    """Do what `Clock.every` says, in a daemon thread, which does not keep an interrupted process alive.
+
+    `pause` returns how long to wait in real time before the next look at a clock, which has so much time left.
+    """
+    has_ended = threading.Event()
+
+    def work() -> None:
+        due = clock.monotonic() + period
+        while not has_ended.wait(max(pause(due - clock.monotonic()), timedelta()).total_seconds()):
+            if clock.monotonic() >= due:
+                act()
+                due = clock.monotonic() + period
+
+    threading.Thread(target=work, name="heartbeat", daemon=True).start()
+    return has_ended.set
 
 
 class SystemClock:
@@ -45,6 +70,17 @@ class SystemClock:
         if duration > timedelta():
             time.sleep(duration.total_seconds())
 
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` in a thread of its own."""
+        return call_in_thread(self, period, act, pause=lambda left: left)
+
+
+class _Beat:
+    """What a manual clock calls each period; `due` is by `monotonic`."""
+
+    def __init__(self, due: timedelta, period: timedelta, act: Callable[[], None]) -> None:
+        self.due, self.period, self.act = due, period, act
+
 
 class ManualClock:
     """A clock that only `sleep` moves, which returns at once. For tests and simulations."""
@@ -52,6 +88,8 @@ class ManualClock:
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._start = start
         self._now = start
+        self._beats: list[_Beat] = []
+        self._beating = threading.Lock()
 
     def now(self) -> datetime:
         """Return the start plus all sleeps."""
@@ -62,8 +100,29 @@ class ManualClock:
         return self._now - self._start
 
     def sleep(self, duration: timedelta) -> None:
-        """Move the clock."""
-        self._now += max(duration, timedelta())
+        """Move the clock, and call what becomes due on the way at its time, unless this is such a call."""
+        end = self._now + max(duration, timedelta())
+        # Another thread that calls may wait for this one.
+        if self._beats and self._beating.acquire(blocking=False):
+            try:
+                while due := [beat for beat in self._beats if self._start + beat.due <= end]:
+                    beat = min(due, key=lambda each: each.due)
+                    self._now = max(self._now, self._start + beat.due)
+                    beat.due += beat.period
+                    Context().run(beat.act)
+            finally:
+                self._beating.release()
+        self._now = max(self._now, end)
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` in the thread that sleeps beyond its time."""
+        beat = _Beat(self.monotonic() + period, period, act)
+        self._beats.append(beat)
+        return partial(self._end, beat)
+
+    def _end(self, beat: _Beat) -> None:
+        with suppress(ValueError):  # ended before
+            self._beats.remove(beat)
 
 
 # The limit for a call to the cloud in real time, with all its retries; also for all calls of a command without a deadline.

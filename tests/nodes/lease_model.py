@@ -3,6 +3,9 @@
 Every actor is a thread that runs only while it has the baton, and gives it back before and after each thing that others
 could see: a read or write of the store, a request to the cloud, a sleep. The schedule, a string of bytes, says who goes
 on, when time passes, who dies and which write of the store gets lost. So a run is repeated by its bytes.
+
+The heartbeat of an actor runs in its pauses, also in those in which it sleeps or waits for an answer of the cloud. It holds the
+lock of the leases while it writes, so nothing that the actor does itself could come between the pauses of the heartbeat.
 """
 
 from __future__ import annotations
@@ -45,15 +48,28 @@ class Actor:
         self.wake = timedelta()
         self.waits_for: Request | None = None
         self.is_killed = self.has_ended = False
+        self._beat: Callable[[], None] | None = None
+        self._period = self._beats_at = timedelta()
         self.error: BaseException | None = None
         self._go = threading.Semaphore(0)
         self._thread = threading.Thread(target=self._run, args=(play,), daemon=True)
         self._thread.start()
 
     @property
+    def is_waiting(self) -> bool:
+        return (self.waits_for is not None and not self.waits_for.is_done) or self.wake > self.model.time
+
+    @property
+    def must_beat(self) -> bool:
+        return self._beat is not None and self._beats_at <= self.model.time
+
+    @property
     def can_go_on(self) -> bool:
-        waits = self.waits_for is not None and not self.waits_for.is_done
-        return not self.has_ended and not waits and self.wake <= self.model.time
+        return not self.has_ended and (not self.is_waiting or self.must_beat)
+
+    @property
+    def next_moment(self) -> timedelta:
+        return self.wake if self._beat is None else min(self.wake, self._beats_at)
 
     def go_on(self) -> None:
         """Run it until it pauses."""
@@ -68,7 +84,22 @@ class Actor:
             self.go_on()
 
     def pause(self) -> None:
-        """Pause: others may do anything before this returns."""
+        """Pause: others may do anything before this returns, and so may the heartbeat."""
+        self._hand_over()
+        while True:
+            # An actor that has hung may go on before its heartbeat does.
+            if self._beat is not None and self.must_beat and (self.is_waiting or self.model.draw() < 128):
+                beat, self._beats_at = self._beat, self.model.time + self._period
+                wake, waits_for = self.wake, self.waits_for
+                self.wake, self.waits_for = timedelta(), None
+                beat()
+                self.wake, self.waits_for = wake, waits_for
+            elif self.is_waiting:
+                self._hand_over()
+            else:
+                return
+
+    def _hand_over(self) -> None:
         self.model.baton.release()
         self._go.acquire()
         if self.is_killed:
@@ -96,6 +127,13 @@ class Actor:
     def sleep(self, duration: timedelta) -> None:
         self.wake = self.model.time + duration
         self.pause()
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        self._beat, self._period, self._beats_at = act, period, self.model.time + period
+        return self._end_heartbeat
+
+    def _end_heartbeat(self) -> None:
+        self._beat = None
 
     # The actor's store.
     def read(self, name: NodeName) -> Lease | None:
@@ -252,7 +290,7 @@ class Model:
             case _ if self.requests:
                 self.take_effect(self.requests[0])
             case _:
-                self.time = max(self.time, min(actor.wake for actor in self.actors if not actor.has_ended))
+                self.time = max(self.time, min(actor.next_moment for actor in self.actors if not actor.has_ended))
 
     def _die(self, choice: int) -> None:
         """Kill a watcher, which comes back as a new process."""

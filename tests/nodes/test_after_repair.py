@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+import time
+from _thread import interrupt_main
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -14,6 +19,11 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
 from tests.others import errors, somebody
+from tpuctl.cloud.storage import StorageClient
+from tpuctl.names import BucketPath, NodeName
+from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseKeeper, LeaseOwner, LeasePolicy
+from tpuctl.sandbox import administration
+from tpuctl.sandbox.in_process import SandboxHttp
 
 FakeSsh = Callable[[str], None]
 # Runs here what the workers would run.
@@ -145,6 +155,46 @@ def test_lease_is_held_during_a_setup_and_another_run_waits(
 
     assert (code, (tmp_path / "log").read_text(), sandbox.changes()) == (5, "ran\n", ["create"])
     assert re.search(r"error: up on \S+ pid \d+ has not ended, and may be setting `demo` up\n", text)
+
+
+@one_face
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
+    tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path, *, is_interrupted: bool
+) -> None:
+    """The set-up takes real time, in which the run does not look at the node."""
+    fake_ssh(RUNS)
+    administration.add_bucket(sandbox.state, "data")
+    program = replace(tpuctl, environ={**tpuctl.environ, "TPUCTL_LEASE": "gs://data/leases"})
+    setup = f"cd {tmp_path}; touch started; until [ -e go ]; do sleep 0.05; done"
+    store = BucketLeaseStore(
+        StorageClient(lambda: SandboxHttp(sandbox.state), clock), BucketPath.parse("gs://data/leases")
+    )
+    others, found = LeaseKeeper(store, clock, LeaseOwner("elsewhere", 1, "token")), list[Lease | None]()
+    name, has_ended = NodeName("sandbox", ZONE, "demo"), threading.Event()
+
+    def look() -> None:
+        while not (tmp_path / "started").exists() and not has_ended.is_set():
+            time.sleep(0.02)
+        clock.sleep(10 * LeasePolicy().ttl)
+        found.append(others.acquire(name, "watch"))
+        if is_interrupted:
+            interrupt_main()
+        else:
+            (tmp_path / "go").touch()
+
+    assert program(*UP, "--no-wait", "--setup", setup)[2] == 0
+    clock.sleep(timedelta(minutes=10))
+    with ThreadPoolExecutor(1) as threads:
+        looked = threads.submit(look)
+        code = program(*UP, "--no-wait", "--for", "healthy")[2]
+        (tmp_path / "go").touch()
+        has_ended.set()
+        looked.result()
+
+    assert found[0] is not None
+    assert (found[0].record.purpose, found[0].age <= timedelta(seconds=50)) == ("up", True)
+    assert (code, others.holder(name)) == (130 if is_interrupted else 0, None)
 
 
 @one_face

@@ -92,8 +92,27 @@ class LeavesNoMargin(LeaseKeeper):
         super().__init__(store, clock, identity, LeasePolicy(margin=timedelta()))
 
 
+class BeatsAsIdle(LeaseKeeper):
+    """Renews a record without the change in flight."""
+
+    def _beat(self) -> None:
+        for name in tuple(self._held):
+            self._mark_idle(name)
+        super()._beat()
+
+
+class BeatsForAnyHolder(LeaseKeeper):
+    """Renews a lease that another process has taken."""
+
+    def _beat(self) -> None:
+        for name in tuple(self._held):
+            if found := self._store.read(name):
+                self._held[name] = replace(self._held[name], version=found.version)
+        super()._beat()
+
+
 BROKEN = (
-    *(WithoutBegin, BeginsOnce, EndsAtOnce, RemovesTheTombstone),
+    *(WithoutBegin, BeginsOnce, EndsAtOnce, RemovesTheTombstone, BeatsAsIdle, BeatsForAnyHolder),
     *(TakesWithoutComparing, NeverLetsGoOfItsRecord, LeavesNoMargin),
 )
 
@@ -118,7 +137,7 @@ def watcher(make: Maker, *, force_lease: bool = False) -> Callable[[Actor], None
 
 def watch(actor: Actor, leases: LeaseKeeper) -> None:
     for _ in range(4):
-        if not leases.renew(NAME):
+        if not leases.holds(NAME):
             return
         state = actor.model.node
         actor.pause()

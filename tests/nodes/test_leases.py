@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tpuctl.clock import ManualClock
+from tpuctl.clock import Clock, ManualClock, SystemClock
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
 from tpuctl.cloud.storage import StorageClient
 from tpuctl.durations import format_timestamp
@@ -27,7 +28,17 @@ from tpuctl.sandbox.in_process import SandboxHttp
 PLACE = BucketPath.parse("gs://data/leases")
 NAME = NodeName("p", "us-central2-b", "trainer")
 ADA, BOB = LeaseOwner("ada", 1, "a"), LeaseOwner("bob", 2, "b")
-Maker = Callable[[LeaseOwner], LeaseKeeper]
+Maker = Callable[..., LeaseKeeper]
+
+
+class HangingClock:
+    """The clock of a process that hangs while others run: its heartbeat stands still."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.now, self.monotonic, self.sleep = clock.now, clock.monotonic, clock.sleep
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:  # noqa: ARG002  # a clock's signature
+        return lambda: None
 
 
 def shown(found: Lease | None) -> str:
@@ -56,7 +67,11 @@ def objects(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[Storag
 @pytest.fixture
 def shared(objects: StorageClient, clock: ManualClock) -> Maker:
     """The leases of a machine, all of them in one bucket."""
-    return lambda who: LeaseKeeper(BucketLeaseStore(objects, PLACE), clock, who)
+
+    def make(who: LeaseOwner, *, hangs: bool = False) -> LeaseKeeper:
+        return LeaseKeeper(BucketLeaseStore(objects, PLACE), HangingClock(clock) if hangs else clock, who)
+
+    return make
 
 
 @pytest.fixture
@@ -64,10 +79,10 @@ def local(tmp_path: Path, clock: ManualClock) -> Iterator[Maker]:
     """The leases of a process on this machine."""
     with ExitStack() as at_the_end:
 
-        def make(who: LeaseOwner) -> LeaseKeeper:
+        def make(who: LeaseOwner, *, hangs: bool = False) -> LeaseKeeper:
             store = LocalLeaseStore(tmp_path / "leases", clock)
             at_the_end.callback(store.close)
-            return LeaseKeeper(store, clock, who)
+            return LeaseKeeper(store, HangingClock(clock) if hangs else clock, who)
 
         yield make
 
@@ -79,7 +94,12 @@ def make(request: pytest.FixtureRequest, sandbox: Sandbox, local: Maker) -> Iter
         yield local
         return
     with storage(request.param, sandbox) as client:
-        yield lambda who: LeaseKeeper(BucketLeaseStore(client, PLACE), sandbox.state.clock, who)
+
+        def make(who: LeaseOwner, *, hangs: bool = False) -> LeaseKeeper:
+            clock = sandbox.state.clock
+            return LeaseKeeper(BucketLeaseStore(client, PLACE), HangingClock(clock) if hangs else clock, who)
+
+        yield make
 
 
 def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualClock) -> None:
@@ -94,12 +114,12 @@ def test_second_process_gets_the_name_of_the_holder(make: Maker, clock: ManualCl
         held,
         held,
     ]
-    assert (bob.renew(NAME), bob.begin(NAME, "create")) == (False, False)
+    assert (bob.holds(NAME), bob.begin(NAME, "create")) == (False, False)
     bob.release(NAME)
     assert ada.begin(NAME, "create")
 
     ada.release(NAME)
-    assert (ada.renew(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (False, None, None)
+    assert (ada.holds(NAME), bob.holder(NAME), bob.acquire(NAME, "up")) == (False, None, None)
 
 
 def test_holders_are_those_of_the_asked_nodes_that_others_hold(make: Maker, clock: ManualClock) -> None:
@@ -116,19 +136,31 @@ def test_holders_are_those_of_the_asked_nodes_that_others_hold(make: Maker, cloc
     }
 
 
-def test_renewed_lease_stays_with_its_holder(make: Maker, clock: ManualClock) -> None:
+def test_heartbeat_renews_what_is_held_and_nothing_else(make: Maker, clock: ManualClock) -> None:
+    """Of a lease that another has taken it learns; one that was released it does not write again."""
     ada, bob = make(ADA), make(BOB)
-    ada.acquire(NAME, "watch")
+    names = [replace(NAME, node_id=f"demo-{number}") for number in range(4)]
+    for name in names:
+        ada.acquire(name, "watch")
+    ada.begin(names[1], "create")
+    assert bob.acquire(names[2], "watch", force_lease=True) is None
+    ada.release(names[3])
 
-    for _ in range(10):
-        clock.sleep(timedelta(seconds=45))
-        assert ada.renew(NAME)
+    clock.sleep(timedelta(minutes=7, seconds=30))
 
-    assert shown(bob.acquire(NAME, "watch")) == "`watch on ada pid 1` holds the lease, renewed 0s ago for watch"
+    assert [shown(bob.holder(name)) for name in names] == [
+        "`watch on ada pid 1` holds the lease, renewed 10s ago for watch",
+        "`watch on ada pid 1` holds the lease, about to create, renewed 10s ago for watch",
+        "free",
+        "free",
+    ]
+    assert ([ada.holds(name) for name in names], ada.begin(names[1], "create")) == ([True, True, False, False], True)
+    ada.close()
+    assert [shown(bob.holder(name)) for name in names] == ["free"] * 4
 
 
 def test_lease_in_a_bucket_expires_exactly_after_its_ttl(shared: Maker, clock: ManualClock) -> None:
-    ada, bob = shared(ADA), shared(BOB)
+    ada, bob = shared(ADA, hangs=True), shared(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "create")
 
@@ -137,25 +169,24 @@ def test_lease_in_a_bucket_expires_exactly_after_its_ttl(shared: Maker, clock: M
     assert shown(bob.acquire(NAME, "watch")) == held
     clock.sleep(timedelta(seconds=1))
     assert bob.acquire(NAME, "watch") is None
-    assert (ada.begin(NAME, "create"), ada.renew(NAME)) == (False, False)
+    assert (ada.begin(NAME, "create"), ada.holds(NAME)) == (False, False)
 
 
 def test_expired_lease_without_a_new_holder_is_renewed(shared: Maker, clock: ManualClock) -> None:
-    ada = shared(ADA)
+    ada = shared(ADA, hangs=True)
     ada.acquire(NAME, "watch")
     clock.sleep(timedelta(hours=1))
 
-    assert (ada.renew(NAME), shared(BOB).acquire(NAME, "watch") is None) == (True, False)
+    assert (ada.begin(NAME, "create"), shared(BOB).acquire(NAME, "watch") is None) == (True, False)
 
 
 def test_force_lease_waits_for_a_change_in_flight(make: Maker, clock: ManualClock) -> None:
-    ada, bob = make(ADA), make(BOB)
+    ada, bob = make(ADA, hangs=True), make(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "recreate")
-    began, messages = clock.now(), list[str]()
+    began = clock.now()
 
-    assert bob.acquire(NAME, "watch", force_lease=True, notify=messages.append) is None
-    assert messages == ["waiting for `watch on ada pid 1`, which is about to recreate `trainer`"]
+    assert bob.acquire(NAME, "watch", force_lease=True) is None
     assert clock.now() - began == timedelta(minutes=2)
     assert ada.begin(NAME, "create") is False
 
@@ -188,13 +219,13 @@ def test_down_times_out_if_a_change_never_ends(make: Maker, clock: ManualClock) 
     ada, bob = make(ADA), make(BOB)
     ada.acquire(NAME, "watch")
     ada.begin(NAME, "reboot")
-
-    def go_on(_: str) -> None:
-        clock.sleep(timedelta(seconds=50))
-        ada.renew(NAME)
+    began, messages = clock.now(), list[str]()
 
     with pytest.raises(ConflictError, match="`trainer`: `watch on ada pid 1` holds the lease, about to reboot"):
-        bob.end(NAME, "down", notify=go_on)
+        bob.end(NAME, "down", notify=messages.append)
+
+    assert messages == ["waiting for `watch on ada pid 1`, which is about to reboot `trainer`"]
+    assert timedelta(seconds=150) <= clock.now() - began <= timedelta(seconds=155)
     assert ada.begin(NAME, "reboot")
 
 
@@ -256,3 +287,32 @@ def test_killed_process_frees_the_node_at_once(tmp_path: Path, local: Maker, clo
     assert (found.record.who, found.record.acting) == (f"watch on ada pid {ada.pid}", "create")
     assert bob.acquire(NAME, "up") is None
     assert len([*(tmp_path / "leases" / ".processes").iterdir()]) == 1
+
+
+BEAT = """
+import os, sys
+from datetime import timedelta
+from pathlib import Path
+from tpuctl.clock import SystemClock
+from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LeasePolicy, LocalLeaseStore
+from tpuctl.names import NodeName
+clock, policy = SystemClock(), LeasePolicy(ttl=timedelta(seconds=0.6))
+leases = LeaseKeeper(LocalLeaseStore(Path(sys.argv[1]), clock), clock, LeaseOwner("ada", 1, "a"), policy)
+print(leases.acquire(NodeName("p", "us-central2-b", "trainer"), "up"), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_heartbeat_is_a_thread_that_keeps_no_process_alive(tmp_path: Path) -> None:
+    store, versions = LocalLeaseStore(tmp_path / "leases", SystemClock()), set[str]()
+    with subprocess.Popen(
+        [sys.executable, "-c", BEAT, str(tmp_path / "leases")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as ada:
+        assert (ada.stdout and ada.stdout.readline()) == "None\n"
+        while len(versions) < 4 and ada.poll() is None:
+            found = store.read(NAME)
+            versions |= {found.version} if found else set()
+            time.sleep(0.02)
+        ada.communicate("", timeout=20)
+
+    assert (len(versions), ada.returncode) == (4, 0)

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -35,6 +36,7 @@ from tpuctl.sandbox.tpu_nodes import prepare_node
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
@@ -232,6 +234,21 @@ def test_monotonic_never_goes_back_with_the_machines_clock() -> None:
     real._now -= timedelta(seconds=1)
 
     assert (first, clock.monotonic()) == (timedelta(minutes=2), timedelta(minutes=2))
+
+
+def test_what_is_called_every_period_follows_sandbox_time_until_it_is_ended() -> None:
+    rate, calls = ClockRate(datetime.now(UTC), timedelta(), 60.0), threading.Semaphore(0)
+    clock, before = SandboxClock(lambda: rate), {*threading.enumerate()}
+
+    end = clock.every(timedelta(minutes=1), calls.release)
+    (thread,) = {*threading.enumerate()} - before
+    rate = rate._replace(speed=600.0)
+    assert all(calls.acquire(timeout=30) for _ in range(3))
+    end()
+    thread.join(30)
+
+    assert clock.monotonic() >= timedelta(minutes=3)
+    assert not thread.is_alive()
 
 
 def test_ten_thousand_nodes_are_listed_to_the_last_page(tmp_path: Path) -> None:

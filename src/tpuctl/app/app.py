@@ -735,7 +735,9 @@ def lease_service(app: App) -> LeaseKeeper:
         local = LocalLeaseStore(app.state_folder / "leases", app.clock)
         app.on_close(local.close)
         store = local
-    return LeaseKeeper(store, app.clock, LeaseOwner(socket.gethostname(), os.getpid(), secrets.token_hex(8)))
+    leases = LeaseKeeper(store, app.clock, LeaseOwner(socket.gethostname(), os.getpid(), secrets.token_hex(8)))
+    app.on_close(leases.close)
+    return leases
 
 
 def http_access(app: App) -> tuple[Callable[[], Any], str | None]:

@@ -320,23 +320,14 @@ class Controller:
             yield node, failed.get(node)
 
     def sleep(self, *, until: timedelta | None = None) -> None:
-        """Sleep until a node or its lease is due, or `until` by the monotonic clock. Return at once if no node is left."""
+        """Sleep until a node is due, or `until` by the monotonic clock. Return at once if no node is left.
+
+        A node is also due when its set-up ends, which takes real time: a clock that only sleeping moves stands still for a
+        moment of it.
+        """
         if not self:
             return
-        now, leases = self._context.clock.monotonic(), self._context.leases
-        moments = [node.due for node in self] + ([until] if until is not None else [])
-        if min(moments) - now > leases.policy.renews_every:
-            moments = [now + leases.policy.renews_every]
-            for node in self:
-                with suppress(TpuctlError):  # a lost lease shows when the node is due
-                    leases.renew(node.name)
-        self._sleep_until(min(moments))
-
-    def _sleep_until(self, moment: timedelta) -> None:
-        """Sleep until a moment of the clock, or until a set-up ends: its node is due then.
-
-        A set-up takes real time. A clock that only sleeping moves stands still for a moment of it.
-        """
+        moment = min([node.due for node in self] + ([until] if until is not None else []))
         clock, patience = self._context.clock, _SETUP_PATIENCE
         while (now := clock.monotonic()) < moment and patience > timedelta() and any(node.setup for node in self):
             ended = [node for node in self if node.setup is not None and node.setup.has_ended]
@@ -381,6 +372,8 @@ class Controller:
 
 # How often a usable node is fetched: one list call serves all nodes of a zone.
 _WATCH_INTERVAL = timedelta(seconds=15)
+# Also if no node is due: hooks wait for a round, and lines of the journal.
+_LONGEST_ROUND = timedelta(seconds=40)
 
 
 def watch_nodes(
@@ -434,7 +427,8 @@ def watch_nodes(
                 if node.has_ended or isinstance(error, NotFoundError | TakenOverError):
                     controller.remove(node)
             each_round()
-            controller.sleep(until=end)
+            soon = context.clock.monotonic() + _LONGEST_ROUND
+            controller.sleep(until=soon if end is None else min(end, soon))
     finally:
         controller.close()
     return list(errors.values())
@@ -539,7 +533,7 @@ def _end_if_idle(context: ActionContext, node: NodeReconciler, end_idle: Callabl
             text = f"idle for {format_duration(idle)}: it is {action.past} in {format_duration(left)} unless it is used"
             node.report(EventKind.NOTE, text)
         return
-    node.lease.keep()
+    node.lease.check()
     if end_idle(found, limit):
         if limit.action_for(found) is IdleAction.DELETE:
             node.ending = NodeEnding(found.id, context.clock.monotonic())
@@ -584,7 +578,7 @@ def _end_expired(context: ActionContext, node: NodeReconciler, delete: Callable[
         node.requeue(Requeue(_WATCH_INTERVAL, "its time has ended: it is deleted when it is no longer CREATING"))
         return
     else:
-        node.lease.keep()
+        node.lease.check()
         try:
             node.ending = NodeEnding(found.id, now) if delete(node.name, found) else None
         except (ServiceUnavailableError, QuotaError) as error:
@@ -609,7 +603,7 @@ def _end_expired_request(
         node.requeue(Requeue(_WATCH_INTERVAL, f"its time has ended: its queued resource is {request.state}"))
         return
     if sent is None or now - sent >= _DELETION_LAG:
-        node.lease.keep()
+        node.lease.check()
         try:
             if delete(node.name, None):
                 node.request_deleted_at = now
@@ -648,7 +642,7 @@ def _keep_usable(node: NodeReconciler, level: Condition, note: str | None, *, wa
 _LONGEST_BLINDNESS = timedelta(minutes=5)
 # A set-up installs packages. The limit ends one that hangs.
 _SETUP_TIMEOUT = timedelta(hours=1)
-# How long the loop waits for an update of labels or metadata: meanwhile no other node is looked at, and no lease renewed.
+# How long the loop waits for an update of labels or metadata: meanwhile no other node is looked at.
 _UPDATE_PATIENCE = timedelta(seconds=30)
 _SETUP_GLANCE, _SETUP_PATIENCE = timedelta(seconds=0.05), timedelta(seconds=0.2)
 # The part of a delay by which a node may be fetched early, together with others.
@@ -843,7 +837,7 @@ class NodeReconciler:
 
     def decide(self) -> Decision:
         """Return the next action. Raises `TakenOverError` if another client took the node over."""
-        self.lease.keep()
+        self.lease.check()
         since_action = None if self._acted_at is None else self._context.clock.monotonic() - self._acted_at
         self._forget_setup_of_lost_node()
         decision = self._decide(since_action)
@@ -953,7 +947,7 @@ class NodeReconciler:
         self._key_sent_to = node.id
 
     def _change_node(self, node: Node, change: NodeChange) -> Node | None:
-        """Change fields of the node; return None if its operation takes longer than the other nodes and leases can wait."""
+        """Change fields of the node; return None if its operation takes longer than the other nodes can wait."""
         left = self.tracker.left
         timeout = _UPDATE_PATIENCE if left is None else max(timedelta(), min(left, _UPDATE_PATIENCE))
         try:

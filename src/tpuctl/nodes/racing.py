@@ -39,7 +39,7 @@ from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.journal_entries import may_have_node
-from tpuctl.nodes.lease import ZoneLeases, end_lease, hold_leases
+from tpuctl.nodes.lease import LeaseGuard, end_lease, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.polling import poll_interval
 from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, RequestExpiredError, request_failure
@@ -309,9 +309,10 @@ def run_race(
         context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")
     race = remembered or Race(id="", names=asked)
     spec = replace(spec_with_ssh_key(context, spec), queue=True)
-    with ExitStack() as leases:
-        run = _RaceRun(context, race, policy, wanted=asked, spec=spec, since=since)
-        run.leases = leases.enter_context(hold_leases(context, force_lease=force_lease))
+    run = _RaceRun(context, race, policy, wanted=asked, spec=spec, since=since)
+    names = sorted({*asked, *race.names})
+    run.leases = {name: LeaseGuard(context, name, "up", force_lease=force_lease) for name in names}
+    with released_at_end(run.leases):
         winner = run.run()
     if winner is None:
         raise AssertionError("a race ends with a winner or with an error")
@@ -405,7 +406,7 @@ class _RaceRun:
         # An existing node is taken as it is.
         self._adopted: NodeName | None = None
         # None: the leases were ended for good, as `down` does it.
-        self.leases: ZoneLeases | None = None
+        self.leases: Mapping[NodeName, LeaseGuard] | None = None
         self.is_ending = False
         self.kept: NodeName | None = None
         self.still_meant: StillMeant = lambda _: None
@@ -439,8 +440,8 @@ class _RaceRun:
 
     def _step(self) -> EndRace | None:
         """Observe, and take the next steps. Return the end of the race, None to be called again."""
-        if self.leases is not None:
-            self.leases.keep(self._zones)
+        for lease in (self.leases or {}).values():
+            lease.require()
         self._observe()
         self._report_waits()
         actions = decide_race(self._seen())

@@ -8,7 +8,7 @@ first: where it ends without capacity, the search goes on.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE, V2ALPHA1
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
-from tpuctl.nodes.lease import hold_leases
+from tpuctl.nodes.lease import LeaseGuard, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeReconciler, NodeResult
-    from tpuctl.nodes.lease import ZoneLeases
     from tpuctl.nodes.tracker import ReconcileRequest
 
 
@@ -84,11 +83,12 @@ def bring_up_somewhere(
     began = clock.monotonic() if task.since is None else task.since
     task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
     # From the first attempt to the last: `down` must find who would create the node, in a pause too.
-    with hold_leases(context, force_lease=task.force_lease) as leases:
+    leases: dict[NodeName, LeaseGuard] = {}
+    with released_at_end(leases):
         if is_begun:
-            guard = leases[task.name]
-            guard.take()  # another client may hold it: then this run waits
-            (result,) = bring_up_nodes(context, [replace(task, lease=guard)], once=once)
+            leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
+            leases[task.name].take()  # another client may hold it: then this run waits
+            (result,) = bring_up_nodes(context, [replace(task, lease=leases[task.name])], once=once)
             if not isinstance(result, TpuctlError):
                 return result
             is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
@@ -97,7 +97,8 @@ def bring_up_somewhere(
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
         offers = find_offers()
         names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
-        leases.keep(names.values())
+        for name in sorted(names.values()):
+            leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
         return _search(context, task, spec, names, leases, once=once, announce=announce)
 
 
@@ -106,7 +107,7 @@ def _search(
     task: ReconcileRequest,
     spec: NodeSpec,
     names: Mapping[Offer, NodeName],
-    leases: ZoneLeases,
+    leases: Mapping[NodeName, LeaseGuard],
     *,
     once: bool,
     announce: Callable[[NodeName], None],
@@ -135,9 +136,10 @@ def _search(
                     raise search_error(spec.accelerator_type, attempts)
                 text = f"no zone has capacity: next round in {format_duration(pause)}"
                 context.report(EventKind.WAIT, task.name, text, next_look=pause.total_seconds())
-                _sleep_with_leases(context, leases, names.values(), until=now + pause)
+                clock.sleep(pause)
             case TryNext(offer):
-                leases.check()
+                for lease in leases.values():
+                    lease.find_other_holder()
                 name, attempt = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
                 wanted, policy = with_tier(spec, offer.tier), task.policy
                 if attempts and (there := _find_elsewhere(context, name, wanted)):
@@ -165,14 +167,6 @@ def _search(
                 attempts.append(Attempt(offer, result, context.server_now()))
                 context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
                 last_answer = clock.monotonic()
-
-
-def _sleep_with_leases(
-    context: ActionContext, leases: ZoneLeases, names: Collection[NodeName], *, until: timedelta
-) -> None:
-    while (left := until - context.clock.monotonic()) > timedelta():
-        context.clock.sleep(min(left, context.leases.policy.renews_every))
-        leases.keep(names)
 
 
 def _find_elsewhere(context: ActionContext, name: NodeName, spec: NodeSpec) -> Node | QueuedResource | None:

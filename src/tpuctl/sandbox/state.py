@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from tpuctl.clock import Clock, SystemClock
+from tpuctl.clock import Clock, SystemClock, call_in_thread
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.files import make_private_folder
 from tpuctl.sandbox.state_session import StateSession, parse_stored
@@ -282,6 +282,10 @@ class _KnownRate(NamedTuple):
 _NO_RATE = _KnownRate(ClockRate(datetime.fromtimestamp(0, UTC), timedelta(), 1), 0, (-1, 0))
 
 
+# The clock may be advanced, and its speed changed, during a sleep.
+_GLANCE = timedelta(milliseconds=250)
+
+
 class SandboxClock:
     """Sandbox time computed from the machine's: anchor + offset + (real - anchor) * speed."""
 
@@ -312,7 +316,16 @@ class SandboxClock:
             left = (end - rate.offset) / rate.speed - self._real.monotonic()
             if left <= timedelta():
                 return
-            self._real.sleep(min(left, timedelta(milliseconds=250)))
+            self._real.sleep(min(left, _GLANCE))
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` in a thread of its own, each period of sandbox time."""
+
+        def pause(left: timedelta) -> timedelta:
+            # Time may pass faster than anything can be done in it.
+            return max(_GLANCE / 5, min(left / self._rate().speed, _GLANCE))
+
+        return call_in_thread(self, period, act, pause=pause)
 
 
 class OffsetClock:
@@ -333,6 +346,10 @@ class OffsetClock:
     def sleep(self, duration: timedelta) -> None:
         """Sleep by the injected clock."""
         self._clock.sleep(duration)
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        """Call `act` by the injected clock."""
+        return self._clock.every(period, act)
 
 
 LOCK_TIMEOUT = timedelta(seconds=10)

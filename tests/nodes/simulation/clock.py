@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import threading
 from collections.abc import Callable
+from contextvars import Context
 from datetime import UTC, datetime, timedelta
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -31,6 +33,17 @@ class SimulatedClock:
     def at(self, moment: timedelta, happen: Callable[[], None]) -> None:
         """Schedule an event at that time after the beginning."""
         heapq.heappush(self._plan, (BEGIN + moment, next(self._order), happen))
+
+    def every(self, period: timedelta, act: Callable[[], None]) -> Callable[[], None]:
+        has_ended = threading.Event()
+
+        def beat() -> None:
+            if not has_ended.is_set():
+                self.at(self.monotonic() + period, beat)
+                Context().run(act)
+
+        self.at(self.monotonic() + period, beat)
+        return has_ended.set
 
     def sleep(self, duration: timedelta) -> None:
         end = self._now + max(duration, timedelta())

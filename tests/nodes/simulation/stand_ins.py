@@ -97,13 +97,8 @@ class FreeLeases(LeaseKeeper):
     def namesakes(self, name: NodeName) -> list[NodeName]:
         return []
 
-    def acquire(
-        self, name: NodeName, purpose: str, *, force_lease: bool = False, notify: Callable[[str], None] | None = None
-    ) -> Lease | None:
+    def acquire(self, name: NodeName, purpose: str, *, force_lease: bool = False) -> Lease | None:
         return None
-
-    def renew(self, name: NodeName) -> bool:
-        return True
 
     def begin(self, name: NodeName, verb: str) -> bool:
         return True
