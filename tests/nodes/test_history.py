@@ -1,4 +1,4 @@
-"""`tpuctl history`: the timeline of a node from its journal; and usual durations from many journals."""
+"""`tpuctl history`: the timeline of a node from its journal; and usual durations of creations from many."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
 from tpuctl.nodes.conditions import RepairAttempts
 from tpuctl.nodes.journal import BucketJournalStore, Journal
-from tpuctl.nodes.journal_entries import state_durations, used_repairs
+from tpuctl.nodes.past import past_of
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 
@@ -246,67 +246,58 @@ def entries(life: tuple[Told, ...], by: str = "here 1") -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
-    return {state: [length.total_seconds() for length in lengths] for state, lengths in found.items()}
-
-
 def asked(at: float, state: str) -> Told:
     """The state of a queued resource, as a run writes it."""
     return at, "request", {"state": state}
 
 
+QUEUED: Told = (0, "create", {"spec": {**SPEC, "queue": True}})
+
+
 @pytest.mark.parametrize(
-    ("life", "learned"),
+    ("life", "took"),
     [
-        (LIFE, {"CREATING": [200, 298], "STOPPING": [97.5]}),
-        ((seen(0, None), seen(5, "CREATING"), seen(90, "READY")), {"CREATING": [85]}),
-        ((seen(5, "CREATING"), seen(90, "READY")), {}),  # had begun before
-        ((LIFE[0], seen(1, None), seen(2, "CREATING"), seen(50, None), seen(60, "READY")), {}),  # failed
-        ((LIFE[0], seen(100, "READY")), {"CREATING": [100]}),  # too quick to be seen creating
-        ((LIFE[0], seen(1, "CREATING"), seen(99, "READY", node_id="2")), {}),  # another node
-        ((LIFE[0], seen(9, "CREATING"), (50, *LIFE[0][1:]), seen(99, "READY")), {"CREATING": [49]}),  # asked again
-        (((0, "start", {}), seen(1, "STARTING"), seen(31, "READY"), seen(40, "READY", "HEALTHY")), {"STARTING": [30]}),
-        ((seen(0, "READY"), seen(9, "REPAIRING"), seen(19, "REPAIRING"), seen(29, "READY")), {"REPAIRING": [20]}),
-        ((seen(0, "READY"), seen(9, "RESTARTING"), seen(29, None)), {}),
-        (
-            (
-                LIFE[0],
-                asked(5, "ACCEPTED"),
-                asked(12, "WAITING_FOR_RESOURCES"),
-                asked(72, "PROVISIONING"),
-                asked(99, "ACTIVE"),
-            ),
-            {"WAITING_FOR_RESOURCES": [60], "PROVISIONING": [27]},
-        ),
-        ((asked(12, "WAITING_FOR_RESOURCES"), asked(72, "FAILED")), {}),
-        ((asked(12, "WAITING_FOR_RESOURCES"), LIFE[0], asked(72, "PROVISIONING")), {}),
+        pytest.param(LIFE, [200, 298], id="two-creations"),
+        pytest.param((LIFE[0], seen(100, "READY")), [100], id="too-quick-to-be-seen-creating"),
+        pytest.param((QUEUED, asked(9, "ACTIVE"), seen(60, "CREATING"), seen(90, "READY")), [30], id="queued"),
+        pytest.param((seen(5, "CREATING"), seen(90, "READY")), [], id="not-of-tpuctl"),
+        pytest.param((LIFE[0], seen(2, "CREATING"), seen(50, None), seen(60, "READY")), [None], id="failed"),
+        pytest.param((LIFE[0], seen(1, "CREATING"), seen(9, "READY", node_id="2")), [None], id="another-node"),
+        pytest.param((LIFE[0], (50, *LIFE[0][1:]), seen(99, "READY")), [None, 49], id="asked-again"),
+        pytest.param((LIFE[0], (9, "usable", {}), seen(99, "READY")), [None], id="not-seen-ready"),
     ],
 )
-def test_usual_durations_use_only_complete_states(life: tuple[Told, ...], learned: dict[str, list[float]]) -> None:
-    assert seconds(state_durations([entries(life)])) == learned
+def test_duration_of_a_creation_is_that_until_ready(life: tuple[Told, ...], took: list[float | None]) -> None:
+    creations = past_of(entries(life)).creations
+
+    assert [one.took and one.took.total_seconds() for one in creations] == took
 
 
-def test_usual_durations_ignore_halves_of_two_writers() -> None:
+def test_duration_of_a_creation_ignores_halves_of_two_writers() -> None:
     halves = [*entries((LIFE[0], seen(3, "CREATING"))), *entries((seen(90, "READY"),), by="there 2")]
 
-    assert state_durations([halves]) == {}
+    assert past_of(halves).creations[0].took is None
 
 
-def test_usual_durations_are_those_of_type_and_nearest_zone(tmp_path: Path) -> None:
+def test_usual_duration_is_the_median_of_type_and_nearest_zone(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-east5-a", 500)):
+    for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-central2-b", 90), ("us-east5-a", 500)):
         for accelerator_type in ("v4-8", "v4-16"):
             spec = {"spec": {**SPEC, "accelerator_type": accelerator_type}}
             life = ((0, "create", spec), seen(1, "CREATING"), seen(took + len(accelerator_type), "READY"))
             write(journal, life, NodeName("p", zone, f"n{accelerator_type}-{took}"))
 
-    def usual(accelerator_type: str, zone: str, limit: int = 50) -> dict[str, list[float]]:
-        return seconds(dict(journal.usual("p", accelerator_type, zone, limit=limit)))
+    found = [
+        journal.usual("p", accelerator_type, zone)
+        for accelerator_type, zone in (
+            ("v4-8", "us-central2-b"),
+            ("v4-16", "us-east5-a"),
+            ("v4-8", "us-west4-a"),
+            ("v5p-8", "us-central2-b"),
+        )
+    ]
 
-    assert usual("v4-8", "us-central2-b") == {"CREATING": [84, 104]}
-    assert usual("v4-16", "us-east5-a") == {"CREATING": [505]}
-    assert usual("v4-8", "us-west4-a") == {"CREATING": [84, 104, 504]}
-    assert usual("v5p-8", "us-central2-b") == {}
+    assert [took and took.total_seconds() for took in found] == [94, 505, 104, None]
 
 
 HOUR = 3600.0
@@ -333,11 +324,9 @@ REPAIRS: tuple[Told, ...] = (
     ],
 )
 def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, attempts: RepairAttempts) -> None:
-    found = used_repairs(
-        entries(REPAIRS + more), refill=timedelta(hours=2), now=START + timedelta(hours=now)
-    )  # fmt: skip
+    past = past_of(entries(REPAIRS + more))
 
-    assert found == attempts
+    assert past.attempts(refill=timedelta(hours=2), now=START + timedelta(hours=now)) == attempts
 
 
 GUARDED: tuple[Told, ...] = (

@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, said
 from tests.nodes.test_zone_search import stockout
-from tpuctl.nodes.journal_entries import has_failed_creation
+from tpuctl.nodes.past import past_of
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_zone_of_the_journal_without_the_type_is_not_used(tpuctl: Console) -> No
 
 
 def entry(event: str, **data: Any) -> dict[str, Any]:
-    return {"event": event, **data}
+    return {"at": "2026-01-01T00:00:00Z", "event": event, **data}
 
 
 CREATE, FULL = entry("create"), entry("gave-up", error="no_capacity")
@@ -138,4 +138,4 @@ THERE, GONE = entry("state", state="CREATING"), entry("state", state=None)
     ],
 )
 def test_failed_creation_left_no_node(entries: list[dict[str, Any]], expected: bool) -> None:  # a column
-    assert has_failed_creation(entries) is expected
+    assert past_of(entries).has_failed_creation is expected

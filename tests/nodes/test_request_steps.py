@@ -14,7 +14,7 @@ from tpuctl.errors import ConflictError, NoCapacityError, NotFoundError, TpuctlE
 from tpuctl.models.node import QueuedState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.nodes.conditions import Fail
-from tpuctl.nodes.journal_entries import request_state_since
+from tpuctl.nodes.past import past_of
 from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.request_steps import (
     LINGER_TIME,
@@ -235,7 +235,7 @@ def test_state_of_a_request_begins_when_the_journal_first_saw_it(
 ) -> None:
     written = [{"at": f"2026-01-01T{at}:00Z", "event": event, "state": state} for at, event, state in entries]
 
-    since = request_state_since(written, WAITING, created=NOON)
+    since = past_of(written).request_since(WAITING, created=NOON)
 
     assert since == (parse_timestamp(f"2026-01-01T{expected}:00Z") if expected else None)
 

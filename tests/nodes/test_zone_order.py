@@ -17,7 +17,7 @@ from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal import Journal
-from tpuctl.nodes.journal_entries import ZoneMemory, zone_memory
+from tpuctl.nodes.past import ZoneMemory, past_of, zone_memory
 from tpuctl.nodes.zone_order import order_zones
 from tpuctl.prices import Price, hourly_price
 
@@ -148,22 +148,24 @@ NONE_LEFT = entry(2, "note", text="create failed", error="no_capacity")
         pytest.param([READY, NONE_LEFT], ZoneMemory(), id="no-creation"),
         pytest.param([entry(0, "create"), READY], ZoneMemory(), id="creation-without-spec"),
         pytest.param(
-            [entry(0, "create", spec={"accelerator_type": "v6e-4", "tier": "spot"}), READY],
+            [entry(0, "create", spec={**CREATE["spec"], "accelerator_type": "v6e-4"}), READY],
             ZoneMemory(),
             id="another-type",
         ),
-        pytest.param([entry(0, "create", spec={"accelerator_type": "v6e-8"}), READY], ZoneMemory(), id="another-tier"),
+        pytest.param([entry(0, "create", spec=SPEC.to_json()), READY], ZoneMemory(), id="another-tier"),
         pytest.param([{**CREATE, "at": "yesterday"}, READY], ZoneMemory(), id="unreadable-time"),
     ],
 )
 def test_journal_remembers_success_and_stock_out(entries: list[dict[str, Any]], memory: ZoneMemory) -> None:
-    assert zone_memory(entries, "v6e-8", "spot") == memory
+    assert zone_memory(past_of(entries).creations, "v6e-8", "spot") == memory
 
 
 def test_creation_without_tier_is_on_demand() -> None:
-    entries = [entry(0, "create", spec={"accelerator_type": "v6e-8", "tier": None}), READY]
+    entries = [entry(0, "create", spec={**SPEC.to_json(), "tier": None}), READY]
 
-    assert zone_memory(entries, "v6e-8", None) == zone_memory(entries, "v6e-8", "on-demand") == ZoneMemory(at(1))
+    assert [zone_memory(past_of(entries).creations, "v6e-8", tier) for tier in (None, "on-demand")] == [
+        ZoneMemory(at(1))
+    ] * 2
 
 
 def test_memories_of_several_nodes_are_merged_by_zone(tmp_path: Path) -> None:

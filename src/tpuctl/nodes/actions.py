@@ -36,7 +36,7 @@ from tpuctl.nodes.actuator import (
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
-from tpuctl.nodes.journal import JournalError, current_spec
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -343,7 +343,7 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
 def _recreate(
     context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
 ) -> ReconcileRequest:
-    spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
+    spec = spec_with_ssh_key(context, context.journal.past(node.name).spec_as_it_is(node))
     # Checked before the deletion: a node that could not be created again is better kept.
     context.check(node.name, spec, replaces=node)
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):

@@ -17,7 +17,6 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.expiry import LimitChange
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
 from tpuctl.nodes.node_lookup import (
     as_it_was,
@@ -301,7 +300,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
-        spec = current_spec(app.journal, found, app.clock)
+        spec = app.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
         spec = request.limit.applied(spec, app.now())

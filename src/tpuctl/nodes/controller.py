@@ -64,8 +64,7 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
-from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
-from tpuctl.nodes.journal_entries import used_repairs
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
@@ -461,14 +460,12 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
 
 def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> ReconcileRequest:
     """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
-    entries = context.journal.entries(task.name)
-    spec = task.spec
-    former = former_spec(context.journal, task.name)
-    if spec is not None and former is not None:
-        spec = spec.over(former)
-    elif is_being_recreated(context.journal, task.name):
-        spec = former
-    tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
+    past, spec = context.journal.past(task.name), task.spec
+    if spec is not None and past.former_spec is not None:
+        spec = spec.over(past.former_spec)
+    elif past.is_being_recreated:
+        spec = past.former_spec
+    tried = past.attempts(refill=task.policy.refill, now=context.clock.now())
     return replace(task, attempts=tried, spec=spec)
 
 
@@ -508,7 +505,7 @@ def _watch_step(
                 node.seen.was_there
                 or node.policy.recreate_deleted
                 # An earlier run deleted it to create it again.
-                or is_being_recreated(context.journal, node.name)
+                or context.journal.past(node.name).is_being_recreated
             ):
                 absent = NodeNotFoundError(node.name.node_id, node.name.zone)
                 absent.hint = (
@@ -766,7 +763,7 @@ class NodeReconciler:
     @property
     def was_stopped_by_us(self) -> bool:
         """Return whether the node is STOPPED because tpuctl is restarting it."""
-        return self.seen.node is not None and self.tracker.history.stopped == self.seen.node.id
+        return self.seen.node is not None and self.tracker.history.past.stopped == self.seen.node.id
 
     @property
     def may_move(self) -> bool:
@@ -932,7 +929,7 @@ class NodeReconciler:
             health=str(node.health) if node else None,
             request=str(seen.request.state) if seen.is_queued and seen.request and not node else None,
             in_state=seen.in_state.total_seconds(),
-            usual=usual[len(usual) // 2].total_seconds() if usual else None,
+            usual=usual.total_seconds() if usual else None,
             next=follows.what if follows else None,
             next_in=follows.after.total_seconds() if follows else None,
             next_look=decision.delay.total_seconds(),
@@ -1024,7 +1021,7 @@ class NodeReconciler:
         if self._failed_setup is not None and self._failed_setup[0] == node.id:
             raise self._failed_setup[1]
         if self.setup is None:
-            if history.setup_to_do(node) is None:
+            if history.past.setup_to_do(node) is None:
                 return None
             if not self.lease.take():
                 who = self.lease.held_by
@@ -1033,7 +1030,7 @@ class NodeReconciler:
                     raise TimedOutError(f"{who} has not ended, and may be setting `{self.name.node_id}` up", hint=hint)
                 return None if blocks else Requeue(_WATCH_INTERVAL, f"{who} may be setting it up")
             history.read_setups()
-            if (script := history.setup_to_do(node)) is None:
+            if (script := history.past.setup_to_do(node)) is None:
                 return None
             # After a failure the user may have given another one.
             script = (tracker.spec and tracker.spec.flagged.get("setup")) or script
@@ -1126,8 +1123,8 @@ class NodeReconciler:
 
     def _create(self, reason: str) -> None:
         context, spec = self._context, self.tracker.spec
-        if spec is None and (remembered := context.journal.last_spec(self.name)):
-            spec = self.tracker.spec = remembered.spec
+        if spec is None:
+            spec = self.tracker.spec = context.journal.past(self.name).spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         if self.tracker.removes_end:
@@ -1171,7 +1168,7 @@ class NodeReconciler:
     def _restart(self, node: Node, reason: str) -> None:
         """Stop the node. The next decision is to start it."""
         self.was_repaired = self.tracker.ages.awaits_effect = True
-        self.tracker.history.stopped = node.id
+        self.tracker.history.remember("restart", id=node.id)
         try:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
@@ -1200,7 +1197,7 @@ class NodeReconciler:
     def _delete(self, node: Node, reason: str, *, is_repair: bool) -> None:
         """Delete the node that was observed, and no other: its id is compared again right before."""
         context, tracker = self._context, self.tracker
-        spec = tracker.spec = tracker.spec or tracker.history.spec_as_it_is(node)
+        spec = tracker.spec = tracker.spec or tracker.history.past.spec_as_it_is(node)
         # Checked before the deletion: a node that could not be created again is better kept.
         context.check(self.name, spec, replaces=node)
         entry = {"reason": reason, "id": node.id, "spec": spec.to_json(), "repair": is_repair}

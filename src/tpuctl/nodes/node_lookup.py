@@ -38,8 +38,6 @@ from tpuctl.models.node import NodeState, Tier
 from tpuctl.names import NodeName, check_new_node_id, closest_match
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
-from tpuctl.nodes.journal import NodeHistory, former_spec, is_being_recreated, was_ended
-from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.locate import (
     IncompleteListError,
     find_listed_request,
@@ -110,7 +108,7 @@ def check_may_be_created(app: App, name: NodeName) -> None:
     try:
         check_new_node_id(name.node_id)
     except InvalidInputError:
-        if app.journal.last_spec(name) is None and app.client.find_queued_resource(name) is None:
+        if app.journal.past(name).spec is None and app.client.find_queued_resource(name) is None:
             raise
 
 
@@ -158,23 +156,23 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
     Raises `InvalidInputError` if the journal has none, `NotConfirmedError` if the user refuses.
     """
-    remembered = app.journal.last_spec(name)
-    if remembered is None:
+    past = app.journal.past(name)
+    spec = past.spec
+    if spec is None:
         offered = smallest_type_in_zone(name.zone)
         example = f"name one, such as `tpuctl up {name.node_id} --type {offered}`; " if offered else ""
         raise InvalidInputError(
             f"cannot create `{name.node_id}` in {name.zone}: no accelerator type given",
             hint=f"{example}see `tpuctl types --zone {name.zone}`",
         )
-    spec = remembered.spec
-    if is_being_recreated(app.journal, name):
+    if past.is_being_recreated:
         # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
         app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
     if spec.is_queued and (request := app.client.find_queued_resource(name)):
         app.terminal.note(f"{name.node_id}: continuing with its queued resource, which is {request.state}")
         return spec
-    age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
+    age = f", from {format_duration(app.clock.now() - past.spec_at)} ago" if past.spec_at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} with the spec it had ({what})?", yes=yes):
         raise NotConfirmedError("nothing was done", hint="name another type: `--type TYPE`")
@@ -189,19 +187,17 @@ def as_it_was(app: App, name: NodeName, found: Node | None, wanted: NodeSpec, *,
     `ConflictError` if a node that was deleted for good would come back in another tier or type without a flag for it.
     """
     exists = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
+    past = app.journal.past(name)
     if found is not None:
-        history = NodeHistory(app.journal, name, app.clock)
-        history.read()
-        is_known = history.made_as(found) is not None
-        former = history.spec_as_it_is(found)
+        is_known = past.made_as(found) is not None
+        former = past.spec_as_it_is(found)
         spec = wanted.over(former, () if is_known else wanted.named, exists=exists)
     else:
-        remembered = former_spec(app.journal, name)
-        if remembered is None:
-            if was_ended(app.journal, name) and (last := app.journal.last_spec(name)):
-                _check_same_tier(name, last.spec, wanted, price)
+        if past.former_spec is None:
+            if past.is_ended and past.spec:
+                _check_same_tier(name, past.spec, wanted, price)
             return wanted
-        former, is_known, spec = remembered, True, wanted.over(remembered)
+        former, is_known, spec = past.former_spec, True, wanted.over(past.former_spec)
     if is_known and (ignored := wanted.changes_of(spec, sorted(wanted.named - {*wanted.flagged}))):
         what = ", ".join(f"{one.field} {one.shown_wanted}" for one in ignored)
         app.terminal.note(
@@ -224,7 +220,7 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
         for name in app.journal.names()
         if (name.project, name.node_id) == (project, reference.node_id) and (not zones or name.zone in zones)
     ]
-    latest = max(names, key=lambda name: ((was := app.journal.last_spec(name)) and was.at) or _NEVER, default=None)
+    latest = max(names, key=lambda name: app.journal.past(name).spec_at or _NEVER, default=None)
     return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
 
 
@@ -239,18 +235,13 @@ def differences_of_request(
     """Return in which fields the node of a queued resource differs from a spec, by the API and the journal."""
     if request is None or spec is None:
         return ()
-    history, node = NodeHistory(app.journal, name, app.clock), request.requested_node(name.project)
-    history.read()
-    return spec.differences(node, made_as=history.made_as(node, created=request.created))
+    node = request.requested_node(name.project)
+    return spec.differences(node, made_as=app.journal.past(name).made_as(node, created=request.created))
 
 
 def made_as(app: App, found: Node | None) -> NodeSpec | None:
     """Return the spec that tpuctl created a node with; None if the journal does not have it."""
-    if found is None:
-        return None
-    history = NodeHistory(app.journal, found.name, app.clock)
-    history.read()
-    return history.made_as(found)
+    return None if found is None else app.journal.past(found.name).made_as(found)
 
 
 def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: PriceOf) -> None:
@@ -290,7 +281,7 @@ def _remembered_zone(app: App, node_id: str) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
     names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
     found = app.journal.without_losers(names)
-    if len({name.zone for name in found}) != 1 or has_failed_creation(app.journal.entries(found[0], rotated=False)):
+    if len({name.zone for name in found}) != 1 or app.journal.past(found[0]).has_failed_creation:
         return None
     return found[0].zone
 

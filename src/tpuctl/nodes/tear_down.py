@@ -26,7 +26,6 @@ from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repea
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.idleness import IdleAction
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
@@ -395,9 +394,9 @@ def _announce(context: ActionContext, target: DeletionTarget, *, by: str, reason
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
     data: dict[str, Any] = {}
     if target.node:
-        spec = current_spec(context.journal, target.node, context.clock)
+        spec = context.journal.past(target.node.name).spec_as_it_is(target.node)
         data = {"spec": spec.to_json(), "id": target.node.id}
-    elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
+    elif target.request and len(target.request.node_ids) == 1 and context.journal.past(target.name).spec is None:
         data = {"spec": target.request.spec(target.name.project).to_json()}
     context.record(target.name, "delete", reason=reason, **data)
 

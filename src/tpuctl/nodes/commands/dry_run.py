@@ -11,7 +11,6 @@ from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import owner_label, stamp_spec
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
 
@@ -41,7 +40,8 @@ def show_plan(
     """
     present = {node.name: node for node in nodes}
     specs = {
-        step.name: spec or (current_spec(app.journal, present[step.name], app.clock) if step.name in present else None)
+        step.name: spec
+        or (app.journal.past(step.name).spec_as_it_is(present[step.name]) if step.name in present else None)
         for step in steps
     }
     if any(step.verb is Verb.CREATE for step in steps):
