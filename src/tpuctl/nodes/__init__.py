@@ -20,9 +20,9 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `expiry.py` and `idleness.py` (pure) say when the time of a node ends; `node_guard.py` starts the guard on worker 0, which
   ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.
-- `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
-  `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
-  workers accept our ssh key.
+- `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` is
+  the memory between runs, `past.py` (pure) the one fold of its entries; `rendering.py` shows nodes; `key_authorization.py`
+  makes workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.

@@ -36,6 +36,7 @@ from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
     LeaseLostError,
+    NotSentError,
     RequestedChange,
     announced_change,
     describe_file_choices,
@@ -655,8 +656,8 @@ _SLACK_SHARE = 0.4
 class RunningSetup:
     """A set-up that runs on the workers of a node, beside the loop."""
 
-    def __init__(self, node: Node, run: Callable[[], Sequence[SetupResult]]) -> None:
-        self.node = node
+    def __init__(self, node: Node, script: str, run: Callable[[], Sequence[SetupResult]]) -> None:
+        self.node, self.script = node, script
         self._run = run
         self._results: Sequence[SetupResult] = ()
         self._error: BaseException | None = None
@@ -1038,10 +1039,10 @@ class NodeReconciler:
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
             workers = self._context.workers
             tracker.begin_setup()
-            self.setup = RunningSetup(node, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
+            self.setup = RunningSetup(node, script, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
         if not (blocks or self.setup.has_ended):
             return Requeue(_WATCH_INTERVAL, "its set-up runs")
-        is_done = False
+        is_done, ran = False, self.setup.script
         try:
             if failed := [result for result in self.setup.results() if result.code != 0]:
                 error = _setup_error(self.name.node_id, failed)
@@ -1051,7 +1052,7 @@ class NodeReconciler:
             is_done = True
         finally:
             self._forget_setup()
-            history.record_setup(node, ok=is_done)
+            history.record_setup(node, ok=is_done, script=ran)
         return None
 
     def _forget_setup_of_lost_node(self) -> None:
@@ -1140,6 +1141,7 @@ class NodeReconciler:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
+                context.journal.withdraw(self.name, "create", context.clock.now())
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
         self.tracker.ends, self.tracker.removes_end = None, False
@@ -1178,7 +1180,7 @@ class NodeReconciler:
             raise
         except _ChangedError:
             # Another client may be stopping it: this run does not start it then.
-            self.tracker.history.record_refused_stop("it changed right before the stop, which was not sent")
+            self.tracker.history.remember("note", refused="stop")
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
@@ -1242,7 +1244,7 @@ def _interrupts_setup(decision: Decision) -> TypeGuard[Reboot | Restart | Delete
     return isinstance(decision, Reboot | Restart) or (isinstance(decision, Delete) and decision.is_repair)
 
 
-class _ChangedError(Exception):
+class _ChangedError(NotSentError):
     """What was observed changed right before the request, which is not sent: look again before the next decision."""
 
 

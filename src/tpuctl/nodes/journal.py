@@ -76,7 +76,7 @@ class Journal:
     def withdraw(self, name: NodeName, event: str, at: datetime) -> None:
         """Write that the change of the last entry with this event was not sent, so that it does not count."""
         with suppress(JournalError):
-            self.append(name, "note", at, durable=False, unsent=event, text=f"not sent: {event}")
+            self.append(name, "note", at, durable=False, unsent=event, text=f"the {event} was not sent")
 
     def entries(self, name: NodeName) -> list[JournalEntry]:
         """Return the entries of a node, oldest first.
@@ -548,9 +548,11 @@ class NodeHistory:
     def record_setup(self, node: Node, *, ok: bool, script: str | None = None) -> None:
         """Write the result of the set-up of a node, durably: another run may wait to run it.
 
-        `script` is given if it is not that of the creation; once it has succeeded, it is that of the next one.
+        A `script` that is not that of the creation is written too: once it has succeeded, it is that of the next one.
         """
-        data: dict[str, Any] = {"id": node.id, "ok": ok} | ({} if script is None else {"script": script})
+        data: dict[str, Any] = {"id": node.id, "ok": ok}
+        if script not in {None, self.past.setup_to_do(node)}:
+            data["script"] = script
         with suppress(JournalError):
             self._journal.append(self._name, "setup", self._clock.now(), **data)
         self.remember("setup", **data)

@@ -845,7 +845,7 @@ class _RaceRun:
                 continue
             if zone.request is not None and zone.journaled_state != zone.request.state:
                 zone.journaled_state = str(zone.request.state)
-                with suppress(TpuctlError):  # needed only to learn how long a state lasts
+                with suppress(TpuctlError):  # needed only to say how long a state lasts
                     self._context.journal.append(
                         zone.name, "request", self._context.clock.now(), durable=False, state=zone.journaled_state
                     )
