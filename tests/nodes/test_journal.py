@@ -19,7 +19,7 @@ from tpuctl.cloud.storage import Blob, StorageClient
 from tpuctl.errors import ExitCode
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
-from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError, is_persistent
+from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
@@ -289,15 +289,7 @@ def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: 
 
 
 @pytest.mark.parametrize(
-    ("environ", "in_layer", "lasts"),
-    [
-        ({}, False, True),
-        ({}, True, False),
-        ({"CI": "true"}, False, False),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False, False),
-    ],
+    ("environ", "lasts"), [({}, True), ({"CI": "true"}, False), ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False)]
 )
-def test_local_disk_is_persistent_outside_ci_pods_and_containers(
-    environ: dict[str, str], in_layer: bool, lasts: bool
-) -> None:
-    assert is_persistent(environ, in_layer=in_layer) is lasts
+def test_local_disk_is_persistent_outside_ci_and_pods(environ: dict[str, str], lasts: bool) -> None:
+    assert Journal(Path("/proc/1")).is_lasting(environ) is lasts

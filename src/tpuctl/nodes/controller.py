@@ -1185,7 +1185,7 @@ class NodeReconciler:
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
             text = f"the stop was refused: {error.message}"
-            self.tracker.history.record_refused_stop(text)
+            self.tracker.history.write("note", text=text, refused="stop")
         else:
             self.tracker.requested.begin(RequestedChange(Verb.STOP, operation, node.id))
 

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 # Limits on what is read of other nodes: enough for years, and fast for thousands of nodes.
 _MOST_BYTES = 2 << 20
+# Files of Podman and Docker.
+_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
 # Each is a request if the journal is in a bucket.
 _MOST_REMEMBERED = 100
 
@@ -56,7 +58,7 @@ class Journal:
         self, store: JournalStore | Path, *, warn: Callable[[str], None] = lambda _: None, writer: str | None = None
     ) -> None:
         self._folder = store if isinstance(store, Path) else None
-        self._store: JournalStore = LocalJournalStore(store, warn=warn) if isinstance(store, Path) else store
+        self._store: JournalStore = LocalJournalStore(store) if isinstance(store, Path) else store
         self._warn = warn
         self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
         self._warned: set[NodeName] = set()
@@ -84,7 +86,13 @@ class Journal:
         Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; a bucket
         that cannot be read raises its error.
         """
-        entries, damaged, is_torn = decode_entries(self._store.read(name))
+        try:
+            entries, damaged, is_torn = decode_entries(self._store.read(name))
+        except UnreadableJournalError as error:
+            if name not in self._warned:
+                self._warned.add(name)
+                self._warn(error.message)
+            return []
         if (damaged or is_torn) and name not in self._warned:
             self._warned.add(name)
             where = self._store.where(name)
@@ -101,8 +109,10 @@ class Journal:
 
         A bucket raises the error of the service when it is read.
         """
-        if isinstance(self._store, LocalJournalStore):
-            self._store.check(name)
+        if name is not None:
+            self._store.read(name)
+        elif isinstance(self._store, LocalJournalStore):
+            self._store.check()
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a journal, sorted."""
@@ -152,14 +162,18 @@ class Journal:
         Unreadable ones are skipped.
         """
         wanted, left = f'"{accelerator_type}"'.encode(), _MOST_BYTES
+        names: Sequence[NodeName] = ()
         with suppress(TpuctlError):
-            for name in self._store.recent(project, zone)[:_MOST_REMEMBERED]:
+            names = self._store.recent(project, zone)[:_MOST_REMEMBERED]
+        for name in names:
+            content = b""
+            with suppress(TpuctlError):
                 content = self._store.read(name)
-                left -= len(content)
-                if wanted in content:
-                    yield name, past_of(decode_entries(content)[0], name.zone).creations
-                if left < 0:
-                    return
+            left -= len(content)
+            if wanted in content:
+                yield name, past_of(decode_entries(content)[0], name.zone).creations
+            if left < 0:
+                return
 
     def is_lasting(self, environ: Mapping[str, str]) -> bool:
         """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
@@ -168,8 +182,10 @@ class Journal:
         folder = self._folder.resolve()
         existing = next(place for place in (folder, *folder.parents) if place.exists())
         in_container = any(Path(marker).exists() for marker in _CONTAINER_MARKERS)
-        # A volume is another file system than the layer of the container.
-        return is_persistent(environ, in_layer=in_container and existing.stat().st_dev == Path("/").stat().st_dev)
+        # A volume is another file system than the layer of the container, which is deleted with it.
+        in_layer = in_container and existing.stat().st_dev == Path("/").stat().st_dev
+        # The volume of a pod may or may not be persistent.
+        return not (in_layer or environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"))
 
     def flush(self, *, only_due: bool = False) -> None:
         """Write the waiting lines; with `only_due` only those that have waited for a minute."""
@@ -231,14 +247,12 @@ class LocalJournalStore:
     """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
 
     Every process locks the file to write and to read, so that it can be renamed while others write: to NAME.1.jsonl, which is
-    read too and replaced by the next one. `warn` is called once for each file that cannot be read.
+    read too and replaced by the next one.
     """
 
-    def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
-        self._folder, self._warn = folder, warn
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._safe: set[Path] = set()
-        # Reported once each.
-        self._unreadable: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         """Write a line. A durable line is on the disk when this returns."""
@@ -260,7 +274,7 @@ class LocalJournalStore:
             raise JournalError(path, error.strerror or str(error)) from error
 
     def read(self, name: NodeName) -> bytes:
-        """Return the content of the files. For a file that cannot be read, `warn` is called and nothing is returned."""
+        """Return the content of the files. Raises `UnreadableJournalError`."""
         path = self._path(name)
         try:
             try:
@@ -269,18 +283,12 @@ class LocalJournalStore:
             except FileNotFoundError:  # there is none, or another process is renaming it
                 return read_own_file(_rotated(path)) if _rotated(path).exists() else b""
         except OSError as error:
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
-            return b""
+            raise UnreadableJournalError(path, error.strerror or str(error)) from error
 
-    def check(self, name: NodeName | None) -> None:
-        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read."""
-        place = self._path(name) if name else self._folder
+    def check(self) -> None:
+        """Raise `UnreadableJournalError` if one of the folders cannot be read."""
+        place = self._folder
         try:
-            if name:
-                read_own_file(place)
-                return
             for place in (self._folder, *self._folder.glob("*/"), *self._folder.glob("*/*/")):
                 list(place.iterdir())
         except FileNotFoundError:
@@ -290,7 +298,7 @@ class LocalJournalStore:
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a file, sorted."""
-        return sorted(_name(path) for path in self._files("*/*"))
+        return sorted({_name(path) for path in self._files("*/*")})
 
     def recent(self, project: str, zone: str) -> list[NodeName]:
         """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
@@ -298,7 +306,7 @@ class LocalJournalStore:
         for path in self._files(f"{_folder_of(project)}/*"):
             with suppress(OSError):
                 dated.append((path.parent.name == zone, path.stat().st_mtime_ns, path))
-        return [_name(path) for _, _, path in sorted(dated, reverse=True)]
+        return list(dict.fromkeys(_name(path) for _, _, path in sorted(dated, reverse=True)))
 
     def where(self, name: NodeName) -> str:
         """Return the path of a node's file."""
@@ -310,8 +318,7 @@ class LocalJournalStore:
     def _files(self, pattern: str) -> Iterator[Path]:
         # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
         with suppress(OSError):
-            # The stem of a node has no dot: a file with one is a rotated file.
-            yield from (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+            yield from self._folder.glob(f"{pattern}/*.jsonl")
 
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{file_stem(name.node_id)}.jsonl"
@@ -394,7 +401,8 @@ def _folder_of(project: str) -> str:
 
 def _name(path: Path) -> NodeName:
     project, zone, node_id = path.with_suffix("").parts[-3:]
-    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id))
+    # The name of a node has no dot: behind one is the number of a renamed file.
+    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id.partition(".")[0]))
 
 
 # How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
@@ -508,19 +516,6 @@ class BucketJournalStore:
         return self._place.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.jsonl")
 
 
-# Files of Podman and Docker.
-_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
-
-
-def is_persistent(environ: Mapping[str, str], *, in_layer: bool = False) -> bool:
-    """Return whether files outlive this machine, as far as that is known. Pure.
-
-    The layer of a container is deleted with it. The volume of a pod may or may not be persistent, so that a pod counts as not
-    persistent.
-    """
-    return not (environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI") or in_layer)
-
-
 class NodeHistory:
     """The journal of one node while it is reconciled.
 
@@ -556,10 +551,6 @@ class NodeHistory:
         with suppress(JournalError):
             self._journal.append(self._name, "setup", self._clock.now(), **data)
         self.remember("setup", **data)
-
-    def record_refused_stop(self, text: str) -> None:
-        """Write that the service refused to stop the node, so that no later run starts it again."""
-        self.write("note", text=text, refused="stop")
 
     def begin(self, node_id: str) -> None:
         """Write that a run is bringing the node up."""
