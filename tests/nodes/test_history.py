@@ -15,9 +15,7 @@ from tpuctl.cloud.storage import StorageClient
 from tpuctl.errors import ExitCode
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
-from tpuctl.nodes.conditions import RepairAttempts
 from tpuctl.nodes.journal import BucketJournalStore, Journal
-from tpuctl.nodes.past import past_of
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 
@@ -237,96 +235,6 @@ def test_history_ignores_the_journal_of_an_untrusted_project_file(offline: Conso
         ),
         ExitCode.USAGE,
     )
-
-
-def entries(life: tuple[Told, ...], by: str = "here 1") -> list[dict[str, Any]]:
-    return [
-        {"at": (START + timedelta(seconds=at)).isoformat(), "event": event, "by": by, **data}
-        for at, event, data in life
-    ]  # fmt: skip
-
-
-def asked(at: float, state: str) -> Told:
-    """The state of a queued resource, as a run writes it."""
-    return at, "request", {"state": state}
-
-
-QUEUED: Told = (0, "create", {"spec": {**SPEC, "queue": True}})
-
-
-@pytest.mark.parametrize(
-    ("life", "took"),
-    [
-        pytest.param(LIFE, [200, 298], id="two-creations"),
-        pytest.param((LIFE[0], seen(100, "READY")), [100], id="too-quick-to-be-seen-creating"),
-        pytest.param((QUEUED, asked(9, "ACTIVE"), seen(60, "CREATING"), seen(90, "READY")), [30], id="queued"),
-        pytest.param((seen(5, "CREATING"), seen(90, "READY")), [], id="not-of-tpuctl"),
-        pytest.param((LIFE[0], seen(2, "CREATING"), seen(50, None), seen(60, "READY")), [None], id="failed"),
-        pytest.param((LIFE[0], seen(1, "CREATING"), seen(9, "READY", node_id="2")), [None], id="another-node"),
-        pytest.param((LIFE[0], (50, *LIFE[0][1:]), seen(99, "READY")), [None, 49], id="asked-again"),
-        pytest.param((LIFE[0], (9, "usable", {}), seen(99, "READY")), [None], id="not-seen-ready"),
-    ],
-)
-def test_duration_of_a_creation_is_that_until_ready(life: tuple[Told, ...], took: list[float | None]) -> None:
-    creations = past_of(entries(life)).creations
-
-    assert [one.took and one.took.total_seconds() for one in creations] == took
-
-
-def test_duration_of_a_creation_ignores_halves_of_two_writers() -> None:
-    halves = [*entries((LIFE[0], seen(3, "CREATING"))), *entries((seen(90, "READY"),), by="there 2")]
-
-    assert past_of(halves).creations[0].took is None
-
-
-def test_usual_duration_is_the_median_of_type_and_nearest_zone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-central2-b", 90), ("us-east5-a", 500)):
-        for accelerator_type in ("v4-8", "v4-16"):
-            spec = {"spec": {**SPEC, "accelerator_type": accelerator_type}}
-            life = ((0, "create", spec), seen(1, "CREATING"), seen(took + len(accelerator_type), "READY"))
-            write(journal, life, NodeName("p", zone, f"n{accelerator_type}-{took}"))
-
-    found = [
-        journal.usual("p", accelerator_type, zone)
-        for accelerator_type, zone in (
-            ("v4-8", "us-central2-b"),
-            ("v4-16", "us-east5-a"),
-            ("v4-8", "us-west4-a"),
-            ("v5p-8", "us-central2-b"),
-        )
-    ]
-
-    assert [took and took.total_seconds() for took in found] == [94, 505, 104, None]
-
-
-HOUR = 3600.0
-REPAIRS: tuple[Told, ...] = (
-    (0, "usable", {}),
-    (1 * HOUR, "reboot", {}),
-    (1.1 * HOUR, "restart", {}),
-    (1.2 * HOUR, "delete", {"repair": True}),
-    (1.2 * HOUR, "delete", {}),
-    (1.3 * HOUR, "usable", {}),
-)
-
-
-@pytest.mark.parametrize(
-    ("more", "now", "attempts"),
-    [
-        ((), 3.2, RepairAttempts(1, 1, 1)),
-        ((), 3.3, RepairAttempts()),
-        ((seen(2 * HOUR, "READY", "HEALTHY"), seen(2.1 * HOUR, "READY")), 3.3, RepairAttempts()),
-        ((seen(2 * HOUR, "READY", "TIMEOUT"),), 9, RepairAttempts(1, 1, 1)),
-        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.4, RepairAttempts(1, 1, 1)),
-        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.5, RepairAttempts()),
-        (((4 * HOUR, "restart", {}), (4.1 * HOUR, "restart", {"repair": False})), 5, RepairAttempts(restarts=1)),
-    ],
-)
-def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, attempts: RepairAttempts) -> None:
-    past = past_of(entries(REPAIRS + more))
-
-    assert past.attempts(refill=timedelta(hours=2), now=START + timedelta(hours=now)) == attempts
 
 
 GUARDED: tuple[Told, ...] = (

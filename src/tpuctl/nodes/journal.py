@@ -243,6 +243,10 @@ class JournalStore(Protocol):
 _FULL = "the disk is full"
 
 
+class _LockError(OSError):
+    """The file system has no locks, or none for this file."""
+
+
 class LocalJournalStore:
     """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
 
@@ -270,6 +274,9 @@ class LocalJournalStore:
                         self._safe.add(path)
                 if size > JOURNAL_SIZE_LIMIT:
                     _rotate(path)
+        except _LockError as error:
+            remedy = "set TPUCTL_STATE_DIR to a folder on a file system with locks"
+            raise JournalError(path, error.strerror or str(error), remedy=remedy) from error
         except OSError as error:
             raise JournalError(path, error.strerror or str(error)) from error
 
@@ -367,7 +374,7 @@ def _locked(path: Path, flags: int, kind: int) -> Iterator[int]:
             try:
                 fcntl.flock(handle, kind)
             except OSError as error:
-                raise OSError(error.errno, f"it cannot be locked: {error.strerror}") from error
+                raise _LockError(error.errno, f"it cannot be locked: {error.strerror}") from error
             try:
                 is_current = os.path.samestat(os.fstat(handle), path.stat())
             except FileNotFoundError:
@@ -526,19 +533,15 @@ class NodeHistory:
 
     def __init__(self, journal: Journal, name: NodeName, clock: Clock) -> None:
         self._journal, self._name, self._clock = journal, name, clock
-        self.past, self._read_at = Past(zone=name.zone), clock.now()
+        self.past, self.read_at = Past(zone=name.zone), clock.now()
 
     def read(self) -> None:
         """Read the entries of earlier runs."""
-        self.past, self._read_at = self._journal.past(self._name), self._clock.now()
+        self.past, self.read_at = self._journal.past(self._name), self._clock.now()
 
     def read_setups(self) -> None:
         """Read which set-ups have succeeded, also those of other runs since."""
         self.past = replace(self.past, setups=self.past.setups | self._journal.past(self._name).setups)
-
-    def is_left(self, node: Node) -> bool:
-        """Return whether an earlier run requested or started this node and ended before it was usable."""
-        return self.past.is_left(node, self._read_at)
 
     def record_setup(self, node: Node, *, ok: bool, script: str | None = None) -> None:
         """Write the result of the set-up of a node, durably: another run may wait to run it.

@@ -517,7 +517,7 @@ class NodeTracker:
         self._was_alive = self._was_alive or not deleting
         self._queued_resource = node.queued_resource or self._queued_resource
         is_new = node.state is NodeState.CREATING and self.policy.may_create
-        if self.seen.is_ours or is_new or self.history.is_left(node):
+        if self.seen.is_ours or is_new or self.history.past.is_left(node, self.history.read_at):
             self.note(is_ours=True)
             if self._task.purpose:
                 self.history.begin(node.id)
