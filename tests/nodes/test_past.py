@@ -161,6 +161,7 @@ LIVES = [
     ("later node", "0 create; 2 state CREATING #1", (False, None)),  # another client made it
     ("later node", "0 create queued; 2 state CREATING #1", (True, "old")),  # its request made it
     ("later node", "0 create; 2 state CREATING #1; 8 create", (True, "old")),
+    ("later node", "0 create; 2 state READY #1; 8 create; 8.1 state DELETING #1; 9 state CREATING #2", (True, "old")),
     # A set-up that succeeded in the place of one that failed.
     ("next set-up", "0 create; 2 state CREATING #1; 3 setup #1 ok=true script=new", "new"),
     ("next set-up", "0 create; 2 state CREATING #1; 3 setup #1 ok=false script=new", "old"),

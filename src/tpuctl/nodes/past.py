@@ -58,8 +58,9 @@ class Creation:
 
     at: datetime
     spec: NodeSpec | None
-    by: str = ""
-    # The node that was seen next.
+    by: str
+    # The node that was there before, and the one that was seen next.
+    former_id: str | None = None
     node_id: str | None = None
     # When it was first seen READY or usable, and when it last failed for lack of capacity before that.
     success: datetime | None = None
@@ -80,14 +81,15 @@ class Creation:
 
     def after(self, at: datetime, entry: Mapping[str, Any]) -> Creation:
         """Return it with what the next entry says, while its outcome is open."""
-        event, state = entry.get("event"), entry.get("state")
-        new = self if self.node_id or event == "delete" else replace(self, node_id=entry.get("id") or None)
+        event, state, node_id = entry.get("event"), entry.get("state"), entry.get("id")
+        is_first = node_id and self.node_id is None and event != "delete" and node_id != self.former_id
+        new = replace(self, node_id=node_id) if is_first else self
         if new.success or new.has_ended:
             return new
         if event == "delete":
             return replace(new, has_ended=True)
         is_ready = event == "state" and state == _READY
-        is_same = entry.get("by") == new.by and entry.get("id") in {None, new.node_id}
+        is_same = str(entry.get("by")) == new.by and node_id in {None, new.node_id}
         if event in _USABLE or is_ready:
             took = at - new.begun if is_ready and is_same and new.begun and at >= new.begun else None
             return replace(new, success=at, took=took)
@@ -366,10 +368,10 @@ def _usable_after(past: Past, at: datetime, event: str, entry: Mapping[str, Any]
 
 def _creation(past: Past, at: datetime, entry: Mapping[str, Any]) -> dict[str, Any]:
     spec = _spec(entry)
-    begun = None if spec and spec.is_queued else at
+    creation = Creation(at, spec, str(entry.get("by")), past.node_id, begun=None if spec and spec.is_queued else at)
     # `tpuctl create` gives no reason: it does not wait until the node is usable.
     changes: dict[str, Any] = {"requested": at if entry.get("reason") else None}
-    changes["creations"] = (*past.creations, Creation(at, spec, str(entry.get("by") or ""), begun=begun))
+    changes["creations"] = (*past.creations, creation)
     return changes | ({"raced_at": at} if entry.get("race") else {})
 
 
