@@ -255,7 +255,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    known = [name for name in app.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    known = app.journal.namesakes(project, reference.node_id)
     race = remembered_race(app.journal, known) if known else None
     if race is None:
         return None

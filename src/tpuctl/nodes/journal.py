@@ -118,6 +118,10 @@ class Journal:
         """Return the nodes that have a journal, sorted."""
         return self._store.names()
 
+    def namesakes(self, project: str, node_id: str) -> list[NodeName]:
+        """Return the nodes of this name that have a journal, in any zone."""
+        return [name for name in self.names() if (name.project, name.node_id) == (project, node_id)]
+
     def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
         """Return the names of a node in several zones without the zones that lost a race, or where its creation failed.
 

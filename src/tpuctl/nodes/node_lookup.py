@@ -215,11 +215,8 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    names = [
-        name
-        for name in app.journal.names()
-        if (name.project, name.node_id) == (project, reference.node_id) and (not zones or name.zone in zones)
-    ]
+    known = app.journal.namesakes(project, reference.node_id)
+    names = [name for name in known if not zones or name.zone in zones]
     latest = max(names, key=lambda name: app.journal.past(name).spec_at or _NEVER, default=None)
     return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
 
@@ -279,8 +276,7 @@ def _describe_change(name: NodeName, former: NodeSpec, spec: NodeSpec, price: Pr
 
 def _remembered_zone(app: App, node_id: str) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
-    names = [name for name in app.journal.names() if name.node_id == node_id and name.project == app.project]
-    found = app.journal.without_losers(names)
+    found = app.journal.without_losers(app.journal.namesakes(app.project, node_id))
     if len({name.zone for name in found}) != 1 or app.journal.past(found[0]).has_failed_creation:
         return None
     return found[0].zone
@@ -441,8 +437,7 @@ def select_nodes_and_requests(
 
 def is_in_journal(app: App, reference: NodeReference) -> bool:
     """Return whether the journal has a node of that name, in any zone."""
-    key = (reference.project or app.project, reference.node_id)
-    return any((name.project, name.node_id) == key for name in app.journal.names())
+    return bool(app.journal.namesakes(reference.project or app.project, reference.node_id))
 
 
 def near_node(app: App, reference: NodeReference) -> Node | None:

@@ -129,7 +129,7 @@ def find_race(
     Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
     counts as a race with one request. A zone that does not answer may have a request, unless the journal has the race.
     """
-    known = _journaled_names(context, NodeName(project, "", node_id))
+    known = context.journal.namesakes(project, node_id)
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
     if remembered is not None and race_id not in {"", remembered.id}:
         remembered = None
@@ -145,20 +145,10 @@ def find_race(
         return None
     race = remembered or Race(id=wanted, names=tuple(requests))
     blind: tuple[NodeName, ...] = ()
-    if not any(_has_entry(context.journal, name, wanted) for name in dict.fromkeys((*names, *known))):
+    if not any(wanted in context.journal.past(name).races for name in dict.fromkeys((*names, *known))):
         blind = tuple(NodeName(project, zone, node_id) for zone in listing.unreachable)
     names = tuple(dict.fromkeys((*race.names, *requests, *blind)))
     return replace(race, names=names, requests=requests, sent=race.sent | {*blind})
-
-
-def _has_entry(journal: Journal, name: NodeName, race_id: str) -> bool:
-    return race_id in journal.past(name).races
-
-
-def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
-    """Return the names of this node, in any zone, that have a journal."""
-    key = (wanted.project, wanted.node_id)
-    return [name for name in context.journal.names() if (name.project, name.node_id) == key]
 
 
 def race_id_of(request: QueuedResource, node_id: str) -> str:
@@ -219,7 +209,7 @@ def find_lost_requests(
         usable = [name for name, one in members.items() if name in ready and one.state is QueuedState.ACTIVE]
         if len(members) < 2 or not usable:
             continue
-        is_known = any(_has_entry(journal, name, race_id) for name in members)
+        is_known = any(race_id in journal.past(name).races for name in members)
         # A run requests nothing without an end.
         ends = [request.valid_until for request in members.values() if request.valid_until is not None]
         if not (is_known and sees_runs) and any(now - end < CLEAN_UP_TIME for end in ends):
@@ -275,7 +265,9 @@ def run_race(
     request is left, unless the error names it.
     """
     asked = tuple(dict.fromkeys(names))
-    remembered = remembered_race(context.journal, dict.fromkeys((*asked, *_journaled_names(context, asked[0]))))
+    remembered = remembered_race(
+        context.journal, dict.fromkeys((*asked, *context.journal.namesakes(asked[0].project, asked[0].node_id)))
+    )
     if remembered is not None:
         zones = ", ".join(name.zone for name in remembered.names)
         context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")

@@ -566,7 +566,7 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
     project = reference.project or place.project
     named = place.name(reference)
-    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    known = context.journal.namesakes(project, reference.node_id)
     # A search holds the leases of all its zones, and the journal has only those in which it has tried.
     known += context.leases.namesakes(NodeName(project, "", reference.node_id))
     found = False
