@@ -109,10 +109,11 @@ class Journal:
 
         A bucket raises the error of the service when it is read.
         """
-        if name is not None:
-            self._store.read(name)
-        elif isinstance(self._store, LocalJournalStore):
-            self._store.check()
+        if isinstance(self._store, LocalJournalStore):
+            if name is None:
+                self._store.check()
+            else:
+                self._store.read(name)
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a journal, sorted."""
@@ -561,12 +562,12 @@ class NodeHistory:
 
     def begin(self, node_id: str) -> None:
         """Write that a run is bringing the node up."""
-        if self.past.unfinished is None or self.past.unfinished[0] != node_id:
+        if not self.past.is_unfinished(node_id, self.read_at):
             self.write("bringing-up", id=node_id)
 
     def finish(self, node_id: str, **data: Any) -> None:  # JSON
         """Write that the node that a run was bringing up is usable."""
-        if self.past.unfinished is not None and self.past.unfinished[0] == node_id:
+        if self.past.is_unfinished(node_id, self.read_at):
             self.write("usable", id=node_id, **data)
         self.past = replace(self.past, stopped=None)
 

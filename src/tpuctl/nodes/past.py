@@ -256,9 +256,13 @@ class Past:
             return None
         return last.spec.setup if node.created is not None and node.created >= last.at - _SKEW else None
 
+    def is_unfinished(self, node_id: str, now: datetime) -> bool:
+        """Return whether a run began within an hour to make this node usable, and it was not usable since."""
+        return self.unfinished is not None and self.unfinished[0] == node_id and now - self.unfinished[1] < _RECENT
+
     def is_left(self, node: Node, now: datetime) -> bool:
         """Return whether a run requested or started this node within an hour, and ended before it was usable."""
-        if self.unfinished is not None and self.unfinished[0] == node.id and now - self.unfinished[1] < _RECENT:
+        if self.is_unfinished(node.id, now):
             return True
         if REQUEST_LABEL not in node.labels or self.requested is None or node.created is None:
             return False
