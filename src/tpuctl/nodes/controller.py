@@ -1170,7 +1170,7 @@ class NodeReconciler:
     def _restart(self, node: Node, reason: str) -> None:
         """Stop the node. The next decision is to start it."""
         self.was_repaired = self.tracker.ages.awaits_effect = True
-        self.tracker.history.remember("restart", id=node.id)
+        self.tracker.history.record_stop(node.id)
         try:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
@@ -1180,7 +1180,7 @@ class NodeReconciler:
             raise
         except _ChangedError:
             # Another client may be stopping it: this run does not start it then.
-            self.tracker.history.remember("note", refused="stop")
+            self.tracker.history.record_stop(None)
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)

@@ -560,6 +560,10 @@ class NodeHistory:
             self._journal.append(self._name, "setup", self._clock.now(), **data)
         self.remember("setup", **data)
 
+    def record_stop(self, node_id: str | None) -> None:
+        """Record that this run stops the node to start it again; None: it does not."""
+        self.past = replace(self.past, stopped=node_id)
+
     def begin(self, node_id: str) -> None:
         """Write that a run is bringing the node up."""
         if not self.past.is_unfinished(node_id, self.read_at):
@@ -569,13 +573,14 @@ class NodeHistory:
         """Write that the node that a run was bringing up is usable."""
         if self.past.is_unfinished(node_id, self.read_at):
             self.write("usable", id=node_id, **data)
-        self.past = replace(self.past, stopped=None)
+        self.record_stop(None)
 
     def write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry."""
         with suppress(JournalError):
             self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
-        self.remember(event, **data)
+        if event != "gave-up":  # this run goes on with the node
+            self.remember(event, **data)
 
     def remember(self, event: str, **data: Any) -> None:  # JSON
         """Take an entry into account that is in the journal."""
