@@ -187,8 +187,9 @@ class Journal:
         folder = self._folder.resolve()
         existing = next(place for place in (folder, *folder.parents) if place.exists())
         in_container = any(Path(marker).exists() for marker in _CONTAINER_MARKERS)
-        # A volume is another file system than the layer of the container, which is deleted with it.
-        in_layer = in_container and existing.stat().st_dev == Path("/").stat().st_dev
+        # The layer of a container, which is deleted with it, is on no device. A volume is another file system.
+        device = existing.stat().st_dev
+        in_layer = in_container and device == Path("/").stat().st_dev and os.major(device) == 0
         # The volume of a pod may or may not be persistent.
         return not (in_layer or environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"))
 
