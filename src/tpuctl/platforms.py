@@ -59,14 +59,6 @@ def flush_to_disk(file: int) -> None:
     os.fsync(file)
 
 
-def read_mount_table(proc: Path = _PROC) -> str | None:
-    """Return the mount table of proc(5). None on macOS, whose temporary folders are on the disk."""
-    try:
-        return (proc / "self" / "mounts").read_text("utf-8", errors="replace")
-    except OSError:
-        return None
-
-
 def find_processes_with_variable(variable: str, *values: str, proc: Path = _PROC) -> Iterator[int]:
     """Yield the processes of this user that were started with one of these values of an environment variable."""
     wanted = {f"{variable}={value}".encode(errors="surrogateescape") for value in values}

@@ -119,7 +119,7 @@ def read_node(data: Any) -> Any:
     """Read a node, and every property of it."""
     node = Node.from_api(data)
     spec = NodeSpec.from_node(node)
-    (rate,) = node_rates([node], CostFacts(NOW, price_table(), lambda _: ()))
+    (rate,) = node_rates([node], CostFacts(NOW, price_table()))
     shown = (
         node_rows([node], NOW),
         list(node_details(node, NOW)),

@@ -254,6 +254,8 @@ def test_repair_does_not_take_what_another_client_does_for_its_own(
 
     assert "it changed right before the request, which was not sent" in reported
     assert sandbox.changes() == [theirs], reported
+    past = app.journal.past(NAME)
+    assert (past.is_being_recreated, past.stopped) == (False, None)
 
 
 SLOPPY = ("soon", "0", "-1", "1767000000000", "01767000000")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tpuctl import platforms
-from tpuctl.platforms import find_processes_with_variable, flush_to_disk, parse_process_list, read_mount_table
+from tpuctl.platforms import find_processes_with_variable, flush_to_disk, parse_process_list
 from tpuctl.ssh.agent.file_stream import enlarge_pipe
 from tpuctl.ssh.agent.job import WAITID, end_of
 
@@ -81,10 +81,6 @@ def _stat(env_end: int) -> bytes:
 def test_find_processes_with_variable_uses_ps_without_proc(tmp_path: Path) -> None:
     """The `ps` of this system may refuse the options of macOS."""
     assert [*find_processes_with_variable("TPUCTL_NO_SUCH_MARK", "1", proc=tmp_path)] == []
-
-
-def test_mount_table_without_proc_is_none(tmp_path: Path) -> None:
-    assert read_mount_table(tmp_path) is None
 
 
 def test_flush_to_disk_keeps_the_content(tmp_path: Path) -> None:

@@ -98,8 +98,11 @@ def test_setup_that_is_given_after_a_failure_runs_in_its_place(
     wanted, log = ("--type", "v4-8", "--zone", ZONE, "--setup"), tmp_path / "log"
 
     codes = [tpuctl("up", "demo", *wanted, f"echo {name} >> {log}; exit {code}")[2] for name, code in OLD_AND_NEW]
+    before = log.read_text()
+    codes.append(tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2])
 
-    assert (codes, log.read_text(), sandbox.changes()) == ([11, 0, 0], "old\nnew\n", ["create"])
+    assert (codes, before, log.read_text()) == ([11, 0, 0, 0], "old\nnew\n", "old\nnew\nnew\n")
+    assert sandbox.changes() == ["create", "delete", "create"]
 
 
 @one_face

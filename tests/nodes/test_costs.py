@@ -15,6 +15,7 @@ from tpuctl.models.node import Node, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
 from tpuctl.nodes.costs import CostFacts, NodeCost, group_costs, node_costs
+from tpuctl.nodes.past import past_of
 from tpuctl.prices import hourly_price, price_table
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -83,7 +84,7 @@ def costs_of(
     requests: Sequence[QueuedResource] = (),
     entries: Sequence[dict[str, Any]] = (),
 ) -> list[NodeCost]:
-    return node_costs(nodes, CostFacts(at(10), price_table(), lambda _: entries, requests, grants))
+    return node_costs(nodes, CostFacts(at(10), price_table(), requests, grants, lambda _: past_of(entries)))
 
 
 def label(hours: float) -> dict[str, str]:

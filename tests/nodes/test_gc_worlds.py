@@ -232,13 +232,13 @@ class MemoryStore:
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:  # noqa: ARG002  # of the protocol
         self._lines[name] = self._lines.get(name, b"") + line
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:  # noqa: ARG002  # as above
+    def read(self, name: NodeName) -> bytes:
         return self._lines.get(name, b"")
 
     def names(self) -> list[NodeName]:
         return sorted(self._lines)
 
-    def recent(self, project: str, zone: str) -> list[NodeName]:  # noqa: ARG002  # as above
+    def recent(self, project: str, zone: str) -> list[NodeName]:  # noqa: ARG002  # of the protocol
         return self.names()
 
     def where(self, name: NodeName) -> str:

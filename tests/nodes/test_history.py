@@ -1,4 +1,4 @@
-"""`tpuctl history`: the timeline of a node from its journal; and usual durations from many journals."""
+"""`tpuctl history`: the timeline of a node from its journal; and usual durations of creations from many."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ from tpuctl.cloud.storage import StorageClient
 from tpuctl.errors import ExitCode
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
-from tpuctl.nodes.conditions import RepairAttempts
 from tpuctl.nodes.journal import BucketJournalStore, Journal
-from tpuctl.nodes.journal_entries import state_durations, used_repairs
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 
@@ -237,107 +235,6 @@ def test_history_ignores_the_journal_of_an_untrusted_project_file(offline: Conso
         ),
         ExitCode.USAGE,
     )
-
-
-def entries(life: tuple[Told, ...], by: str = "here 1") -> list[dict[str, Any]]:
-    return [
-        {"at": (START + timedelta(seconds=at)).isoformat(), "event": event, "by": by, **data}
-        for at, event, data in life
-    ]  # fmt: skip
-
-
-def seconds(found: dict[str, tuple[timedelta, ...]]) -> dict[str, list[float]]:
-    return {state: [length.total_seconds() for length in lengths] for state, lengths in found.items()}
-
-
-def asked(at: float, state: str) -> Told:
-    """The state of a queued resource, as a run writes it."""
-    return at, "request", {"state": state}
-
-
-@pytest.mark.parametrize(
-    ("life", "learned"),
-    [
-        (LIFE, {"CREATING": [200, 298], "STOPPING": [97.5]}),
-        ((seen(0, None), seen(5, "CREATING"), seen(90, "READY")), {"CREATING": [85]}),
-        ((seen(5, "CREATING"), seen(90, "READY")), {}),  # had begun before
-        ((LIFE[0], seen(1, None), seen(2, "CREATING"), seen(50, None), seen(60, "READY")), {}),  # failed
-        ((LIFE[0], seen(100, "READY")), {"CREATING": [100]}),  # too quick to be seen creating
-        ((LIFE[0], seen(1, "CREATING"), seen(99, "READY", node_id="2")), {}),  # another node
-        ((LIFE[0], seen(9, "CREATING"), (50, *LIFE[0][1:]), seen(99, "READY")), {"CREATING": [49]}),  # asked again
-        (((0, "start", {}), seen(1, "STARTING"), seen(31, "READY"), seen(40, "READY", "HEALTHY")), {"STARTING": [30]}),
-        ((seen(0, "READY"), seen(9, "REPAIRING"), seen(19, "REPAIRING"), seen(29, "READY")), {"REPAIRING": [20]}),
-        ((seen(0, "READY"), seen(9, "RESTARTING"), seen(29, None)), {}),
-        (
-            (
-                LIFE[0],
-                asked(5, "ACCEPTED"),
-                asked(12, "WAITING_FOR_RESOURCES"),
-                asked(72, "PROVISIONING"),
-                asked(99, "ACTIVE"),
-            ),
-            {"WAITING_FOR_RESOURCES": [60], "PROVISIONING": [27]},
-        ),
-        ((asked(12, "WAITING_FOR_RESOURCES"), asked(72, "FAILED")), {}),
-        ((asked(12, "WAITING_FOR_RESOURCES"), LIFE[0], asked(72, "PROVISIONING")), {}),
-    ],
-)
-def test_usual_durations_use_only_complete_states(life: tuple[Told, ...], learned: dict[str, list[float]]) -> None:
-    assert seconds(state_durations([entries(life)])) == learned
-
-
-def test_usual_durations_ignore_halves_of_two_writers() -> None:
-    halves = [*entries((LIFE[0], seen(3, "CREATING"))), *entries((seen(90, "READY"),), by="there 2")]
-
-    assert state_durations([halves]) == {}
-
-
-def test_usual_durations_are_those_of_type_and_nearest_zone(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for zone, took in (("us-central2-b", 100), ("us-central2-b", 80), ("us-east5-a", 500)):
-        for accelerator_type in ("v4-8", "v4-16"):
-            spec = {"spec": {**SPEC, "accelerator_type": accelerator_type}}
-            life = ((0, "create", spec), seen(1, "CREATING"), seen(took + len(accelerator_type), "READY"))
-            write(journal, life, NodeName("p", zone, f"n{accelerator_type}-{took}"))
-
-    def usual(accelerator_type: str, zone: str, limit: int = 50) -> dict[str, list[float]]:
-        return seconds(dict(journal.usual("p", accelerator_type, zone, limit=limit)))
-
-    assert usual("v4-8", "us-central2-b") == {"CREATING": [84, 104]}
-    assert usual("v4-16", "us-east5-a") == {"CREATING": [505]}
-    assert usual("v4-8", "us-west4-a") == {"CREATING": [84, 104, 504]}
-    assert usual("v5p-8", "us-central2-b") == {}
-
-
-HOUR = 3600.0
-REPAIRS: tuple[Told, ...] = (
-    (0, "usable", {}),
-    (1 * HOUR, "reboot", {}),
-    (1.1 * HOUR, "restart", {}),
-    (1.2 * HOUR, "delete", {"repair": True}),
-    (1.2 * HOUR, "delete", {}),
-    (1.3 * HOUR, "usable", {}),
-)
-
-
-@pytest.mark.parametrize(
-    ("more", "now", "attempts"),
-    [
-        ((), 3.2, RepairAttempts(1, 1, 1)),
-        ((), 3.3, RepairAttempts()),
-        ((seen(2 * HOUR, "READY", "HEALTHY"), seen(2.1 * HOUR, "READY")), 3.3, RepairAttempts()),
-        ((seen(2 * HOUR, "READY", "TIMEOUT"),), 9, RepairAttempts(1, 1, 1)),
-        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.4, RepairAttempts(1, 1, 1)),
-        ((seen(2 * HOUR, "PREEMPTED"), (2.5 * HOUR, "recovered", {})), 4.5, RepairAttempts()),
-        (((4 * HOUR, "restart", {}), (4.1 * HOUR, "restart", {"repair": False})), 5, RepairAttempts(restarts=1)),
-    ],
-)
-def test_repairs_expire_after_two_usable_hours(more: tuple[Told, ...], now: float, attempts: RepairAttempts) -> None:
-    found = used_repairs(
-        entries(REPAIRS + more), refill=timedelta(hours=2), now=START + timedelta(hours=now)
-    )  # fmt: skip
-
-    assert found == attempts
 
 
 GUARDED: tuple[Told, ...] = (

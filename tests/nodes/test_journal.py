@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
@@ -14,15 +13,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Sandbox
-from tests.lifecycle import said
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
 from tpuctl.cloud.storage import Blob, StorageClient
 from tpuctl.errors import ExitCode
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
-from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError, RememberedNode, is_persistent, mounted_at
-from tpuctl.nodes.journal_entries import merge_journals, shorten_journal, split_halves
+from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
@@ -39,7 +36,8 @@ def test_journal_returns_the_last_spec_with_its_time(tmp_path: Path) -> None:
     journal.append(NAME, "delete", AT, spec=SPEC.to_json(), id="7")
     journal.append(NAME, "restart", AT + timedelta(seconds=1.0625), durable=False, reason="stuck")
 
-    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    past = journal.past(NAME)
+    assert (past.spec, past.spec_at) == (SPEC, AT)
     assert [entry["event"] for entry in journal.entries(NAME)] == ["create", "delete", "restart"]
     assert journal.entries(NAME)[2] == {
         "at": "2026-01-02T00:00:01.062Z", "by": "here 1", "event": "restart", "reason": "stuck"
@@ -49,8 +47,8 @@ def test_journal_returns_the_last_spec_with_its_time(tmp_path: Path) -> None:
 def test_journal_without_entries_has_no_spec(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "none")
 
-    assert (journal.entries(NAME), journal.last_spec(NAME), journal.names()) == ([], None, [])
-    assert (journal.usual("p", "v4-8", "us-central2-b"), list(tmp_path.iterdir())) == ({}, [])
+    assert (journal.entries(NAME), journal.past(NAME).spec, journal.names()) == ([], None, [])
+    assert (journal.usual("p", "v4-8", "us-central2-b"), list(tmp_path.iterdir())) == (None, [])
 
 
 def test_torn_line_is_reported_once_and_loses_no_other_line(tmp_path: Path) -> None:
@@ -96,31 +94,33 @@ def test_several_writers_lose_no_line_during_a_rotation(tmp_path: Path) -> None:
         "create", sorted((str(by), index) for by in range(4) for index in range(55))
     )  # fmt: skip
     assert [[index for by, index in written if by == str(one)] for one in range(4)] == [list(range(55))] * 4
-    assert len(journal.entries(NAME, rotated=False)) < len(everything)
     assert sorted(path.name for path in (tmp_path / _FILE).parent.iterdir()) == ["trainer.1.jsonl", "trainer.jsonl"]
     assert journal.names() == [NAME]
 
 
-def test_last_spec_survives_each_rotation(tmp_path: Path) -> None:
+def test_creation_and_setup_survive_each_rotation(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.append(NAME, "create", AT, spec=SPEC.to_json())
+    journal.append(NAME, "setup", AT, id="7", ok=True)
     for index in range(50):
         journal.append(NAME, "note", AT, durable=False, index=index, pad="x" * 100_000)
 
     sizes = [path.stat().st_size for path in (tmp_path / _FILE).parent.iterdir()]
-    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    past = journal.past(NAME)
+    assert (past.spec, past.spec_at, [one.at for one in past.creations], [*past.setups]) == (SPEC, AT, [AT], ["7"])
     assert journal.entries(NAME)[-1]["index"] == 49
-    assert max(sizes) <= 1 << 20
+    assert max(sizes) <= (1 << 20) + 101_000
 
 
-def test_interrupted_rotation_counts_no_line_twice() -> None:
-    lines = [json.dumps({"event": "note", "index": index}).encode() + b"\n" for index in range(9)]
-    content = b"".join(lines)
-    older, newer = split_halves(content)
+def test_rotation_counts_no_line_twice_also_when_it_is_interrupted(tmp_path: Path) -> None:
+    """A rotation copies lines into the new file, and may end before it has made one."""
+    journal, path = Journal(tmp_path), tmp_path / _FILE
+    for index in range(12):
+        journal.append(NAME, "note", AT, durable=False, index=index, pad="x" * 100_000)
+    found = [entry["index"] for entry in journal.entries(NAME)]
+    path.unlink()
 
-    assert (older + newer, merge_journals(older, newer), merge_journals(older, content)) == (content, content, content)
-    assert merge_journals(b'{"spec": 1}\n' + older, content) == b'{"spec": 1}\n' + content
-    assert shorten_journal(b'{"spec": 1}\n' + content) == b'{"spec": 1}\n' + b"".join(lines[5:])
+    assert (found, [entry["index"] for entry in journal.entries(NAME)]) == ([*range(12)], [*range(11)])
 
 
 def test_journal_is_private_with_any_umask(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ def test_two_writers_of_one_object_lose_no_line(storage: StorageClient, clock: M
         ("here 1", "delete", None),
     ]
     assert other.entries(NAME) == slow.entries(NAME)
-    assert (other.last_spec(NAME), other.names()) == (RememberedNode(SPEC, AT), [NAME])
+    assert (other.past(NAME).spec, other.names()) == (SPEC, [NAME])
     assert list(storage.list("state", "")) == [f"journals/{_FILE}"]
 
 
@@ -269,7 +269,7 @@ def test_long_object_is_shortened_and_keeps_the_last_spec(storage: StorageClient
     for index in range(3):
         journal.append(NAME, "note", AT, index=index, pad="x" * 400_000)
 
-    assert journal.last_spec(NAME) == RememberedNode(SPEC, AT)
+    assert journal.past(NAME).spec == SPEC
     assert [entry.get("index") for entry in journal.entries(NAME)] == [None, 2]
 
 
@@ -288,25 +288,8 @@ def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: 
     assert warnings == [f"cannot write the journal at the moment: {reason}"]
 
 
-_MOUNTS = said(
-    "overlay / overlay rw 0 0", "tmpfs /run tmpfs rw 0 0", "/dev/sda1 /var/lib/my\\040state ext4 rw 0 0", "broken"
-)
-
-
 @pytest.mark.parametrize(
-    ("environ", "folder", "in_container", "lasts"),
-    [
-        ({}, "/home/ada", False, True),
-        ({}, "/home/ada", True, False),
-        ({}, "/var/lib/my state/tpuctl", True, True),
-        ({}, "/run/tpuctl", False, False),
-        ({"CI": "true"}, "/var/lib/my state", False, False),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "/var/lib/my state", True, False),
-    ],
+    ("environ", "lasts"), [({}, True), ({"CI": "true"}, False), ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, False)]
 )
-def test_local_disk_is_persistent_outside_ci_pods_and_memory(
-    environ: dict[str, str], folder: str, in_container: bool, lasts: bool
-) -> None:
-    filesystem = mounted_at(_MOUNTS, Path(folder))
-
-    assert is_persistent(environ, filesystem=filesystem, in_container=in_container) is lasts
+def test_local_disk_is_persistent_outside_ci_and_pods(environ: dict[str, str], lasts: bool) -> None:
+    assert Journal(Path("/proc/1")).is_lasting(environ) is lasts

@@ -9,7 +9,6 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face, said
 from tests.nodes.test_zone_search import stockout
-from tpuctl.nodes.journal_entries import has_failed_creation
 
 
 @pytest.mark.parametrize(
@@ -112,30 +111,3 @@ def test_zone_of_the_journal_without_the_type_is_not_used(tpuctl: Console) -> No
     _, err, _ = tpuctl("up", "demo", "--type", "v4-8", "--dry-run")
 
     assert err.splitlines()[0] == "demo: in us-central2-b, the only zone with v4-8"
-
-
-def entry(event: str, **data: Any) -> dict[str, Any]:
-    return {"event": event, **data}
-
-
-CREATE, FULL = entry("create"), entry("gave-up", error="no_capacity")
-THERE, GONE = entry("state", state="CREATING"), entry("state", state=None)
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        pytest.param([], False, id="nothing"),
-        pytest.param([CREATE], False, id="requested"),
-        pytest.param([CREATE, FULL], True, id="no-capacity"),
-        pytest.param([CREATE, entry("gave-up", error="access")], True, id="refused"),
-        pytest.param([CREATE, THERE, GONE, FULL], True, id="seen-and-gone"),
-        pytest.param([CREATE, THERE, FULL], False, id="still-there"),
-        pytest.param([CREATE, FULL, CREATE, THERE], False, id="created-later"),
-        pytest.param([CREATE, THERE, entry("delete"), GONE], False, id="deleted-by-the-user"),
-        pytest.param([CREATE, entry("gave-up", error="timed_out")], False, id="request-that-waits"),
-        pytest.param([CREATE, entry("delete"), entry("gave-up", error="timed_out")], True, id="request-deleted"),
-    ],
-)
-def test_failed_creation_left_no_node(entries: list[dict[str, Any]], expected: bool) -> None:  # a column
-    assert has_failed_creation(entries) is expected

@@ -112,7 +112,7 @@ _seen = st.builds(
     outage=st.none() | st.none() | st.builds(ApiOutage, _durations, st.integers(1, 99), _errors),
     poll_state=st.builds(
         PollState,
-        usual=st.lists(_durations, max_size=4).map(lambda found: tuple(sorted(found))),
+        usual=st.none() | _durations,
         since_action=_maybe,
         throttled=st.integers(0, 99),
         jitter=st.floats(0, 1, exclude_max=True),

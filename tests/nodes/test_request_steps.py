@@ -9,12 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tpuctl.durations import parse_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, NotFoundError, TpuctlError
 from tpuctl.models.node import QueuedState, Tier
 from tpuctl.models.queued import QueuedResource
 from tpuctl.nodes.conditions import Fail
-from tpuctl.nodes.journal_entries import request_state_since
 from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.request_steps import (
     LINGER_TIME,
@@ -211,33 +209,6 @@ def test_retry_only_of_the_record_of_one_node(
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WAITING = "WAITING_FOR_RESOURCES"
-
-
-@pytest.mark.parametrize(
-    ("entries", "expected"),
-    [
-        pytest.param([], None, id="no-entries"),
-        pytest.param([("12:05", "request", WAITING)], "12:05", id="seen-once"),
-        pytest.param([("12:05", "request", WAITING), ("12:10", "request", WAITING)], "12:05", id="seen-twice"),
-        pytest.param([("12:05", "request", "ACCEPTED")], None, id="another-state"),
-        pytest.param(
-            [("12:05", "request", WAITING), ("12:06", "request", "PROVISIONING"), ("12:07", "request", WAITING)],
-            "12:07",
-            id="fell-back",
-        ),
-        pytest.param([("11:59", "request", WAITING)], None, id="of-an-older-request"),
-        pytest.param([("12:00", "request", WAITING)], "12:00", id="at-its-creation"),
-        pytest.param([("12:05", "state", WAITING)], None, id="state-of-the-node"),
-    ],
-)
-def test_state_of_a_request_begins_when_the_journal_first_saw_it(
-    entries: list[tuple[str, str, str]], expected: str | None
-) -> None:
-    written = [{"at": f"2026-01-01T{at}:00Z", "event": event, "state": state} for at, event, state in entries]
-
-    since = request_state_since(written, WAITING, created=NOON)
-
-    assert since == (parse_timestamp(f"2026-01-01T{expected}:00Z") if expected else None)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal import Journal
-from tpuctl.nodes.journal_entries import ZoneMemory, zone_memory
+from tpuctl.nodes.past import ZoneMemory
 from tpuctl.nodes.zone_order import order_zones
 from tpuctl.prices import Price, hourly_price
 
@@ -113,57 +113,6 @@ def test_cheapest_region_comes_first_by_the_price_list() -> None:
     prices = {zone: hourly_price("v6e-8", zone, "spot") for zone in zones}
 
     assert order_zones(ranking.zones, prices, {}) == ("us-central1-b", "asia-northeast1-b", "us-east5-a", "us-west9-z")
-
-
-def entry(minutes: int, event: str, **data: Any) -> dict[str, Any]:
-    return {"at": at(minutes).isoformat().replace("+00:00", "Z"), "by": "here 1", "event": event, **data}
-
-
-CREATE = entry(0, "create", spec={"accelerator_type": "v6e-8", "tier": "spot", "runtime_version": "img"})
-READY = entry(1, "state", state="READY")
-NONE_LEFT = entry(2, "note", text="create failed", error="no_capacity")
-
-
-@pytest.mark.parametrize(
-    ("entries", "memory"),
-    [
-        pytest.param([], ZoneMemory(), id="no-entries"),
-        pytest.param([CREATE], ZoneMemory(), id="not-ended"),
-        pytest.param([CREATE, entry(1, "usable")], ZoneMemory(at(1)), id="usable"),
-        pytest.param([CREATE, READY], ZoneMemory(at(1)), id="ready"),
-        pytest.param([CREATE, entry(1, "state", state="CREATING")], ZoneMemory(), id="creating"),
-        pytest.param([CREATE, NONE_LEFT], ZoneMemory(None, at(2)), id="stock-out"),
-        pytest.param(
-            [CREATE, entry(3, "gave-up", error="no_capacity")], ZoneMemory(None, at(3)), id="gave-up-for-capacity"
-        ),
-        pytest.param([CREATE, entry(3, "gave-up", error="quota")], ZoneMemory(), id="gave-up-for-quota"),
-        pytest.param([CREATE, NONE_LEFT, entry(5, "usable")], ZoneMemory(at(5), at(2)), id="success-after-a-stock-out"),
-        pytest.param(
-            [CREATE, READY, {**CREATE, "at": entry(4, "")["at"]}, entry(6, "note", error="no_capacity")],
-            ZoneMemory(at(1), at(6)),
-            id="stock-out-of-a-later-creation",
-        ),
-        pytest.param([CREATE, READY, NONE_LEFT], ZoneMemory(at(1)), id="no-capacity-of-a-start-later"),
-        pytest.param([CREATE, entry(1, "delete"), READY], ZoneMemory(), id="deleted-before-ready"),
-        pytest.param([READY, NONE_LEFT], ZoneMemory(), id="no-creation"),
-        pytest.param([entry(0, "create"), READY], ZoneMemory(), id="creation-without-spec"),
-        pytest.param(
-            [entry(0, "create", spec={"accelerator_type": "v6e-4", "tier": "spot"}), READY],
-            ZoneMemory(),
-            id="another-type",
-        ),
-        pytest.param([entry(0, "create", spec={"accelerator_type": "v6e-8"}), READY], ZoneMemory(), id="another-tier"),
-        pytest.param([{**CREATE, "at": "yesterday"}, READY], ZoneMemory(), id="unreadable-time"),
-    ],
-)
-def test_journal_remembers_success_and_stock_out(entries: list[dict[str, Any]], memory: ZoneMemory) -> None:
-    assert zone_memory(entries, "v6e-8", "spot") == memory
-
-
-def test_creation_without_tier_is_on_demand() -> None:
-    entries = [entry(0, "create", spec={"accelerator_type": "v6e-8", "tier": None}), READY]
-
-    assert zone_memory(entries, "v6e-8", None) == zone_memory(entries, "v6e-8", "on-demand") == ZoneMemory(at(1))
 
 
 def test_memories_of_several_nodes_are_merged_by_zone(tmp_path: Path) -> None:

@@ -34,8 +34,6 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     """Complete a node's name, or `ZONE/NAME`, from the journals; without those that are given, or that tpuctl saw gone."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
-    from tpuctl.nodes.journal_entries import may_have_node  # noqa: PLC0415  # as above
-
     given = {*_given_words(ctx)}
     found = []
     for name, journal in _journals(ctx):
@@ -44,9 +42,7 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
         if word.startswith(incomplete) and not is_given and is_node_name(name):
             found.append((word, name, journal))
     if ctx.info_name not in _OF_PAST_NODES and len(found) <= _MOST_JOURNALS:
-        found = [
-            (word, name, journal) for word, name, journal in found if may_have_node(journal.entries(name), name.zone)
-        ]
+        found = [(word, name, journal) for word, name, journal in found if journal.past(name).may_have_node]
     zones: dict[str, set[str]] = {}
     for word, name, _ in found:
         zones.setdefault(word, set()).add(name.zone)
@@ -82,8 +78,8 @@ def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) 
     before, comma, last = incomplete.rpartition(",")
     labels: dict[str, None] = {}
     for name, journal in list(_journals(ctx))[:_MOST_JOURNALS]:
-        remembered = journal.last_spec(name)
-        for key, value in sorted((remembered.spec.labels or {}).items()) if remembered else ():
+        spec = journal.past(name).spec
+        for key, value in sorted((spec.labels or {}).items()) if spec else ():
             labels[f"{key}={value}" if "=" in last else f"{key}="] = None
     return [f"{before}{comma}{label}" for label in labels if label.startswith(last)]
 

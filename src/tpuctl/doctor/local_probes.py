@@ -88,7 +88,7 @@ def _count_journal(folder: Path) -> Fact[int]:
     """Return the number of nodes in the journal."""
     store = LocalJournalStore(folder)
     try:
-        store.check(None)
+        store.check()
         return Known(len(store.names()))
     except UnreadableJournalError as error:
         return Unknown(error.message)

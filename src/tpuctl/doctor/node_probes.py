@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from tpuctl.ssh.connection import Connection
 
 _OPERATIONS = 10
-_SUCCESSES = frozenset({"usable", "create", "restart", "start"})
 # A worker may be slow to accept ssh without being broken.
 WORKER_TIMEOUT = timedelta(seconds=30)
 # The programs on the worker get less time, so that it can report one that hangs.
@@ -138,17 +137,11 @@ def _list_operations(node: Node, operations: OperationsClient) -> tuple[NodeOper
 
 def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
     """Return the last failure in the journal without a later success. Entries with another node id are ignored."""
-    entries = _read_fact(lambda: journal.entries(node.name, rotated=False))
-    if not isinstance(entries, Known):
-        return entries
-    found: LastFailure | None = None
-    for entry in entries.value:
-        event, text = entry.get("event"), entry.get("text") or entry.get("reason")
-        if event in _SUCCESSES:
-            found = None
-        elif entry.get("error") and entry.get("id") in {None, "", node.id}:
-            found = LastFailure(str(text or entry["error"]), str(entry["error"]), parse_timestamp(entry.get("at")))
-    return Absent() if found is None else Known(found)
+    past = _read_fact(lambda: journal.past(node.name))
+    if not isinstance(past, Known):
+        return past
+    found = [failure for failure in past.value.failures if failure.node_id in {"", node.id}]
+    return Known(LastFailure(found[-1].text, found[-1].error, found[-1].at)) if found else Absent()
 
 
 def gather_workers_facts(

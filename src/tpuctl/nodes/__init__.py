@@ -21,8 +21,8 @@ another, and a run keeps no state that the next run would miss: the next run con
   starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it.
 - `actions.py` and `tear_down.py` have what single commands request; `lookup.py` finds what a name or a selection means, and
-  `as_it_was.py` what a node was before; `journal.py` and `journal_entries.py` are the memory between runs; `rendering.py`
-  shows nodes; `key_authorization.py` makes workers accept our ssh key.
+  `as_it_was.py` what a node was before; `journal.py` is the memory between runs, `past.py` (pure) the one fold of its
+  entries; `rendering.py` shows nodes; `key_authorization.py` makes workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.

@@ -36,7 +36,7 @@ from tpuctl.nodes.actuator import (
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
-from tpuctl.nodes.journal import JournalError, current_spec
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -81,15 +81,13 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
     """
     context.check(name, spec)
     spec = context.stamped(spec)
-    with hold_lease(context, name, "create", force_lease=force_lease):
-        context.record(name, "create", spec=spec.to_json())
+    with (
+        hold_lease(context, name, "create", force_lease=force_lease),
+        context.recorded(name, "create", spec=spec.to_json()),
+    ):
         if chosen := describe_file_choices(context, name, spec):
-            context.report(
-                EventKind.ACTION,
-                name,
-                f"creating {describe_spec(context, spec, name.zone)}{chosen}",
-                verb=str(Verb.CREATE),
-            )
+            text = f"creating {describe_spec(context, spec, name.zone)}{chosen}"
+            context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
     context.look_again(name, spec)
     return operation
@@ -343,13 +341,13 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
 def _recreate(
     context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
 ) -> ReconcileRequest:
-    spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
+    spec = spec_with_ssh_key(context, context.journal.past(node.name).spec_as_it_is(node))
     # Checked before the deletion: a node that could not be created again is better kept.
     context.check(node.name, spec, replaces=node)
     with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
-        context.record(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json())
-        _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
-        operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
+        with context.recorded(node.name, "delete", reason="reset", id=node.id, spec=spec.to_json()):
+            _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
+            operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
         pending = RequestedChange(Verb.DELETE, operation, node.id)
     return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 

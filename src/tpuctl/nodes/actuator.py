@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.errors import ConflictError
+from tpuctl.errors import AlreadyExistsError, ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.operation import Operation
@@ -79,6 +79,19 @@ class ActionContext:
         """Write a durable entry to the journal. Raises `JournalError`: the caller must not delete a node then."""
         self.journal.append(name, event, self.clock.now(), **data)
 
+    @contextmanager
+    def recorded(self, name: NodeName, event: str, **data: Any) -> Iterator[None]:
+        """Write a durable entry before a change, and withdraw it if nothing of this change came to be.
+
+        Raises `JournalError`: the caller must not delete a node then.
+        """
+        self.record(name, event, **data)
+        try:
+            yield
+        except (NotSentError, AlreadyExistsError):
+            self.journal.withdraw(name, event, self.clock.now())
+            raise
+
 
 @dataclass(frozen=True, slots=True)
 class RequestedChange:
@@ -92,14 +105,18 @@ class RequestedChange:
     is_of_request: bool = False
 
 
-class LeaseLostError(ConflictError):
+class NotSentError(Exception):
+    """The request of a change was not sent."""
+
+
+class LeaseLostError(ConflictError, NotSentError):
     """Another client holds the lease of the node. Nothing was done."""
 
     def __init__(self, name: NodeName) -> None:
         super().__init__(f"`{name.node_id}` is being repaired by another client")
 
 
-class NoLongerMeantError(ConflictError):
+class NoLongerMeantError(ConflictError, NotSentError):
     """What would have been deleted or stopped changed right before, and must stay. Nothing was done to it."""
 
 
@@ -132,8 +149,8 @@ def announced_change(
 
     check()
     try:
-        context.record(name, event, **entry)
-        yield ready
+        with context.recorded(name, event, **entry):
+            yield ready
     finally:
         context.leases.done(name)
 

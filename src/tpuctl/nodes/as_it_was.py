@@ -10,8 +10,6 @@ from tpuctl.command_text import join_command
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
 from tpuctl.models.node import NodeState, Tier
-from tpuctl.nodes.journal import NodeHistory, former_spec, is_being_recreated, was_ended
-from tpuctl.nodes.lookup import journal_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,23 +32,23 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
     Raises `InvalidInputError` if the journal has none, `NotConfirmedError` if the user refuses.
     """
-    remembered = app.journal.last_spec(name)
-    if remembered is None:
+    past = app.journal.past(name)
+    spec = past.spec
+    if spec is None:
         offered = smallest_type_in_zone(name.zone)
         example = f"name one, such as `tpuctl up {name.node_id} --type {offered}`; " if offered else ""
         raise InvalidInputError(
             f"cannot create `{name.node_id}` in {name.zone}: no accelerator type given",
             hint=f"{example}see `tpuctl types --zone {name.zone}`",
         )
-    spec = remembered.spec
-    if is_being_recreated(app.journal, name):
+    if past.is_being_recreated:
         # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
         app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
     if spec.is_queued and (request := app.client.find_queued_resource(name)):
         app.terminal.note(f"{name.node_id}: continuing with its queued resource, which is {request.state}")
         return spec
-    age = f", from {format_duration(app.clock.now() - remembered.at)} ago" if remembered.at else ""
+    age = f", from {format_duration(app.clock.now() - past.spec_at)} ago" if past.spec_at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} with the spec it had ({what})?", yes=yes):
         raise NotConfirmedError("nothing was done", hint="name another type: `--type TYPE`")
@@ -65,19 +63,17 @@ def as_it_was(app: App, name: NodeName, found: Node | None, wanted: NodeSpec, *,
     `ConflictError` if a node that was deleted for good would come back in another tier or type without a flag for it.
     """
     exists = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
+    past = app.journal.past(name)
     if found is not None:
-        history = NodeHistory(app.journal, name, app.clock)
-        history.read()
-        is_known = history.made_as(found) is not None
-        former = history.spec_as_it_is(found)
+        is_known = past.made_as(found) is not None
+        former = past.spec_as_it_is(found)
         spec = wanted.over(former, () if is_known else wanted.named, exists=exists)
     else:
-        remembered = former_spec(app.journal, name)
-        if remembered is None:
-            if was_ended(app.journal, name) and (last := app.journal.last_spec(name)):
-                _check_same_tier(name, last.spec, wanted, price)
+        if past.former_spec is None:
+            if past.is_ended and past.spec:
+                _check_same_tier(name, past.spec, wanted, price)
             return wanted
-        former, is_known, spec = remembered, True, wanted.over(remembered)
+        former, is_known, spec = past.former_spec, True, wanted.over(past.former_spec)
     if is_known and (ignored := wanted.changes_of(spec, sorted(wanted.named - {*wanted.flagged}))):
         what = ", ".join(f"{one.field} {one.shown_wanted}" for one in ignored)
         app.terminal.note(
@@ -94,9 +90,9 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
     See `as_it_was`.
     """
     reference = app.reference(text)
-    known = journal_names(app.journal, reference.project or app.project, reference.node_id)
+    known = app.journal.namesakes(reference.project or app.project, reference.node_id)
     names = [name for name in known if not zones or name.zone in zones]
-    latest = max(names, key=lambda name: ((was := app.journal.last_spec(name)) and was.at) or _NEVER, default=None)
+    latest = max(names, key=lambda name: app.journal.past(name).spec_at or _NEVER, default=None)
     return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
 
 
@@ -111,18 +107,13 @@ def differences_of_request(
     """Return in which fields the node of a queued resource differs from a spec, by the API and the journal."""
     if request is None or spec is None:
         return ()
-    history, node = NodeHistory(app.journal, name, app.clock), request.requested_node(name.project)
-    history.read()
-    return spec.differences(node, made_as=history.made_as(node, created=request.created))
+    node = request.requested_node(name.project)
+    return spec.differences(node, made_as=app.journal.past(name).made_as(node, created=request.created))
 
 
 def made_as(app: App, found: Node | None) -> NodeSpec | None:
     """Return the spec that tpuctl created a node with; None if the journal does not have it."""
-    if found is None:
-        return None
-    history = NodeHistory(app.journal, found.name, app.clock)
-    history.read()
-    return history.made_as(found)
+    return None if found is None else app.journal.past(found.name).made_as(found)
 
 
 def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: PriceOf) -> None:

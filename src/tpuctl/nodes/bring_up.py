@@ -17,8 +17,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.expiry import LimitChange
-from tpuctl.nodes.journal import current_spec
-from tpuctl.nodes.lookup import check_may_be_created, journal_names, locate_for_create, search_requested_name
+from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -244,7 +243,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    known = journal_names(app.journal, project, reference.node_id)
+    known = app.journal.namesakes(project, reference.node_id)
     race = remembered_race(app.journal, known) if known else None
     if race is None:
         return None
@@ -289,7 +288,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
-        spec = current_spec(app.journal, found, app.clock)
+        spec = app.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
         spec = request.limit.applied(spec, app.now())

@@ -228,8 +228,8 @@ class RepairAttempts:
 class PollState:
     """The facts that determine the delay until the next poll."""
 
-    # Past durations of the node's current state, from similar nodes, sorted.
-    usual: tuple[timedelta, ...] = ()
+    # How long similar nodes were CREATING, if this one is.
+    usual: timedelta | None = None
     # The time since this run last sent a change.
     since_action: timedelta | None = None
     # How often the API has recently refused a call because of its rate limit.

@@ -36,6 +36,7 @@ from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
     LeaseLostError,
+    NotSentError,
     RequestedChange,
     announced_change,
     describe_file_choices,
@@ -63,8 +64,7 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.expiry import expiry_note, is_expired, later_end, move_expiry, set_expiry
-from tpuctl.nodes.journal import JournalError, former_spec, is_being_recreated
-from tpuctl.nodes.journal_entries import used_repairs
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, LeaseGuard, TakenOverError
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.queueing import queue_window
@@ -455,14 +455,12 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
 
 def _with_used_repairs(context: ActionContext, task: ReconcileRequest) -> ReconcileRequest:
     """Return the task with the repairs that earlier runs have used, and with the spec of a node that they were recreating."""
-    entries = context.journal.entries(task.name)
-    spec = task.spec
-    former = former_spec(context.journal, task.name)
-    if spec is not None and former is not None:
-        spec = spec.over(former)
-    elif is_being_recreated(context.journal, task.name):
-        spec = former
-    tried = used_repairs(entries, refill=task.policy.refill, now=context.clock.now())
+    past, spec = context.journal.past(task.name), task.spec
+    if spec is not None and past.former_spec is not None:
+        spec = spec.over(past.former_spec)
+    elif past.is_being_recreated:
+        spec = past.former_spec
+    tried = past.attempts(refill=task.policy.refill, now=context.clock.now())
     return replace(task, attempts=tried, spec=spec)
 
 
@@ -502,7 +500,7 @@ def _watch_step(
                 node.seen.was_there
                 or node.policy.recreate_deleted
                 # An earlier run deleted it to create it again.
-                or is_being_recreated(context.journal, node.name)
+                or context.journal.past(node.name).is_being_recreated
             ):
                 absent = NodeNotFoundError(node.name.node_id, node.name.zone)
                 absent.hint = (
@@ -652,8 +650,8 @@ _SLACK_SHARE = 0.4
 class RunningSetup:
     """A set-up that runs on the workers of a node, beside the loop."""
 
-    def __init__(self, node: Node, run: Callable[[], Sequence[SetupResult]]) -> None:
-        self.node = node
+    def __init__(self, node: Node, script: str, run: Callable[[], Sequence[SetupResult]]) -> None:
+        self.node, self.script = node, script
         self._run = run
         self._results: Sequence[SetupResult] = ()
         self._error: BaseException | None = None
@@ -760,7 +758,7 @@ class NodeReconciler:
     @property
     def was_stopped_by_us(self) -> bool:
         """Return whether the node is STOPPED because tpuctl is restarting it."""
-        return self.seen.node is not None and self.tracker.history.stopped == self.seen.node.id
+        return self.seen.node is not None and self.tracker.history.past.stopped == self.seen.node.id
 
     @property
     def may_move(self) -> bool:
@@ -926,7 +924,7 @@ class NodeReconciler:
             health=str(node.health) if node else None,
             request=str(seen.request.state) if seen.is_queued and seen.request and not node else None,
             in_state=seen.in_state.total_seconds(),
-            usual=usual[len(usual) // 2].total_seconds() if usual else None,
+            usual=usual.total_seconds() if usual else None,
             next=follows.what if follows else None,
             next_in=follows.after.total_seconds() if follows else None,
             next_look=decision.delay.total_seconds(),
@@ -1018,7 +1016,7 @@ class NodeReconciler:
         if self._failed_setup is not None and self._failed_setup[0] == node.id:
             raise self._failed_setup[1]
         if self.setup is None:
-            if history.setup_to_do(node) is None:
+            if history.past.setup_to_do(node) is None:
                 return None
             if not self.lease.take():
                 who = self.lease.held_by
@@ -1027,7 +1025,7 @@ class NodeReconciler:
                     raise TimedOutError(f"{who} has not ended, and may be setting `{self.name.node_id}` up", hint=hint)
                 return None if blocks else Requeue(_WATCH_INTERVAL, f"{who} may be setting it up")
             history.read_setups()
-            if (script := history.setup_to_do(node)) is None:
+            if (script := history.past.setup_to_do(node)) is None:
                 return None
             # After a failure the user may have given another one.
             script = (tracker.spec and tracker.spec.flagged.get("setup")) or script
@@ -1035,10 +1033,10 @@ class NodeReconciler:
             self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
             workers = self._context.workers
             tracker.begin_setup()
-            self.setup = RunningSetup(node, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
+            self.setup = RunningSetup(node, script, lambda: workers.set_up(node, script, timeout=_SETUP_TIMEOUT))
         if not (blocks or self.setup.has_ended):
             return Requeue(_WATCH_INTERVAL, "its set-up runs")
-        is_done = False
+        is_done, ran = False, self.setup.script
         try:
             if failed := [result for result in self.setup.results() if result.code != 0]:
                 error = _setup_error(self.name.node_id, failed)
@@ -1048,7 +1046,7 @@ class NodeReconciler:
             is_done = True
         finally:
             self._forget_setup()
-            history.record_setup(node, ok=is_done)
+            history.record_setup(node, ok=is_done, script=ran)
         return None
 
     def _forget_setup_of_lost_node(self) -> None:
@@ -1120,8 +1118,8 @@ class NodeReconciler:
 
     def _create(self, reason: str) -> None:
         context, spec = self._context, self.tracker.spec
-        if spec is None and (remembered := context.journal.last_spec(self.name)):
-            spec = self.tracker.spec = remembered.spec
+        if spec is None:
+            spec = self.tracker.spec = context.journal.past(self.name).spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
         if self.tracker.removes_end:
@@ -1137,6 +1135,7 @@ class NodeReconciler:
                 operation = self._enqueue(spec) if spec.is_queued else context.cloud.create_node(self.name, spec)
             except AlreadyExistsError:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
+                context.journal.withdraw(self.name, "create", context.clock.now())
                 self.report(EventKind.NOTE, "another client has just created it", exists=True)
                 return
         self.tracker.ends, self.tracker.removes_end = None, False
@@ -1165,7 +1164,7 @@ class NodeReconciler:
     def _restart(self, node: Node, reason: str) -> None:
         """Stop the node. The next decision is to start it."""
         self.was_repaired = self.tracker.ages.awaits_effect = True
-        self.tracker.history.stopped = node.id
+        self.tracker.history.record_stop(node.id)
         try:
             with self._changing(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
                 ready(f"restarting it: {reason}")
@@ -1175,12 +1174,12 @@ class NodeReconciler:
             raise
         except _ChangedError:
             # Another client may be stopping it: this run does not start it then.
-            self.tracker.history.record_refused_stop("it changed right before the stop, which was not sent")
+            self.tracker.history.record_stop(None)
             raise
         except ConflictError as error:
             self.tracker.note(refused_stop=error.message)
             text = f"the stop was refused: {error.message}"
-            self.tracker.history.record_refused_stop(text)
+            self.tracker.history.write("note", text=text, refused="stop")
         else:
             self.tracker.requested.begin(RequestedChange(Verb.STOP, operation, node.id))
 
@@ -1194,7 +1193,7 @@ class NodeReconciler:
     def _delete(self, node: Node, reason: str, *, is_repair: bool) -> None:
         """Delete the node that was observed, and no other: its id is compared again right before."""
         context, tracker = self._context, self.tracker
-        spec = tracker.spec = tracker.spec or tracker.history.spec_as_it_is(node)
+        spec = tracker.spec = tracker.spec or tracker.history.past.spec_as_it_is(node)
         # Checked before the deletion: a node that could not be created again is better kept.
         context.check(self.name, spec, replaces=node)
         entry = {"reason": reason, "id": node.id, "spec": spec.to_json(), "repair": is_repair}
@@ -1239,7 +1238,7 @@ def _interrupts_setup(decision: Decision) -> TypeGuard[Reboot | Restart | Delete
     return isinstance(decision, Reboot | Restart) or (isinstance(decision, Delete) and decision.is_repair)
 
 
-class _ChangedError(Exception):
+class _ChangedError(NotSentError):
     """What was observed changed right before the request, which is not sent: look again before the next decision."""
 
 

@@ -13,7 +13,7 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.durations import format_timestamp, parse_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.models.billing import (
     NOTHING,
     UNKNOWN_AMOUNT,
@@ -27,6 +27,7 @@ from tpuctl.models.billing import (
 from tpuctl.models.node import Node, NodeState, Tier
 from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.nodes.past import Past
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,14 +36,13 @@ if TYPE_CHECKING:
     from tpuctl.models.grants import Grant
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.nodes.journal_entries import JournalEntries
     from tpuctl.prices import Price, PriceList
 
 # In microseconds, the unit of a duration.
 _HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 
 
-def billed_since(node: Node, entries: JournalEntries) -> datetime | None:
+def billed_since(node: Node, past: Past) -> datetime | None:
     """Return since when the chips of a node are billed: since tpuctl last started it, else since its creation.
 
     None if they are not billed, or if that is unknown. What others stopped and started is not in the journal.
@@ -50,12 +50,7 @@ def billed_since(node: Node, entries: JournalEntries) -> datetime | None:
     if billing_in(node.state) is not Billing.CHIPS:
         return None
     # An id belongs to one creation; several nodes may have had the name.
-    starts = [
-        at
-        for entry in entries
-        if entry.get("event") == "start" and entry.get("id") == node.id and (at := parse_timestamp(entry.get("at")))
-    ]
-    return max(starts, default=node.created)
+    return past.starts.get(node.id, node.created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +93,9 @@ class CostFacts:
 
     now: datetime
     prices: PriceList
-    entries: Callable[[NodeName], JournalEntries]
     requests: Sequence[QueuedResource] = ()
     grants: Sequence[Grant] = ()
+    past: Callable[[NodeName], Past] = lambda _: Past()
 
 
 def node_costs(nodes: Sequence[Node], facts: CostFacts) -> list[NodeCost]:
@@ -159,7 +154,7 @@ def _node_rate(node: Node, prices: PriceList, *, tier: Tier, grant: Grant | None
 
 
 def _node_cost(node: Node, facts: CostFacts, rate: NodeRate) -> NodeCost:
-    since = billed_since(node, facts.entries(node.name))
+    since = billed_since(node, facts.past(node.name))
     so_far = _cost_since(since, node, facts.now, rate.price)
     ended = expiry_note(node, facts.now) if node.has_invalid_expiry or is_expired(node, facts.now) else ""
     note = "; ".join(filter(None, (ended, rate.note)))

@@ -9,7 +9,7 @@ from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
 from tpuctl.errors import TpuctlError
 from tpuctl.names import NodeReference
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.lookup import SearchPlace, journal_names, near_node
+from tpuctl.nodes.lookup import SearchPlace, near_node
 from tpuctl.nodes.policies import within_deadline
 from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.tear_down import (
@@ -164,7 +164,7 @@ def note_missing(app: App, missing: Sequence[NodeReference], by: str) -> None:
     """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
         absent = absent_error(reference, search_place(app)).message
-        if journal_names(app.journal, reference.project or app.project, reference.node_id):
+        if app.journal.namesakes(reference.project or app.project, reference.node_id):
             app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
             continue
         gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"

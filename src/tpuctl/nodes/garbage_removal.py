@@ -35,7 +35,6 @@ from tpuctl.nodes.garbage import (
     group_resources,
     judge_group,
 )
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.tracker import ReconcileRequest
 
@@ -276,12 +275,12 @@ class GarbageRemover:
         """Write the specs to the journal. Raises `JournalError`: nothing is deleted then."""
         context, request = self._context, item.group.request
         for node in item.group.nodes:
-            spec = current_spec(context.journal, node, context.clock)
+            spec = context.journal.past(node.name).spec_as_it_is(node)
             context.record(node.name, "delete", reason=item.entry, spec=spec.to_json(), id=node.id)
         if not item.group.nodes and request is not None:
             name = request.node_name(item.group.project)
             data: dict[str, Any] = {}
-            if len(request.node_ids) == 1 and context.journal.last_spec(name) is None:
+            if len(request.node_ids) == 1 and context.journal.past(name).spec is None:
                 data["spec"] = request.spec(item.group.project).to_json()
             context.record(name, "delete", reason=item.entry, **data)
 

@@ -1,7 +1,7 @@
 """The journal: what was done to a node and observed of it, on this disk or in a bucket.
 
-`Journal` appends entries, reads those of a node, and learns durations from those of many nodes. `NodeHistory` is the journal of
-one node while it is reconciled. A durable entry is stored before a node is deleted; an entry about an observation may be lost.
+`Journal` appends entries and reads them, as they are or folded into a `Past`. `NodeHistory` is the journal of one node while it
+is reconciled. A durable entry is stored before a node is deleted; an entry about an observation may be lost.
 """
 
 from __future__ import annotations
@@ -11,31 +11,24 @@ import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tpuctl.durations import parse_timestamp
-from tpuctl.errors import BrokenNodeError, PreconditionFailedError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file, replace_file
-from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
+from tpuctl.errors import PreconditionFailedError, TpuctlError
+from tpuctl.files import make_private_folder, read_own_file
 from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.nodes.journal_entries import (
     JournalEntry,
-    ZoneMemory,
     decode_entries,
     encode_entry,
-    entries_of_type,
-    has_failed_creation,
-    has_lost_race,
+    last_lines,
     merge_journals,
     shorten_journal,
-    split_halves,
-    state_durations,
-    zone_memory,
 )
-from tpuctl.platforms import flush_to_disk, read_mount_table
+from tpuctl.nodes.past import Past, past_of, zone_memory
+from tpuctl.platforms import flush_to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,23 +38,14 @@ if TYPE_CHECKING:
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.models.node import Node
     from tpuctl.names import BucketPath
+    from tpuctl.nodes.past import Creation, ZoneMemory
 
-# Limits on what is read to learn durations: enough for years of one node, and fast for thousands of nodes. The nodes
-# that this run brings up count too, but are not read again for each of them.
-_LEARN_AGAIN = timedelta(minutes=1)
+# Limits on what is read of other nodes: enough for years, and fast for thousands of nodes.
 _MOST_BYTES = 2 << 20
-_MOST_READ = 300
-_MOST_FAR = 10
+# Files of Podman and Docker.
+_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
 # Each is a request if the journal is in a bucket.
 _MOST_REMEMBERED = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RememberedNode:
-    """A spec from the journal, and the time of its use."""
-
-    spec: NodeSpec
-    at: datetime | None
 
 
 class Journal:
@@ -74,12 +58,11 @@ class Journal:
         self, store: JournalStore | Path, *, warn: Callable[[str], None] = lambda _: None, writer: str | None = None
     ) -> None:
         self._folder = store if isinstance(store, Path) else None
-        self._store: JournalStore = LocalJournalStore(store, warn=warn) if isinstance(store, Path) else store
+        self._store: JournalStore = LocalJournalStore(store) if isinstance(store, Path) else store
         self._warn = warn
         self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
         self._warned: set[NodeName] = set()
-        self._usual: dict[tuple[str, str, str], Mapping[str, tuple[timedelta, ...]]] = {}
-        self._learned_at: datetime | None = None
+        self._usual: dict[tuple[str, str, str], timedelta | None] = {}
 
     def append(self, name: NodeName, event: str, at: datetime, *, durable: bool = True, **data: Any) -> None:  # JSON
         """Write one line. A durable line is on the disk, or in the bucket, when this returns.
@@ -87,17 +70,29 @@ class Journal:
         Raises `JournalError` if that is not possible. The caller must not delete a node then.
         """
         self._store.append(name, encode_entry(event, at, by=self._writer, data=data), durable=durable)
-        if event == "usable" and (self._learned_at is None or at - self._learned_at > _LEARN_AGAIN):
-            self._usual.clear()
-            self._learned_at = at
 
-    def entries(self, name: NodeName, *, rotated: bool = True) -> list[JournalEntry]:
-        """Return the entries of a node, oldest first; without `rotated` only the newer half of a long journal.
+    def past(self, name: NodeName) -> Past:
+        """Return what the entries of a node say about its past."""
+        return past_of(self.entries(name), name.zone)
+
+    def withdraw(self, name: NodeName, event: str, at: datetime) -> None:
+        """Write that the change of the last entry with this event was not sent, so that it does not count."""
+        with suppress(JournalError):
+            self.append(name, "note", at, durable=False, unsent=event, text=f"the {event} was not sent")
+
+    def entries(self, name: NodeName) -> list[JournalEntry]:
+        """Return the entries of a node, oldest first.
 
         Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; a bucket
         that cannot be read raises its error.
         """
-        entries, damaged, is_torn = decode_entries(self._store.read(name, rotated=rotated))
+        try:
+            entries, damaged, is_torn = decode_entries(self._store.read(name))
+        except UnreadableJournalError as error:
+            if name not in self._warned:
+                self._warned.add(name)
+                self._warn(error.message)
+            return []
         if (damaged or is_torn) and name not in self._warned:
             self._warned.add(name)
             where = self._store.where(name)
@@ -115,20 +110,18 @@ class Journal:
         A bucket raises the error of the service when it is read.
         """
         if isinstance(self._store, LocalJournalStore):
-            self._store.check(name)
-
-    def last_spec(self, name: NodeName) -> RememberedNode | None:
-        """Return the spec of the last creation of the node, or the one recorded before its deletion; None if there is none."""
-        for entry in reversed(self.entries(name)):
-            if not entry.get("spec"):
-                continue
-            with suppress(TypeError, ValueError, KeyError):  # written by another version of tpuctl, or another program
-                return RememberedNode(NodeSpec.from_json(entry["spec"]), parse_timestamp(entry.get("at")))
-        return None
+            if name is None:
+                self._store.check()
+            else:
+                self._store.read(name)
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a journal, sorted."""
         return self._store.names()
+
+    def namesakes(self, project: str, node_id: str) -> list[NodeName]:
+        """Return the nodes of this name that have a journal, in any zone."""
+        return [name for name in self.names() if (name.project, name.node_id) == (project, node_id)]
 
     def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
         """Return the names of a node in several zones without the zones that lost a race, or where its creation failed.
@@ -137,74 +130,75 @@ class Journal:
         """
         if len(names) < 2:
             return list(names)
-        kept = []
-        for name in names:
-            entries = self.entries(name, rotated=False)
-            if not has_lost_race(entries, name.zone) and not has_failed_creation(entries):
-                kept.append(name)
-        return kept or list(names)
+        pasts = [(name, self.past(name)) for name in names]
+        return [name for name, past in pasts if not (past.has_lost_race or past.has_failed_creation)] or list(names)
 
-    def usual(
-        self, project: str, accelerator_type: str, zone: str, *, limit: int = 50
-    ) -> Mapping[str, tuple[timedelta, ...]]:
-        """Return the sorted durations of each state of nodes of this type, from the most recent `limit` times.
+    def usual(self, project: str, accelerator_type: str, zone: str) -> timedelta | None:
+        """Return the median time until nodes of this type were READY: in this zone, else in others; None if it is unknown.
 
-        They are from the same zone if it has any, else from all zones. They are an estimate: unreadable journals are
-        skipped. The result is cached, because a thousand nodes of a type need it at each poll.
+        It is a hint, computed once: a thousand nodes of a type need it at each poll.
         """
         key = (project, accelerator_type, zone)
-        if key in self._usual:
-            return self._usual[key]
-
-        near: list[Sequence[Mapping[str, Any]]] = []
-        far: list[Sequence[Mapping[str, Any]]] = []
-        wanted, left = f'"{accelerator_type}"'.encode(), _MOST_BYTES
-        with suppress(TpuctlError):
-            for name in self._store.recent(project, zone)[:_MOST_READ]:
-                content = self._store.read(name, rotated=False)
-                left -= len(content)
-                if wanted in content and b'"CREATING"' in content:
-                    (near if name.zone == zone else far).append(
-                        entries_of_type(decode_entries(content)[0], accelerator_type)
-                    )
-                if left < 0 or len(near) >= limit // 2 or len(far) >= _MOST_FAR:
+        if key not in self._usual:
+            near: list[timedelta] = []
+            far: list[timedelta] = []
+            for name, creations in self._recent_creations(project, zone, accelerator_type):
+                if near and name.zone != zone:
                     break
-        self._usual[key] = {**state_durations(far, limit=limit), **state_durations(near, limit=limit)}
+                (near if name.zone == zone else far).extend(
+                    one.took for one in creations if one.took and one.is_for(accelerator_type)
+                )
+            lasted = sorted(near or far)
+            self._usual[key] = lasted[len(lasted) // 2] if lasted else None
         return self._usual[key]
 
     def zone_memories(self, project: str, accelerator_type: str, tier: str | None) -> Mapping[str, ZoneMemory]:
-        """Return what is remembered of each zone, for a type and a tier; None is on-demand.
+        """Return what is remembered of each zone, for a type and a tier; None is on-demand."""
+        found: dict[str, list[Creation]] = {}
+        for name, creations in self._recent_creations(project, "", accelerator_type):
+            found.setdefault(name.zone, []).extend(creations)
+        return {zone: zone_memory(creations, accelerator_type, tier) for zone, creations in found.items()}
 
-        It is an estimate from the most recent journals: unreadable ones are skipped.
+    def _recent_creations(
+        self, project: str, zone: str, accelerator_type: str
+    ) -> Iterator[tuple[NodeName, Sequence[Creation]]]:
+        """Yield the creations in the most recent journals that have this type, those of the zone first.
+
+        Unreadable ones are skipped.
         """
-        found: dict[str, ZoneMemory] = {}
         wanted, left = f'"{accelerator_type}"'.encode(), _MOST_BYTES
+        names: Sequence[NodeName] = ()
         with suppress(TpuctlError):
-            for name in self._store.recent(project, "")[:_MOST_REMEMBERED]:
-                content = self._store.read(name, rotated=False)
-                left -= len(content)
-                if wanted in content:
-                    memory = zone_memory(decode_entries(content)[0], accelerator_type, tier)
-                    found[name.zone] = found.get(name.zone, ZoneMemory()).merge(memory)
-                if left < 0:
-                    break
-        return found
+            names = self._store.recent(project, zone)[:_MOST_REMEMBERED]
+        for name in names:
+            content = b""
+            with suppress(TpuctlError):
+                content = self._store.read(name)
+            left -= len(content)
+            if wanted in content:
+                yield name, past_of(decode_entries(content)[0], name.zone).creations
+            if left < 0:
+                return
 
     def is_lasting(self, environ: Mapping[str, str]) -> bool:
         """Return whether the journal outlives this machine, as far as that is known; a bucket does."""
         if self._folder is None:
             return True
-        table = read_mount_table()
-        filesystem = None if table is None else mounted_at(table, self._folder.resolve())
+        folder = self._folder.resolve()
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
         in_container = any(Path(marker).exists() for marker in _CONTAINER_MARKERS)
-        return is_persistent(environ, filesystem=filesystem, in_container=in_container)
+        # The layer of a container, which is deleted with it, is on no device. A volume is another file system.
+        device = existing.stat().st_dev
+        in_layer = in_container and device == Path("/").stat().st_dev and os.major(device) == 0
+        # The volume of a pod may or may not be persistent.
+        return not (in_layer or environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"))
 
     def flush(self, *, only_due: bool = False) -> None:
         """Write the waiting lines; with `only_due` only those that have waited for a minute."""
         self._store.flush(only_due=only_due)
 
 
-# The journal of a node is halved beyond this size in bytes.
+# Beyond this size in bytes the file of a node is renamed, and an object in a bucket halved.
 JOURNAL_SIZE_LIMIT = 1 << 20
 
 
@@ -236,8 +230,8 @@ class JournalStore(Protocol):
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         """Append a line. A durable line is stored when this returns. Raises `JournalError` if that is not possible."""
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:
-        """Return the lines, oldest first, with or without those that were rotated; empty if there are none."""
+    def read(self, name: NodeName) -> bytes:
+        """Return the lines, oldest first; empty if there are none."""
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have lines, sorted."""
@@ -255,27 +249,28 @@ class JournalStore(Protocol):
 _FULL = "the disk is full"
 
 
+class _LockError(OSError):
+    """The file system has no locks, or none for this file."""
+
+
 class LocalJournalStore:
     """The journal on the local disk: one private file for each node, PROJECT/ZONE/NAME.jsonl. The first write creates it.
 
-    Every process locks the file to write and to read, so that it can be rotated while others write: NAME.1.jsonl gets the
-    older half. On a file system without locks, lines are still written whole, and nothing is rotated. `warn` is called once for
-    each file that cannot be read.
+    Every process locks the file to write and to read, so that it can be renamed while others write: to NAME.1.jsonl, which is
+    read too and replaced by the next one.
     """
 
-    def __init__(self, folder: Path, *, warn: Callable[[str], None] = lambda _: None) -> None:
-        self._folder, self._warn = folder, warn
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._safe: set[Path] = set()
-        # Reported once each.
-        self._unreadable: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         """Write a line. A durable line is on the disk when this returns."""
         path = self._path(name)
         try:
             make_private_folder(path.parent)
-            with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as (handle, is_locked):
-                size = _write(path, handle, line, may_take_back=is_locked)
+            with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
+                size = _write(path, handle, line)
                 if durable:
                     flush_to_disk(handle)
                     if path not in self._safe:  # once in this process, so that the file survives a power failure
@@ -283,34 +278,30 @@ class LocalJournalStore:
                             _sync(self._folder / folder)
                         _sync(self._folder.parent)
                         self._safe.add(path)
-                if is_locked and size > JOURNAL_SIZE_LIMIT:
-                    _rotate(path, _rotated(path))
+                if size > JOURNAL_SIZE_LIMIT:
+                    _rotate(path)
+        except _LockError as error:
+            remedy = "set TPUCTL_STATE_DIR to a folder on a file system with locks"
+            raise JournalError(path, error.strerror or str(error), remedy=remedy) from error
         except OSError as error:
             raise JournalError(path, error.strerror or str(error)) from error
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:
-        """Return the content of the files. For a file that cannot be read, `warn` is called and nothing is returned."""
+    def read(self, name: NodeName) -> bytes:
+        """Return the content of the files. Raises `UnreadableJournalError`."""
         path = self._path(name)
         try:
-            with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
-                newer = read_own_file(path)
-                older = read_own_file(_rotated(path)) if rotated and _rotated(path).exists() else b""
-        except FileNotFoundError:
-            return b""
+            try:
+                with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
+                    return _read_both(path)
+            except FileNotFoundError:  # there is none, or another process is renaming it
+                return read_own_file(_rotated(path)) if _rotated(path).exists() else b""
         except OSError as error:
-            if path not in self._unreadable:
-                self._unreadable.add(path)
-                self._warn(f"cannot read the journal: {path}: {error.strerror or error}")
-            return b""
-        return merge_journals(older, newer)
+            raise UnreadableJournalError(path, error.strerror or str(error)) from error
 
-    def check(self, name: NodeName | None) -> None:
-        """Raise `UnreadableJournalError` if the file of a node, or without a name one of the folders, cannot be read."""
-        place = self._path(name) if name else self._folder
+    def check(self) -> None:
+        """Raise `UnreadableJournalError` if one of the folders cannot be read."""
+        place = self._folder
         try:
-            if name:
-                read_own_file(place)
-                return
             for place in (self._folder, *self._folder.glob("*/"), *self._folder.glob("*/*/")):
                 list(place.iterdir())
         except FileNotFoundError:
@@ -320,7 +311,7 @@ class LocalJournalStore:
 
     def names(self) -> list[NodeName]:
         """Return the nodes that have a file, sorted."""
-        return sorted(_name(path) for path in self._files("*/*"))
+        return sorted({_name(path) for path in self._files("*/*")})
 
     def recent(self, project: str, zone: str) -> list[NodeName]:
         """Return the nodes of a project: first those of the zone, then the others, each the most recent first."""
@@ -328,7 +319,7 @@ class LocalJournalStore:
         for path in self._files(f"{_folder_of(project)}/*"):
             with suppress(OSError):
                 dated.append((path.parent.name == zone, path.stat().st_mtime_ns, path))
-        return [_name(path) for _, _, path in sorted(dated, reverse=True)]
+        return list(dict.fromkeys(_name(path) for _, _, path in sorted(dated, reverse=True)))
 
     def where(self, name: NodeName) -> str:
         """Return the path of a node's file."""
@@ -340,42 +331,46 @@ class LocalJournalStore:
     def _files(self, pattern: str) -> Iterator[Path]:
         # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
         with suppress(OSError):
-            # The stem of a node has no dot: a file with one is a rotated file.
-            yield from (path for path in self._folder.glob(f"{pattern}/*.jsonl") if "." not in path.stem)
+            yield from self._folder.glob(f"{pattern}/*.jsonl")
 
     def _path(self, name: NodeName) -> Path:
         return self._folder / _folder_of(name.project) / name.zone / f"{file_stem(name.node_id)}.jsonl"
 
 
-def _write(path: Path, handle: int, line: bytes, *, may_take_back: bool) -> int:
+def _write(path: Path, handle: int, line: bytes) -> int:
     """Write the whole line or none of it. Return the size of the file."""
     size = os.fstat(handle).st_size
     # A crash may have left a line without its end. The next line must not be lost with it.
     is_torn = size and os.pread(handle, 1, size - 1) != b"\n"
     text = b"\n" + line if is_torn else line
     if os.write(handle, text) < len(text):
-        if may_take_back:
-            os.ftruncate(handle, size)
+        os.ftruncate(handle, size)
         raise JournalError(path, _FULL)
     return size + len(text)
 
 
-def _rotate(path: Path, aside: Path) -> None:
-    """Move the older half to another file. If the disk is full or the file is too large to read, it keeps growing."""
-    try:
-        before = read_own_file(aside) if aside.exists() else b""
-        older, newer = split_halves(read_own_file(path), before=before)
-        # In this order, a crash in between leaves lines twice, but loses none.
-        for target, content in ((aside, older), (path, newer)):
-            replace_file(target, content)
-            _sync(target.parent)
-    except OSError:
-        return
+def _rotate(path: Path) -> None:
+    """Rename a long file, and begin the next one with lines that must outlive a later rename.
+
+    Without them, on a full disk, readers find them in the renamed file.
+    """
+    with suppress(OSError, JournalError):
+        kept = last_lines(_read_both(path))
+        path.replace(_rotated(path))
+        with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
+            _write(path, handle, kept)
+            flush_to_disk(handle)
+        _sync(path.parent)
+
+
+def _read_both(path: Path) -> bytes:
+    newer = read_own_file(path)
+    return merge_journals(read_own_file(_rotated(path)) if _rotated(path).exists() else b"", newer)
 
 
 @contextmanager
-def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
-    """Open a file and wait for its lock. Yield the handle, and whether the file system has locks."""
+def _locked(path: Path, flags: int, kind: int) -> Iterator[int]:
+    """Open a file and wait for its lock. Yield the handle."""
     while True:
         # Opening a pipe for writing would block until it has a reader.
         handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
@@ -384,16 +379,15 @@ def _locked(path: Path, flags: int, kind: int) -> Iterator[tuple[int, bool]]:
                 raise OSError(errno.EINVAL, "it is not a regular file")
             try:
                 fcntl.flock(handle, kind)
-                is_locked = True
-            except OSError:
-                is_locked = False
+            except OSError as error:
+                raise _LockError(error.errno, f"it cannot be locked: {error.strerror}") from error
             try:
                 is_current = os.path.samestat(os.fstat(handle), path.stat())
             except FileNotFoundError:
                 is_current = False
-            # The file may have been rotated meanwhile. Then the lock is that of the deleted file.
+            # The file may have been renamed meanwhile.
             if is_current:
-                yield handle, is_locked
+                yield handle
                 return
         finally:
             os.close(handle)
@@ -420,7 +414,8 @@ def _folder_of(project: str) -> str:
 
 def _name(path: Path) -> NodeName:
     project, zone, node_id = path.with_suffix("").parts[-3:]
-    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id))
+    # The name of a node has no dot: behind one is the number of a renamed file.
+    return NodeName(project.replace("_", ":"), zone, node_id_of_file(node_id.partition(".")[0]))
 
 
 # How long a line that is not durable may wait. An object accepts about one write per second [docs: Cloud Storage quotas],
@@ -470,7 +465,7 @@ class BucketJournalStore:
             self._since = self._clock.monotonic()
         self.flush(only_due=True)
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:  # noqa: ARG002  # nothing is rotated here
+    def read(self, name: NodeName) -> bytes:
         """Return the content of the object and the waiting lines. Raises the error of the service."""
         found = self._objects.read(self._place.bucket, self._object(name))
         return (found.content if found else b"") + b"".join(self._waiting.get(name, ()))
@@ -512,7 +507,7 @@ class BucketJournalStore:
                 before += b"\n"
             content = before + b"".join(added)
             if len(content) > JOURNAL_SIZE_LIMIT:
-                content = shorten_journal(content)
+                content = shorten_journal(content, JOURNAL_SIZE_LIMIT // 2)
             try:
                 objects.write(bucket, target, content, generation=found.generation if found else 0)
             except PreconditionFailedError:
@@ -534,42 +529,6 @@ class BucketJournalStore:
         return self._place.object_name(f"{name.project}/{name.zone}/{file_stem(name.node_id)}.jsonl")
 
 
-# Files of Podman and Docker.
-_CONTAINER_MARKERS = ("/run/.containerenv", "/.dockerenv")
-_IN_MEMORY = frozenset({"tmpfs", "ramfs"})
-
-
-def is_persistent(environ: Mapping[str, str], *, filesystem: str | None = None, in_container: bool = False) -> bool:
-    """Return whether files outlive this machine, as far as that is known. Pure.
-
-    `filesystem` is the type of the file system of the folder. The layer of a container (overlay) is deleted with it. The
-    volume of a pod may or may not be persistent, so that a pod counts as not persistent.
-    """
-    if environ.get("KUBERNETES_SERVICE_HOST") or environ.get("CI"):
-        return False
-    return filesystem not in _IN_MEMORY and not (in_container and filesystem == "overlay")
-
-
-def mounted_at(table: str, folder: Path) -> str | None:
-    """Return the type of the file system of a folder from a mount table [proc(5)]. Pure."""
-    found, depth = None, -1
-    for line in table.splitlines():
-        _, _, rest = line.partition(" ")
-        point, _, rest = rest.partition(" ")
-        mount = Path(point.replace("\\040", " "))
-        # Of two mounts at the same path, the later covers the earlier.
-        if len(mount.parts) >= depth and folder.is_relative_to(mount):
-            found, depth = rest.partition(" ")[0], len(mount.parts)
-    return found
-
-
-# After this time, a user may have begun to work on the node.
-_RECENT = timedelta(hours=1)
-_BEGINNINGS = frozenset({"bringing-up", "reboot", "restart", "start"})
-# The maximum difference between the clocks of this machine and the service.
-_SKEW = timedelta(minutes=5)
-
-
 class NodeHistory:
     """The journal of one node while it is reconciled.
 
@@ -580,159 +539,50 @@ class NodeHistory:
 
     def __init__(self, journal: Journal, name: NodeName, clock: Clock) -> None:
         self._journal, self._name, self._clock = journal, name, clock
-        # The node that tpuctl created or started and has not seen usable since.
-        self._unfinished: str | None = None
-        # The node that tpuctl stopped in order to start it again, and has not seen usable since.
-        self.stopped: str | None = None
-        # When tpuctl requested a node and has not observed it since.
-        self._asked: datetime | None = None
-        # When tpuctl last created a node, and the set-up that its workers run once it is usable.
-        self.created: tuple[datetime, str | None] | None = None
-        self._created_spec: Mapping[str, Any] = {}
-        self._set_up: set[str] = set()
+        self.past, self.read_at = Past(zone=name.zone), clock.now()
 
     def read(self) -> None:
         """Read the entries of earlier runs."""
-        now = self._clock.now()
-        for entry in self._journal.entries(self._name):
-            at, event = parse_timestamp(entry.get("at")), entry.get("event")
-            if event in {"restart", "usable"}:
-                self.stopped = entry.get("id") if event == "restart" else None
-            if event in _BEGINNINGS and at is not None and now - at < _RECENT:
-                self._unfinished = entry.get("id")
-            elif event == "usable" or (event == "gave-up" and entry.get("error") == BrokenNodeError.kind):
-                # After any other end, such as a timeout, the next run continues with the node.
-                self._unfinished = self._asked = None
-            elif event == "note" and entry.get("refused") == "stop":
-                self.stopped = None
-            elif event == "create" and at is not None:
-                self._created_spec = entry.get("spec") or {}
-                self.created = (at, self._created_spec.get("setup"))
-                # `tpuctl create` gives no reason: it does not wait until the node is usable.
-                self._asked = at if entry.get("reason") and now - at < _RECENT else None
-            elif event == "delete":
-                self._asked = None
-        self.read_setups()
+        self.past, self.read_at = self._journal.past(self._name), self._clock.now()
 
     def read_setups(self) -> None:
         """Read which set-ups have succeeded, also those of other runs since."""
-        done = (
-            entry for entry in self._journal.entries(self._name) if entry.get("event") == "setup" and entry.get("ok")
-        )
-        self._set_up |= {str(entry.get("id")) for entry in done}
+        self.past = replace(self.past, setups=self.past.setups | self._journal.past(self._name).setups)
 
-    def queued_spec(self) -> NodeSpec | None:
-        """Return the spec of the last creation if it went through the queue, else None."""
-        spec = NodeSpec.from_json(self._created_spec) if self._created_spec else None
-        return spec if spec is not None and spec.is_queued else None
+    def record_setup(self, node: Node, *, ok: bool, script: str | None = None) -> None:
+        """Write the result of the set-up of a node, durably: another run may wait to run it.
 
-    def spec_as_it_is(self, node: Node) -> NodeSpec:
-        """Return the spec of an existing node, with the set-up of the last creation, which only the journal knows."""
-        spec = replace(NodeSpec.from_node(node), setup=self.created[1] if self.created else None)
-        made = self.made_as(node)
-        return spec if made is None else spec.completed_from(made, node)
-
-    def record_creation(self, at: datetime, spec: NodeSpec | None) -> None:
-        """Record that the node was requested with this spec."""
-        self.created = (at, spec.setup if spec else None)
-        self._created_spec = spec.to_json() if spec else {}
-
-    def made_as(self, node: Node, *, created: datetime | None = None) -> NodeSpec | None:
-        """Return the spec that tpuctl created this node with; None if it is not the one of the last creation.
-
-        `created` is the time of the creation of a node that is only requested.
+        A `script` that is not that of the creation is written too: once it has succeeded, it is that of the next one.
         """
-        created = node.created if created is None else created
-        if self.created is None or not self._created_spec or REQUEST_LABEL not in node.labels or created is None:
-            return None
-        return NodeSpec.from_json(self._created_spec) if created >= self.created[0] - _SKEW else None
-
-    def setup_to_do(self, node: Node) -> str | None:
-        """Return the set-up that has not run yet on a node that tpuctl created; None for any other node."""
-        if self.created is None or node.id in self._set_up:
-            return None
-        at, setup = self.created
-        return setup if setup and node.created is not None and node.created >= at - _SKEW else None
-
-    def record_setup(self, node: Node, *, ok: bool) -> None:
-        """Write the result of the set-up of a node, durably: another run may wait to run it."""
+        data: dict[str, Any] = {"id": node.id, "ok": ok}
+        if script not in {None, self.past.setup_to_do(node)}:
+            data["script"] = script
         with suppress(JournalError):
-            self._journal.append(self._name, "setup", self._clock.now(), id=node.id, ok=ok)
-        if ok:
-            self._set_up.add(node.id)
+            self._journal.append(self._name, "setup", self._clock.now(), **data)
+        self.remember("setup", **data)
 
-    def is_left(self, node: Node) -> bool:
-        """Return whether an earlier run requested or started this node and ended before it was usable."""
-        if self._unfinished == node.id:
-            return True
-        if REQUEST_LABEL not in node.labels or self._asked is None or node.created is None:
-            return False
-        return node.created >= self._asked - _SKEW
-
-    def record_refused_stop(self, text: str) -> None:
-        """Write that the service refused to stop the node, so that no later run starts it again."""
-        self.stopped = None
-        self.write("note", text=text, refused="stop")
+    def record_stop(self, node_id: str | None) -> None:
+        """Record that this run stops the node to start it again; None: it does not."""
+        self.past = replace(self.past, stopped=node_id)
 
     def begin(self, node_id: str) -> None:
         """Write that a run is bringing the node up."""
-        if self._unfinished != node_id:
+        if not self.past.is_unfinished(node_id, self.read_at):
             self.write("bringing-up", id=node_id)
-        self._unfinished = node_id
 
     def finish(self, node_id: str, **data: Any) -> None:  # JSON
         """Write that the node that a run was bringing up is usable."""
-        self.stopped = None
-        if self._unfinished == node_id:
+        if self.past.is_unfinished(node_id, self.read_at):
             self.write("usable", id=node_id, **data)
-            self._unfinished = None
+        self.record_stop(None)
 
     def write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry."""
         with suppress(JournalError):
             self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
+        if event != "gave-up":  # this run goes on with the node
+            self.remember(event, **data)
 
-
-# Why a node was deleted that is not created again by the run that deleted it; `gc: …` is another.
-FINAL_REASONS: Final = frozenset({"asked for", "expired", "idle"})
-
-
-def is_being_recreated(journal: Journal, name: NodeName) -> bool:
-    """Return whether an earlier run deleted the node in order to create it again, and ended before it did."""
-    is_between = False
-    for entry in journal.entries(name):
-        if entry.get("event") == "delete":
-            is_between = not _is_final(str(entry.get("reason")))
-        elif entry.get("event") in {"bringing-up", "usable", "gave-up"}:
-            is_between = False
-    return is_between
-
-
-def was_ended(journal: Journal, name: NodeName) -> bool:
-    """Return whether the last thing that tpuctl did with the node was to delete it for good."""
-    is_ended = False
-    for entry in journal.entries(name):
-        if entry.get("event") == "delete":
-            is_ended = _is_final(str(entry.get("reason")))
-        elif entry.get("event") in {"create", "bringing-up", "usable"}:
-            is_ended = False
-    return is_ended
-
-
-def former_spec(journal: Journal, name: NodeName) -> NodeSpec | None:
-    """Return the spec of a node that tpuctl created and has not deleted for good; None if there is none."""
-    remembered = journal.last_spec(name)
-    if remembered is None or was_ended(journal, name) or has_failed_creation(journal.entries(name)):
-        return None
-    return remembered.spec
-
-
-def _is_final(reason: str) -> bool:
-    return reason in FINAL_REASONS or reason.startswith("gc: ")
-
-
-def current_spec(journal: Journal, node: Node, clock: Clock) -> NodeSpec:
-    """Return the spec of an existing node, with its set-up, which only the journal knows."""
-    history = NodeHistory(journal, node.name, clock)
-    history.read()
-    return history.spec_as_it_is(node)
+    def remember(self, event: str, **data: Any) -> None:  # JSON
+        """Take an entry into account that is in the journal."""
+        self.past = self.past.after({"at": self._clock.now().isoformat(), "event": event, **data})

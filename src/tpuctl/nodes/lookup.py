@@ -34,7 +34,6 @@ from tpuctl.models.node import QueuedState
 from tpuctl.names import NodeName, NodeReference, check_new_node_id, closest_match, natural_key
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
-from tpuctl.nodes.journal_entries import has_failed_creation
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.selection import Selection
 
 _NUMBER = re.compile(r"[0-9]+")
@@ -266,11 +264,6 @@ def search_requested_name(
     return None
 
 
-def journal_names(journal: Journal, project: str, node_id: str) -> list[NodeName]:
-    """Return the full names of the nodes that the journal has under a name, one for each zone."""
-    return [name for name in journal.names() if (name.project, name.node_id) == (project, node_id)]
-
-
 def near_node(app: App, reference: NodeReference) -> Node | None:
     """Return the node that a name which does not exist probably means; None if there is none, or the API does not answer."""
     try:
@@ -311,7 +304,7 @@ def check_may_be_created(app: App, name: NodeName) -> None:
     try:
         check_new_node_id(name.node_id)
     except InvalidInputError:
-        if app.journal.last_spec(name) is None and app.client.find_queued_resource(name) is None:
+        if app.journal.past(name).spec is None and app.client.find_queued_resource(name) is None:
             raise
 
 
@@ -356,8 +349,8 @@ def likely_zone(app: App, reference: NodeReference, accelerator: AcceleratorType
 
 def _remembered_zone(app: App, reference: NodeReference) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
-    found = app.journal.without_losers(journal_names(app.journal, app.place.project_of(reference), reference.node_id))
-    if len({name.zone for name in found}) != 1 or has_failed_creation(app.journal.entries(found[0], rotated=False)):
+    found = app.journal.without_losers(app.journal.namesakes(app.place.project_of(reference), reference.node_id))
+    if len({name.zone for name in found}) != 1 or app.journal.past(found[0]).has_failed_creation:
         return None
     return found[0].zone
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.models.node import KEEP_LABEL
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.journal_entries import JournalEntries
+    from tpuctl.nodes.past import Past
     from tpuctl.nodes.usage import IdleAction, IdleChange, IdleLimit
 
 
@@ -87,17 +87,16 @@ def remove_node_guard(context: ActionContext, node: Node, *, has_ssh: bool) -> s
     return "the guard on worker 0 is removed: no limit is left" if was_there else ""
 
 
-def describe_guard(entries: JournalEntries, node: Node, now: datetime) -> str:
+def describe_guard(past: Past, node: Node, now: datetime) -> str:
     """Return what the journal knows about the guard of a node: no worker is asked. Empty for a node without a limit."""
     up = f"`tpuctl up {node.name.node_id}` starts one"
-    known = [entry for entry in entries if entry.get("event") == "guard" and entry.get("id") == node.id]
-    if not known:
+    last = past.guards.get(node.id)
+    if last is None:
         return "" if node.expires is None else f"none that the journal knows of; {up}"
-    last, at = known[-1], parse_timestamp(known[-1].get("at"))
-    if not last.get("ok"):
-        return str(last.get("text"))
-    ago = f" {format_duration(max(now - at, timedelta()))} ago" if at else ""
-    return f"started{ago}; `tpuctl doctor {node.name.node_id}` asks whether it runs"
+    if not last.ok:
+        return last.text
+    ago = format_duration(max(now - last.at, timedelta()))
+    return f"started {ago} ago; `tpuctl doctor {node.name.node_id}` asks whether it runs"
 
 
 def _nodes_of_its_request(context: ActionContext, node: Node) -> int:

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from tpuctl.models.node import NodeState
-
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tpuctl.nodes.conditions import ObservedState
 
 _SHORTEST_DELAY = timedelta(seconds=1)
@@ -19,19 +14,20 @@ _SHORT_DELAY = timedelta(seconds=2)
 _LONGEST_DELAY = timedelta(seconds=15)
 # For this long after our own change, short delays show whether the change took effect.
 _RECENT_ACTION = timedelta(seconds=20)
+# Most creations end within this share of the usual duration around it.
+_SPREAD = 0.15
 
 
 def poll_delay(seen: ObservedState) -> timedelta:
     """Return the delay until the next poll: 1 to 15 seconds, with a jitter of a fifth.
 
-    If past durations of the state are known, the delay is short while the state usually ends; else it grows with its age.
+    While a creation usually ends, the delay is short, and rarely a poll comes before; else it grows with the age of the state.
     """
     pace = seen.poll_state
     if seen.outage:
         return _jittered(_SHORT_DELAY * 1.5 ** min(seen.outage.times - 1, 9), seen)
-    usual = () if seen.node and seen.node.state is NodeState.READY else pace.usual
-    if usual and seen.pending is None:
-        begin, end = usual_window(usual)
+    if pace.usual and seen.pending is None:
+        begin, end = pace.usual * (1 - _SPREAD), pace.usual * (1 + _SPREAD)
         if seen.in_state < begin:
             # No jitter: the poll falls on the beginning of the window.
             return _bounded((begin - seen.in_state) * 2 ** _throttling(seen))
@@ -46,21 +42,6 @@ def poll_delay(seen: ObservedState) -> timedelta:
 def poll_interval(lasted: timedelta) -> timedelta:
     """Return the delay for a state that has lasted this long: a tenth, from 2 to 15 seconds."""
     return min(_LONGEST_DELAY, max(_SHORT_DELAY, lasted / 10))
-
-
-def usual_window(usual: Sequence[timedelta]) -> tuple[timedelta, timedelta]:
-    """Return when a state usually ends: the 5th to the 95th percentile of its sorted past durations.
-
-    A margin widens the window; it is larger for fewer samples.
-    """
-    margin = usual[len(usual) // 2] * (0.15 if len(usual) < 3 else 0.08 if len(usual) < 10 else 0.02)
-    return max(timedelta(), _percentile(usual, 0.05) - margin), _percentile(usual, 0.95) + margin
-
-
-def _percentile(values: Sequence[timedelta], share: float) -> timedelta:
-    place = share * (len(values) - 1)
-    below, above = next(pairwise(values[int(place) :]), (values[int(place)],) * 2)
-    return below + (above - below) * (place - int(place))
 
 
 def _jittered(base: timedelta, seen: ObservedState) -> timedelta:

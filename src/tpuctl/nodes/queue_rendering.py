@@ -10,7 +10,6 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.billing import NOTHING, Billing
 from tpuctl.models.node import OWNER_LABEL, QueuedState, Tier
 from tpuctl.names import NodeName, natural_key
-from tpuctl.nodes.journal_entries import request_state_since
 from tpuctl.nodes.rendering import NODE_COLUMNS, age_cell, age_json, chip_words, chips_cell, count_words, label_words
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell
@@ -69,8 +68,8 @@ def state_begin(journal: Journal, request: QueuedResource, project: str) -> Stat
     Only a request of tpuctl can have entries in the journal.
     """
     if request.is_from_tpuctl:
-        entries = journal.entries(NodeName(project, request.zone, request.queued_resource_id), rotated=False)
-        since = request_state_since(entries, str(request.state), created=request.created)
+        past = journal.past(NodeName(project, request.zone, request.queued_resource_id))
+        since = past.request_since(str(request.state), created=request.created)
         if since is not None:
             return StateBegin(since, is_from_journal=True)
     return StateBegin(request.created, is_from_journal=False) if request.created else None

@@ -104,7 +104,7 @@ def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource
         return _wait(seen, reason)
     # It may last for hours: the delay grows with it, beyond that of a state of a node.
     slow = min(_LONGEST_DELAY, seen.in_request_state / 10) * (0.8 + 0.4 * seen.poll_state.jitter)
-    delay = poll_delay(seen) if seen.poll_state.usual else max(poll_delay(seen), slow)
+    delay = max(poll_delay(seen), slow)
     reason = f"its queued resource is {request.state} for {lasted}"
     end = request.valid_until
     left = None if end is None or seen.server_now is None else end - seen.server_now

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.durations import format_duration, parse_timestamp
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -38,7 +38,6 @@ from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_fil
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.journal_entries import may_have_node
 from tpuctl.nodes.lease import LeaseGuard, end_lease, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.polling import poll_interval
@@ -101,42 +100,23 @@ class Race:
 
 def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | None:
     """Return the latest race of these nodes that has not ended according to the journal; None if there is none."""
-    begun: dict[str, Mapping[str, Any]] = {}
-    winners: dict[str, tuple[NodeName, datetime | None]] = {}
-    ended: set[str] = set()
-    sent: set[NodeName] = set()
-    last_sent: datetime | None = None
-    for name in names:
-        current = None
-        for entry in journal.entries(name):
-            race_id = entry.get("race")
-            if entry.get("event") == "create" and race_id:
-                sent.add(name)
-                last_sent = max(filter(None, (last_sent, parse_timestamp(entry.get("at")))), default=None)
-            elif entry.get("event") == "race" and race_id and entry.get("zones"):
-                current = race_id
-                begun[race_id] = entry
-            elif entry.get("event") == "race" and race_id and entry.get("winner"):
-                winner = replace(name, zone=str(entry["winner"]))
-                winners[race_id] = winner, parse_timestamp(entry.get("created"))
-            elif entry.get("event") == "race" and entry.get("over") and current:
-                ended.add(current)
-    left = [race_id for race_id in begun if race_id not in ended]
-    if not left:
+    pasts = {name: journal.past(name) for name in names}
+    seen = [(race_id, race) for past in pasts.values() for race_id, race in past.races.items()]
+    ended = {race_id for race_id, race in seen if race.is_over}
+    begun = {race_id: race for race_id, race in seen if race.begun is not None and race_id not in ended}
+    if not begun:
         return None
-    latest = max(left, key=lambda race_id: str(begun[race_id].get("at")))
-    first = next(iter(names))
-    zones = dict.fromkeys(zone for race_id in (latest, *left) for zone in begun[race_id]["zones"][:_MAX_ZONES])
-    spec = None
-    with suppress(TypeError, ValueError, KeyError):  # written by another version of tpuctl
-        spec = NodeSpec.from_json(begun[latest]["spec"])
+    latest = max(begun, key=lambda race_id: str(begun[race_id].begun))
+    winners = [race for race_id, race in seen if race_id == latest and race.winner]
+    first, sent = next(iter(names)), {name: past.raced_at for name, past in pasts.items() if past.raced_at}
+    zones = dict.fromkeys(zone for race_id in (latest, *begun) for zone in begun[race_id].zones[:_MAX_ZONES])
     return Race(
         id=latest,
         names=tuple(replace(first, zone=zone) for zone in zones),
-        spec=spec,
-        winner=winners.get(latest),
+        spec=begun[latest].spec,
+        winner=(replace(first, zone=str(winners[-1].winner)), winners[-1].created) if winners else None,
         sent=frozenset(sent),
-        last_sent=last_sent,
+        last_sent=max(sent.values(), default=None),
         is_open=True,
     )
 
@@ -149,7 +129,7 @@ def find_race(
     Without `race_id` it is the race of the journal, else the first that has a request. The winner of a race that has ended
     counts as a race with one request. A zone that does not answer may have a request, unless the journal has the race.
     """
-    known = _journaled_names(context, NodeName(project, "", node_id))
+    known = context.journal.namesakes(project, node_id)
     remembered = remembered_race(context.journal, dict.fromkeys((*names, *known)))
     if remembered is not None and race_id not in {"", remembered.id}:
         remembered = None
@@ -165,20 +145,10 @@ def find_race(
         return None
     race = remembered or Race(id=wanted, names=tuple(requests))
     blind: tuple[NodeName, ...] = ()
-    if not any(_has_entry(context.journal, name, wanted) for name in dict.fromkeys((*names, *known))):
+    if not any(wanted in context.journal.past(name).races for name in dict.fromkeys((*names, *known))):
         blind = tuple(NodeName(project, zone, node_id) for zone in listing.unreachable)
     names = tuple(dict.fromkeys((*race.names, *requests, *blind)))
     return replace(race, names=names, requests=requests, sent=race.sent | {*blind})
-
-
-def _has_entry(journal: Journal, name: NodeName, race_id: str) -> bool:
-    return any(entry.get("event") == "race" and entry.get("race") == race_id for entry in journal.entries(name))
-
-
-def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
-    """Return the names of this node, in any zone, that have a journal."""
-    key = (wanted.project, wanted.node_id)
-    return [name for name in context.journal.names() if (name.project, name.node_id) == key]
 
 
 def race_id_of(request: QueuedResource, node_id: str) -> str:
@@ -239,7 +209,7 @@ def find_lost_requests(
         usable = [name for name, one in members.items() if name in ready and one.state is QueuedState.ACTIVE]
         if len(members) < 2 or not usable:
             continue
-        is_known = any(_has_entry(journal, name, race_id) for name in members)
+        is_known = any(race_id in journal.past(name).races for name in members)
         # A run requests nothing without an end.
         ends = [request.valid_until for request in members.values() if request.valid_until is not None]
         if not (is_known and sees_runs) and any(now - end < CLEAN_UP_TIME for end in ends):
@@ -266,16 +236,8 @@ def _verdict(
     journal: Journal, name: NodeName, race_id: str
 ) -> tuple[tuple[NodeName, datetime | None], Mapping[str, datetime | None]] | None:
     """Return the recorded winner of a race with the creation time of its request, and these times of what lost, by zone."""
-    found = None
-    for entry in journal.entries(name):
-        if entry.get("event") == "race" and entry.get("race") == race_id and entry.get("winner"):
-            lost = entry.get("lost")
-            times = lost if isinstance(lost, dict) else {}  # entries of earlier versions have none
-            found = (
-                (replace(name, zone=str(entry["winner"])), parse_timestamp(entry.get("created"))),
-                {str(zone): parse_timestamp(time) for zone, time in times.items()},
-            )
-    return found
+    race = journal.past(name).races.get(race_id)
+    return None if race is None or race.winner is None else ((replace(name, zone=race.winner), race.created), race.lost)
 
 
 def describe_race(names: Sequence[NodeName]) -> str:
@@ -303,7 +265,9 @@ def run_race(
     request is left, unless the error names it.
     """
     asked = tuple(dict.fromkeys(names))
-    remembered = remembered_race(context.journal, dict.fromkeys((*asked, *_journaled_names(context, asked[0]))))
+    remembered = remembered_race(
+        context.journal, dict.fromkeys((*asked, *context.journal.namesakes(asked[0].project, asked[0].node_id)))
+    )
     if remembered is not None:
         zones = ", ".join(name.zone for name in remembered.names)
         context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")
@@ -397,8 +361,7 @@ class _RaceRun:
             for name in dict.fromkeys((*wanted, *race.names))
         }
         for name in () if race.is_open else wanted:
-            entries = context.journal.entries(name, rotated=False)
-            self._zones[name].may_have_node = may_have_node(entries, name.zone)
+            self._zones[name].may_have_node = context.journal.past(name).may_have_node
         # Where this run, or an earlier one that the journal has, requested the node.
         self._made = set(race.sent)
         self._first = next(iter(self._zones))
@@ -875,7 +838,7 @@ class _RaceRun:
                 continue
             if zone.request is not None and zone.journaled_state != zone.request.state:
                 zone.journaled_state = str(zone.request.state)
-                with suppress(TpuctlError):  # needed only to learn how long a state lasts
+                with suppress(TpuctlError):  # needed only to say how long a state lasts
                     self._context.journal.append(
                         zone.name, "request", self._context.clock.now(), durable=False, state=zone.journaled_state
                     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.costs import NodeRate
-    from tpuctl.nodes.journal_entries import JournalEntries
+    from tpuctl.nodes.past import Past
     from tpuctl.output.terminal import Terminal
 
 # Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
@@ -239,19 +239,20 @@ def nodes_json(
     app: App,
     nodes: Sequence[Node],
     requests: Sequence[QueuedResource] = (),
-    entries: Callable[[NodeName], JournalEntries] | None = None,
+    past: Callable[[NodeName], Past] | None = None,
 ) -> list[dict[str, Any]]:
     """Return the JSON of nodes.
 
-    `requests` are the queued resources that own some: they know the tiers. Without the `entries` of the journal a node counts
+    `requests` are the queued resources that own some: they know the tiers. Without the `past` of the journal a node counts
     as billed since its creation.
     """
     from tpuctl.nodes.costs import CostFacts, billed_since, node_rates  # noqa: PLC0415  # not for tables
+    from tpuctl.nodes.past import Past  # noqa: PLC0415  # as above
 
     now = app.now()
-    facts = CostFacts(now, app.prices, entries or (lambda _: ()), requests, app.settings.grants())
+    facts = CostFacts(now, app.prices, requests, app.settings.grants(), past or (lambda _: Past()))
     rates = node_rates(nodes, facts)
-    begins = [billed_since(node, facts.entries(node.name)) for node in nodes]
+    begins = [billed_since(node, facts.past(node.name)) for node in nodes]
     return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
 
 
@@ -473,7 +474,7 @@ def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
     requests = (
         queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
     )
-    for cost in node_costs(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants())):
+    for cost in node_costs(nodes, CostFacts(app.now(), app.prices, requests, app.settings.grants())):
         node, note = cost.node, f" ({cost.note})" if cost.note else ""
         app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
 

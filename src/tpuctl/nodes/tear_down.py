@@ -25,7 +25,6 @@ from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.garbage import group_of
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.lookup import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
@@ -395,9 +394,9 @@ def _announce(context: ActionContext, target: DeletionTarget, *, by: str, reason
         end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
     data: dict[str, Any] = {}
     if target.node:
-        spec = current_spec(context.journal, target.node, context.clock)
+        spec = context.journal.past(target.node.name).spec_as_it_is(target.node)
         data = {"spec": spec.to_json(), "id": target.node.id}
-    elif target.request and len(target.request.node_ids) == 1 and context.journal.last_spec(target.name) is None:
+    elif target.request and len(target.request.node_ids) == 1 and context.journal.past(target.name).spec is None:
         data = {"spec": target.request.spec(target.name.project).to_json()}
     context.record(target.name, "delete", reason=reason, **data)
 
@@ -567,7 +566,7 @@ def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeR
     """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
     project = reference.project or place.project
     named = place.name(reference)
-    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
+    known = context.journal.namesakes(project, reference.node_id)
     # A search holds the leases of all its zones, and the journal has only those in which it has tried.
     known += context.leases.namesakes(NodeName(project, "", reference.node_id))
     found = False

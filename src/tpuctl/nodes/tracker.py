@@ -157,7 +157,7 @@ class NodeTracker:
         """Return the given spec if it asks for the queue, else that of the last creation if it did."""
         if self.spec is not None and self.spec.is_queued:
             return self.spec
-        return self.history.queued_spec()
+        return self.history.past.queued_spec
 
     @property
     def elapsed(self) -> timedelta:
@@ -255,7 +255,7 @@ class NodeTracker:
             has_vanished = False
         elif is_creation_lost and before is not None:
             self._context.report(EventKind.NOTE, self._task.name, "the creation that another run requested failed")
-            self.spec = self.spec or self.history.spec_as_it_is(before)
+            self.spec = self.spec or self.history.past.spec_as_it_is(before)
             has_vanished = False
         if node:
             self._update_ownership(node)
@@ -305,8 +305,8 @@ class NodeTracker:
         wanted = self._task.spec
         if node is None or wanted is None or not self.policy.is_keeper or node.id == self._based_on:
             return
-        named = () if self.history.made_as(node) else wanted.named
-        self.spec, self._based_on = wanted.over(self.history.spec_as_it_is(node), named), node.id
+        named = () if self.history.past.made_as(node) else wanted.named
+        self.spec, self._based_on = wanted.over(self.history.past.spec_as_it_is(node), named), node.id
 
     def _fetch_request_again(self, known: QueuedResource | None) -> QueuedResource | None:
         """Return the known queued resource, which a list lacks; None only after a 404 from the API."""
@@ -365,7 +365,7 @@ class NodeTracker:
         """Return the fields in which a node, existing or requested, differs from the spec. Say once what is not compared."""
         if self.spec is None:
             return ()
-        made = self.history.made_as(node, created=created)
+        made = self.history.past.made_as(node, created=created)
         unknown = self.spec.not_compared(node, made_as=made)
         if new := set(unknown) - self._not_compared:
             self._not_compared |= new
@@ -426,12 +426,11 @@ class NodeTracker:
             self._failed_scripts, text = failed, describe_failed_scripts(self.workers)
             self._context.report(EventKind.NOTE, self._task.name, text, startup="failed", failed_workers=[*failed])
         failure = self.seen.failure
-        usual: tuple[timedelta, ...] = ()
-        if accelerator_type := node.accelerator_type if node else self.spec.accelerator_type if self.spec else None:
-            name = self._task.name
-            by_state = self._context.journal.usual(name.project, accelerator_type, name.zone)
-            waiting = str(self.seen.request.state) if self.seen.is_queued and self.seen.request else "CREATING"
-            usual = by_state.get(str(node.state) if node else waiting, ())
+        usual, name = None, self._task.name
+        accelerator_type = node.accelerator_type if node else self.spec.accelerator_type if self.spec else None
+        is_waiting = node is None and self.seen.request is not None
+        if accelerator_type and not is_waiting and (node is None or node.state is NodeState.CREATING):
+            usual = self._context.journal.usual(name.project, accelerator_type, name.zone)
         self.note(
             workers=self.workers,
             in_state=now - self.ages.since,
@@ -466,7 +465,8 @@ class NodeTracker:
         """Record that the node was requested. Facts about an earlier node of that name do not count any more."""
         self.record_deletion()
         self._created_id = None
-        self.history.record_creation(self._context.server_now(), self.spec)
+        spec = self.spec.to_json() if self.spec else None
+        self.history.remember("create", at=self._context.server_now().isoformat(), spec=spec)
         self.note(is_ours=True, has_vanished=False, refused_stop=None)
 
     def record_deletion(self) -> None:
@@ -515,13 +515,13 @@ class NodeTracker:
         self._was_alive = self._was_alive or not deleting
         self._queued_resource = node.queued_resource or self._queued_resource
         is_new = node.state is NodeState.CREATING and self.policy.may_create
-        if self.seen.is_ours or is_new or self.history.is_left(node):
+        if self.seen.is_ours or is_new or self.history.past.is_left(node, self.history.read_at):
             self.note(is_ours=True)
             if self._task.purpose:
                 self.history.begin(node.id)
         if node.state is NodeState.DELETING and self.policy.may_create and self.spec is None:
             # `up` creates it again after the deletion.
-            self.spec = self.queued_spec or self.history.spec_as_it_is(node)
+            self.spec = self.queued_spec or self.history.past.spec_as_it_is(node)
 
 
 class StateAges:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tpuctl.check.zone_ranking import ZoneRank
     from tpuctl.models.node import Tier
     from tpuctl.nodes.conditions import Policy
-    from tpuctl.nodes.journal_entries import ZoneMemory
+    from tpuctl.nodes.past import ZoneMemory
     from tpuctl.prices import Price
 
 

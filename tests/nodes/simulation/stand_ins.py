@@ -65,7 +65,7 @@ class MemoryStore:
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
         self._lines.setdefault(name, bytearray()).extend(line)
 
-    def read(self, name: NodeName, *, rotated: bool) -> bytes:
+    def read(self, name: NodeName) -> bytes:
         return bytes(self._lines.get(name, b""))
 
     def names(self) -> list[NodeName]:

@@ -199,7 +199,7 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
         raise kind(f"could not read whether the node `{node_id}` exists: {fact.reason}")
     if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
         raise unreachable_zones_error(node_id, silent)
-    remembered = app.journal.last_spec(NodeName(project, zone, node_id)) if zone else None
+    remembered = app.journal.past(NodeName(project, zone, node_id)).spec if zone else None
     if remembered is None:
         if meant := canonical_type(node_id):
             hint = f"as a type it is `{meant}`: `tpuctl check {meant}`"
@@ -212,5 +212,5 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
                 hint=f"types of that size are {known}; see `tpuctl types`" if known else "see `tpuctl types`",
             )
         raise NodeNotFoundError(node_id, zone) if zone else NodeNotInProjectError(node_id, project)
-    app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.spec.accelerator_type}")
-    return remembered.spec
+    app.terminal.note(f"`{node_id}` does not exist: checking its last known type, {remembered.accelerator_type}")
+    return remembered

@@ -130,9 +130,9 @@ def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datet
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
     # In a bucket, the journal of each node is a request.
-    journals = fan_out(app.journal.entries, (node.name for node in found.nodes), limit=_AT_ONCE)
-    entries = {journal.item: journal.get() for journal in journals}
-    facts = CostFacts(now, prices, entries.__getitem__, found.requests, grants)
+    journals = fan_out(app.journal.past, (node.name for node in found.nodes), limit=_AT_ONCE)
+    pasts = {journal.item: journal.get() for journal in journals}
+    facts = CostFacts(now, prices, found.requests, grants, pasts.__getitem__)
     return node_costs(found.nodes, facts)
 
 

@@ -10,7 +10,6 @@ from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import stamp_spec
-from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.plan import PlanStep, gcloud_commands
 from tpuctl.output.terminal import View
 
@@ -40,7 +39,8 @@ def show_plan(
     """
     present = {node.name: node for node in nodes}
     specs = {
-        step.name: spec or (current_spec(app.journal, present[step.name], app.clock) if step.name in present else None)
+        step.name: spec
+        or (app.journal.past(step.name).spec_as_it_is(present[step.name]) if step.name in present else None)
         for step in steps
     }
     if any(step.verb is Verb.CREATE for step in steps):

@@ -15,7 +15,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone
-from tpuctl.nodes.journal_entries import is_repair, may_have_node, usable_spans
+from tpuctl.nodes.past import Past, past_of
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
@@ -43,10 +43,7 @@ _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 @grouped_option(
     "--last", "-n", type=click.IntRange(1), metavar="N", help="Number of lines to show, the newest. [default: all]"
 )
-@grouped_option(
-    "--all", "rotated", is_flag=True, help="Include the older half of a long journal, which is in a second file."
-)
-def command(app: App, *, node: str, since: timedelta | str | None, last: int | None, rotated: bool) -> None:
+def command(app: App, *, node: str, since: timedelta | str | None, last: int | None) -> None:
     """Show the states of a node and of its queued resource, how long each lasted, and what tpuctl did to it and why.
 
     Reads the journal, not the cloud: it has only what tpuctl did and saw.
@@ -61,8 +58,9 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     app.journal.check(name)
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
-    entries = app.journal.entries(name, rotated=rotated)
-    passed = _passed_limit(entries, now)
+    entries = app.journal.entries(name)
+    past = past_of(entries, name.zone)
+    passed = _passed_limit(past, now)
     # What a guard deleted was there until then.
     seen_until = passed.at if passed and passed.has_guard else None
     lasting = [
@@ -87,7 +85,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
                 (*_COLUMNS[:-1], _BAR_COLUMN, _COLUMNS[-1]), _timeline_rows(found, now, width=terminal.streams.width)
             )
             terminal.write("")
-            terminal.details(_timeline_totals(entries, seen_until or now, since=begin))
+            terminal.details(_timeline_totals(entries, past, seen_until or now, since=begin))
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))
@@ -108,7 +106,7 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
         preferred = check_zone(app.settings.required("zone"))
         found = [name for name in found if name.zone == preferred] or found
     if len(found) > 1:
-        there_now = [name for name in found if may_have_node(app.journal.entries(name), name.zone)]
+        there_now = [name for name in found if app.journal.past(name).may_have_node]
         found = there_now if len(there_now) == 1 else found
     if len(found) > 1:
         where = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
@@ -242,28 +240,13 @@ class _PassedLimit:
         return _TimelineLine(self.at, "expired", f"its time ended: {why}")
 
 
-def _passed_limit(entries: Sequence[_JournalEntry], now: datetime) -> _PassedLimit | None:
+def _passed_limit(past: Past, now: datetime) -> _PassedLimit | None:
     """Return the end of the node's time, None if it has none, or if the node was seen alive long after it."""
-    dated = _dated(entries)
-    end: datetime | None = None
-    guarded = node_id = None  # the id of the node whose guard works; that of the node that was seen last
-    for _, entry in dated:
-        event, node_id = entry.get("event"), entry.get("id") or node_id
-        if event in {"create", "delete"}:
-            end = guarded = None
-        elif event in {"guard", "extend"}:
-            # An extension to `never` has no time; the guard reads the new end from the node.
-            end = parse_timestamp(entry.get("until"))
-        if event == "guard":
-            guarded = entry.get("id") if entry.get("ok") else None
-    signs = [at for at, entry in dated if _is_sign_of_life(entry)]
-    if end is None or end > now or any(at >= end + _GUARD_DELAY for at in signs):
+    end = past.ends
+    alive_at = past.alive_at or end
+    if end is None or alive_at is None or end > now or alive_at >= end + _GUARD_DELAY:
         return None
-    return _PassedLimit(max(end, *signs), has_guard=guarded is not None and guarded == node_id)
-
-
-def _is_sign_of_life(entry: _JournalEntry) -> bool:
-    return entry.get("event") != "state" or bool(entry.get("state"))
+    return _PassedLimit(max(end, alive_at), has_guard=past.guarded is not None and past.guarded == past.node_id)
 
 
 def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:
@@ -314,29 +297,28 @@ def _timeline_plain_rows(found: Sequence[_TimelineLine], now: datetime) -> list[
 
 
 def _timeline_totals(
-    entries: Sequence[_JournalEntry], now: datetime, *, since: datetime | None = None
+    entries: Sequence[_JournalEntry], past: Past, now: datetime, *, since: datetime | None = None
 ) -> list[tuple[str, str, str]]:
     """Return label, text and style of the totals: usable time, repairs, preemptions, time to usable."""
     found = _timeline_lines(entries)
     if not found:
         return []
-    dated = [(at, entry) for at, entry in _dated(entries) if since is None or at >= since]
     begin = max(found[0].at, since) if since else found[0].at
     end = now if any(_is_open(line) for line in found) else found[-1].until or found[-1].at
     whole = max(end - begin, timedelta())
-    usable = sum((span.within(begin, end) for span in usable_spans(entries)), timedelta())
+    usable = sum((span.within(begin, end) for span in past.usable), timedelta())
     if usable:
         share = f" ({usable / whole:.0%})" if whole else ""
         usable_text = f"{format_duration(usable)} of {format_duration(whole)}{share}"
     else:
         usable_text = "never" if any(line.is_state for line in found) else "unknown: the journal has no state of it"
-    repairs = [str(entry["event"]).replace("delete", "recreation") for _, entry in dated if is_repair(entry)]
+    repairs = [event.replace("delete", "recreation") for at, event in past.repairs if at >= begin]
     summary = [
         ("usable", usable_text, ""),
         ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
-        ("preempted", _count(sum(entry.get("event") == "preempted" for _, entry in dated), "time"), ""),
+        ("preempted", _count(sum(at >= begin for at in past.preemptions), "time"), ""),
     ]
-    if times := _times_to_usable(dated):
+    if times := [took.total_seconds() for at, took in past.times_to_usable if at >= begin]:
         import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
 
         median = format_duration(timedelta(seconds=statistics.median(times)))
@@ -378,24 +360,6 @@ def _race_words(entry: _JournalEntry) -> str:
         return f"{winner} won"
     zones = entry.get("zones")
     return f"in {', '.join(map(str, zones))}" if isinstance(zones, list) else ""
-
-
-def _times_to_usable(dated: Sequence[tuple[datetime, _JournalEntry]]) -> list[float]:
-    times: list[float] = []
-    begun: datetime | None = None
-    for at, entry in dated:
-        event, took = entry.get("event"), entry.get("took")
-        if event == "usable":
-            if isinstance(took, int | float):
-                times.append(took)
-            elif begun:
-                times.append((at - begun).total_seconds())
-            begun = None
-        elif event == "delete":
-            begun = None
-        elif event in _BEGINNINGS:
-            begun = begun or at
-    return times
 
 
 def _words(line: _TimelineLine) -> str:

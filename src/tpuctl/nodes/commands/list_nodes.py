@@ -159,7 +159,7 @@ def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) 
         requests = queued_resources_or_none(app.client, app.project, app.zones)
     prices = app.prices
     app.terminal.note(f"dollars per hour: {prices}")
-    return node_rates(nodes, CostFacts(app.now(), prices, lambda _: (), requests, app.settings.grants()))
+    return node_rates(nodes, CostFacts(app.now(), prices, requests, app.settings.grants()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -369,8 +369,8 @@ def queue_retry(
         raise refusal
     project = reference.project or app.project
     node_name = request.node_name(project)
-    remembered = app.journal.last_spec(node_name) if request.is_from_tpuctl else None
-    spec = remembered.spec if remembered and remembered.spec.is_queued else request.spec(project)
+    remembered = app.journal.past(node_name).spec if request.is_from_tpuctl else None
+    spec = remembered if remembered and remembered.is_queued else request.spec(project)
     valid_for = _valid_for(request, queue_for)
     window = QueueWindow(now=app.now(), valid_until=valid_for).ended_by(end_of_new_node(spec, app.now()))
     limit_text = "without a limit" if window.valid_until is None else f"for {format_duration(window.valid_until)}"

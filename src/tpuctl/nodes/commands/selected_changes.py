@@ -295,4 +295,4 @@ def _rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
-    return node_rates(nodes, CostFacts(app.now(), app.prices, lambda _: (), requests, app.settings.grants()))
+    return node_rates(nodes, CostFacts(app.now(), app.prices, requests, app.settings.grants()))

@@ -111,7 +111,7 @@ def _details(
         yield from node_details(found, app.now())
         yield from use_details(uses.get(found.name))
         request = _owner(app, found)
-        if guard := describe_guard(app.journal.entries(found.name), found, app.now()):
+        if guard := describe_guard(app.journal.past(found.name), found, app.now()):
             yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
         if request:
@@ -128,7 +128,7 @@ def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
 
     prices, grants = app.prices, app.settings.grants()
-    facts = CostFacts(app.now(), prices, app.journal.entries, (request,) if request else (), grants)
+    facts = CostFacts(app.now(), prices, (request,) if request else (), grants, app.journal.past)
     (cost,) = node_costs([node], facts)
     note = f", {cost.note}" if cost.note else ""
     return f"{cost.per_hour} per hour, so far {cost.so_far} ({prices}{note})"
@@ -146,7 +146,7 @@ def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
     """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
         request = _owner(app, found)
-        return nodes_json(app, [found], (request,) if request else (), app.journal.entries)
+        return nodes_json(app, [found], (request,) if request else (), app.journal.past)
     from tpuctl.nodes.queue_rendering import waiting_json  # noqa: PLC0415  # most nodes exist
 
     return [waiting_json(found, app.project, app.now())]

@@ -179,7 +179,6 @@ def _show_plans(
     from tpuctl.nodes.as_it_was import differences_of, differences_of_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
     from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
 
     for name, found, spec in located:
@@ -198,7 +197,7 @@ def _show_plans(
             server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
-        wanted = spec or (current_spec(app.journal, found, app.clock) if found else None)
+        wanted = spec or (app.journal.past(found.name).spec_as_it_is(found) if found else None)
         if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)
