@@ -77,7 +77,6 @@ class UpRequest:
     idle: IdleLimit | None = None
     removes_idle: bool = False
     names_idle: bool = False  # the idle limit is that of this run, not that of the setting
-    zone_order: str | None = None
     race: bool = False
     once: bool = False  # take the next step, and do not wait
     dry_run: bool = False
@@ -114,9 +113,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(request.tiers) > 1:
         choice = one_zone(app, nodes[0])
-    check_zone_options(
-        choice, nodes, tiers=request.tiers, no_wait=request.once, zone_order=request.zone_order, race=request.race
-    )
+    check_zone_options(choice, nodes, tiers=request.tiers, no_wait=request.once, race=request.race)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
     if choice is None and race is None:
         return _plan_nodes(app, nodes, request)
@@ -138,7 +135,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
 
     def find_offers(choice: ZoneChoice = choice) -> tuple[Offer, ...]:
         wanted = require_type(request.spec, choice)
-        return order_offers(app, request.preflight, choice, wanted, tiers=request.tiers, zone_order=request.zone_order)
+        return order_offers(app, request.preflight, choice, wanted, tiers=request.tiers)
 
     if found is not None:
         return _plan_zones(app, found, find_offers, request, is_begun=True)

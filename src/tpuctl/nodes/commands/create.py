@@ -107,7 +107,7 @@ def command(
         window = (
             queue_window(policy, None, app.now()).ended_by(end_of_new_node(spec, app.now())) if spec.is_queued else None
         )
-        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec)
+        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window, spec=spec),))
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return

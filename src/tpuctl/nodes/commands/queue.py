@@ -267,7 +267,7 @@ def queue_cancel(
     for target in targets:
         check_whole_request(target, all_nodes=all_nodes)
     if dry_run:
-        show_plan(app, tuple(step for target in targets for step in plan_deletion(target)), spec=None)
+        show_plan(app, tuple(step for target in targets for step in plan_deletion(target)))
         return ExitCode.OK
     _confirm_nodes(app, targets, yes=yes)
     shown = " ".join(f"{target.name.zone}/{target.asked}" for target in targets)

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
 _VERBS = {
-    ResetMode.RESTART: (Verb.STOP, Verb.START),
-    ResetMode.REBOOT: (Verb.REBOOT,),
-    ResetMode.RECREATE: (Verb.DELETE, Verb.CREATE),
+    ResetMode.RESTART: Verb.STOP,
+    ResetMode.REBOOT: Verb.REBOOT,
+    ResetMode.RECREATE: Verb.DELETE,
 }
 _QUESTIONS = {
     ResetMode.RESTART: "restart {} (terminates what runs on it, keeps its boot disk; the start needs free capacity)",
@@ -117,8 +117,8 @@ def command(
             refused.append(error)
     nodes = [node for node, _ in chosen]
     if dry_run:
-        steps = tuple(PlanStep(verb, node.name, "requested") for node, each in chosen for verb in _VERBS[each])
-        show_plan(app, steps, spec=None, nodes=nodes)
+        steps = tuple(PlanStep(_VERBS[each], node.name, "requested") for node, each in chosen)
+        show_plan(app, steps)
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused))
     if not asked.is_by_name:
         show_selected(app, nodes, refused)

@@ -116,7 +116,7 @@ def _change_nodes(
         lost = _lost_by_stop(needed) if is_stop else []
         reasons = [f"requested{f'; {_FOR_GOOD}' if node in lost else ''}" for node in needed]
         steps = (PlanStep(verb, node.name, reason) for node, reason in zip(needed, reasons, strict=True))
-        show_plan(app, tuple(steps), spec=None)
+        show_plan(app, tuple(steps))
         return report_silent_zones(app, selected.unreachable, show_refusals(app, refused.values()))
     if not selection.is_by_name:
         show_selected(app, needed, refused.values(), priced=None if is_stop else as_started(needed))
@@ -213,7 +213,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         check_whole_request(target, all_nodes=options.all_nodes or not selection.is_by_name)
     if options.dry_run:
         steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
-        show_plan(app, tuple(steps), spec=None)
+        show_plan(app, tuple(steps))
         note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
 

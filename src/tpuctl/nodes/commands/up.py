@@ -150,7 +150,6 @@ def command(
         idle=idle,
         removes_idle=idling.is_unlimited,
         names_idle=idling.idle is not None,
-        zone_order=zoning.zone_order,
         race=zoning.race,
         once=no_wait,
         dry_run=dry_run,
@@ -182,7 +181,7 @@ def _show_plans(
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.journal import current_spec  # noqa: PLC0415  # as above
     from tpuctl.nodes.node_lookup import differences_of, differences_of_request  # noqa: PLC0415  # as above
-    from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
+    from tpuctl.nodes.plan import next_step  # noqa: PLC0415  # as above
 
     for name, found, spec in located:
         differences = differences_of(app, found, spec)
@@ -199,9 +198,10 @@ def _show_plans(
             request_differences=differences_of_request(app, name, request, spec),
             server_now=app.now(),
         )
-        planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
+        expires = end_of_new_node(spec, app.now()) if spec else None
+        step = next_step(policy, seen, app.now(), spec=spec, expires=expires)
         wanted = spec or (current_spec(app.journal, found, app.clock) if found else None)
-        if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
+        if wanted and step and step.verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)
-        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
+        show_plan(app, [step] if step else [])

@@ -144,9 +144,12 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
         ) from None
     recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
     if dry_run:
-        changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted, disks))}
-        steps = tuple(PlanStep(Verb.UPDATE, name, ", ".join(fields)) for name, fields in changes.items())
-        show_plan(app, steps, spec=None, nodes=selected.nodes, changes=changes)
+        steps = tuple(
+            PlanStep(Verb.UPDATE, node.name, ", ".join(fields), changes=fields, present=node.raw)
+            for node in selected.nodes
+            if (fields := _changes(app, node, wanted, disks))
+        )
+        show_plan(app, steps)
         return report_silent_zones(app, selected.unreachable, ExitCode.OK)
     if not chosen.is_by_name:
         _confirm_removals(app, [(node, _changes(app, node, wanted, disks)) for node in selected.nodes], yes=yes)

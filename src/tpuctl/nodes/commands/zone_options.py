@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import click
-
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
@@ -15,11 +13,6 @@ from tpuctl.app.spec_options import GivenOptions
 class ZoneOptions(GivenOptions):
     """The options of several zones."""
 
-    zone_order: str | None = option(
-        "--zone-order",
-        type=click.Choice(["ranked", "as-given"]),
-        help="Order in which several zones are tried: near the buckets and cheap first, or as given. [default: ranked]",
-    )
     race: bool = option(
         "--race", is_flag=True, help="Request the node in all given zones at once, keep the first, cancel the others."
     )
