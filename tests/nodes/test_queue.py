@@ -214,10 +214,17 @@ def test_name_of_two_requests_is_ambiguous(tpuctl: Console, sandbox: Sandbox, ve
     assert f"{ZONE}/one (WAITING_FOR_RESOURCES), {ZONE}/two (WAITING_FOR_RESOURCES)" in err
 
 
-def test_queue_wait_ends_when_the_request_is_active(tpuctl: Console, sandbox: Sandbox) -> None:
+WAITS = pytest.mark.parametrize(
+    "wait",
+    [pytest.param(("queue", "wait", "demo"), id="queue"), pytest.param(("wait", "demo", "--for", "active"), id="wait")],
+)
+
+
+@WAITS
+def test_queue_wait_ends_when_the_request_is_active(tpuctl: Console, sandbox: Sandbox, wait: tuple[str, ...]) -> None:
     assert tpuctl(*CREATE, "--no-wait")[2] == 0
 
-    out, err, code = tpuctl("queue", "wait", "demo")
+    out, err, code = tpuctl(*wait)
 
     assert (out, code, sandbox.changes()) == ("demo\tACTIVE\n", 0, ["create"])
     states = [line for line in told(err) if line.startswith("queued resource ")]
@@ -240,16 +247,26 @@ def test_queue_wait_ends_with_the_error_of_the_request(
     assert tpuctl("queue", "wait", "demo")[::2] == ("", code)
 
 
-def test_queue_wait_for_a_suspended_request_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
+@WAITS
+def test_queue_wait_for_a_suspended_request_is_a_conflict(
+    tpuctl: Console, sandbox: Sandbox, wait: tuple[str, ...]
+) -> None:
     queue(sandbox, state="SUSPENDED", initiator="SERVICE")
 
-    out, err, code = tpuctl("queue", "wait", "demo")
+    out, err, code = tpuctl(*wait)
 
     assert (out, code) == ("", 8)
     assert told(err)[1:] == [
         "error: the queued resource `demo` was suspended by the service: its nodes were preempted",
         f"  hint: `tpuctl queue retry {ZONE}/demo` asks again",
     ]
+
+
+@pytest.mark.parametrize("words", [("demo", "other"), ("d*",), ("demo", "--probe", "true")], ids=" ".join)
+def test_wait_for_active_takes_one_request(tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]) -> None:
+    out, err, code = tpuctl("wait", *words, "--for", "active")
+
+    assert (out, err.splitlines()[0], code) == ("", "error: `--for active` takes one name, and no `--probe`", 2)
 
 
 def test_queue_wait_times_out_and_names_the_command_that_cancels(tpuctl: Console, sandbox: Sandbox) -> None:

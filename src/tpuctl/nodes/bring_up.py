@@ -78,7 +78,7 @@ class UpRequest:
     removes_idle: bool = False
     names_idle: bool = False  # the idle limit is that of this run, not that of the setting
     race: bool = False
-    once: bool = False  # take the next step, and do not wait
+    wait: bool = True  # until the nodes are usable, not only for the next step
     dry_run: bool = False
     skip_validation: bool = False
     force_lease: bool = False
@@ -113,7 +113,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(request.tiers) > 1:
         choice = one_zone(app, nodes[0])
-    check_zone_options(choice, nodes, tiers=request.tiers, no_wait=request.once, race=request.race)
+    check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=request.race)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
     if choice is None and race is None:
         return _plan_nodes(app, nodes, request)
@@ -164,7 +164,7 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: bring_up_nodes(context, tasks, once=request.once),
+        run=lambda context: bring_up_nodes(context, tasks, once=not request.wait),
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
     )
@@ -201,7 +201,7 @@ def _plan_zones(
     def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
         return [
             bring_up_somewhere(
-                context, find_offers, task, spec, is_begun=is_begun, once=request.once, announce=announce
+                context, find_offers, task, spec, is_begun=is_begun, once=not request.wait, announce=announce
             )
         ]
 
@@ -222,7 +222,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         note_queued_preemptible(app)
     spec = request.limit.applied(replace(spec, queue=True), app.now())
     _check_setup(app, names[0], spec)
-    if request.once and not request.dry_run:
+    if not (request.wait or request.dry_run):
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
             hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
@@ -287,7 +287,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
 
     If the command waits, retry while the API does not answer.
     """
-    spec, waits = request.spec, not (request.dry_run or request.once)
+    spec, waits = request.spec, request.wait and not request.dry_run
 
     def ask(function: Callable[[], T]) -> T:
         if waits:

@@ -139,11 +139,11 @@ def check_zone_options(
     nodes: Collection[str],
     *,
     tiers: Sequence[Tier],
-    no_wait: bool,
+    wait: bool,
     race: bool,
 ) -> None:
     """Raise `InvalidInputError` for options that exclude one another, and for several nodes in several zones."""
-    if race and no_wait:
+    if race and not wait:
         raise InvalidInputError(
             "cannot combine `--race` and `--no-wait`: the losers are cancelled by the run that waits",
             hint="leave one out",

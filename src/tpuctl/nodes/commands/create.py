@@ -27,8 +27,8 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
 from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.queue import short_request_view
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
+from tpuctl.nodes.commands.request_views import short_request_view
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
@@ -68,7 +68,7 @@ def command(
     limits: TimeLimitOptions,
     checks: CheckOptions,
     timeout: timedelta | str | None,
-    no_wait: bool,
+    wait: bool,
     skip_validation: bool,
     force_lease: bool,
     events: str | None,
@@ -113,13 +113,14 @@ def command(
         return
     full_name = f"{name.zone}/{name.node_id}"
     if spec.is_queued:
-        _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
+        _enqueue(app, name, spec, policy, preflight, events=events, wait=wait, force_lease=force_lease)
         if spec.ttl is not None:
             app.terminal.note("its time limit counts from this request, not from the creation of the node")
             app.terminal.note(_no_guard(node))
         if has_default_wait and (spec.ttl is None or spec.ttl > UNATTENDED_WAIT):
-            wait = format_duration(UNATTENDED_WAIT)
-            app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")
+            app.terminal.note(
+                f"it waits for capacity for {format_duration(UNATTENDED_WAIT)}; `--queue-for TIME` sets another limit"
+            )
         if spec.setup:
             app.terminal.note(f"the setup commands run with `tpuctl up {node}`, once the node is usable")
         return
@@ -132,9 +133,9 @@ def command(
         ),
     ):
         context = app.context(progress, preflight=preflight)
-        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
+        with limit_cloud_calls(app.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
-        outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
+        outcome = reconcile_node(context, name, policy, pending=pending, once=not wait)
     if spec.ttl is not None:
         app.terminal.note(_no_guard(node))
     if spec.setup:
@@ -156,7 +157,7 @@ def _enqueue(
     preflight: PreflightCheck,
     *,
     events: str | None,
-    no_wait: bool,
+    wait: bool,
     force_lease: bool,
 ) -> None:
     """Request the node through the queue, wait until the service has accepted the request, and show it."""
@@ -172,15 +173,15 @@ def _enqueue(
         ),
     ):
         context = app.context(progress, preflight=preflight)
-        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
+        with limit_cloud_calls(app.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
             window = queue_window(policy, None, context.server_now())
             operation = request_node(context, name, spec, window, reason="asked for", force_lease=force_lease)
-            if no_wait:
-                found = app.client.get_queued_resource(request_name, version=spec.api_version)
-            else:
+            if wait:
                 found = accepted_request(
                     context, request_name, operation, version=spec.api_version, timeout=policy.timeout
                 )
+            else:
+                found = app.client.get_queued_resource(request_name, version=spec.api_version)
     app.terminal.note(
         f"to wait for it: `tpuctl queue wait {full_name}`; to cancel it: `tpuctl queue cancel {full_name}`"
     )

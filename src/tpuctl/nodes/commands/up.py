@@ -99,7 +99,7 @@ def command(
     replace: bool,
     on_recover: str | None,
     timeout: timedelta | str | None,
-    no_wait: bool,
+    wait: bool,
     skip_validation: bool,
     force_lease: bool,
     events: str | None,
@@ -136,7 +136,7 @@ def command(
         refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
-        **queue_policy(app, spec, timeout=timeout, is_awaited=not no_wait, **queueing.given),
+        **queue_policy(app, spec, timeout=timeout, is_awaited=wait, **queueing.given),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
     request = UpRequest(
@@ -151,7 +151,7 @@ def command(
         removes_idle=idling.is_unlimited,
         names_idle=idling.idle is not None,
         race=zoning.race,
-        once=no_wait,
+        wait=wait,
         dry_run=dry_run,
         skip_validation=skip_validation,
         force_lease=force_lease,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,34 +11,26 @@ from tpuctl.app.options import cli_command, dry_run_option, option, takes_option
 from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.value_completion import complete_label
-from tpuctl.errors import (
-    ConflictError,
-    ExitCode,
-    InvalidInputError,
-    NotConfirmedError,
-    NotFoundError,
-    TpuctlError,
-)
+from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
 from tpuctl.models.node import NodeState
 from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_no_own_labels, check_tags, check_user_labels
 from tpuctl.names import last_segment
-from tpuctl.nodes.busy_nodes import use_in_question
-from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
+from tpuctl.nodes.commands.change_frame import NodeChange
+from tpuctl.nodes.commands.change_options import ChangeOptions
+from tpuctl.nodes.commands.selected_changes import name_nodes, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
-from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep
-from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.node_lookup import SelectedNodes
 
 # The keys with which users enter the workers.
 _KEPT_METADATA = "ssh-keys"
@@ -131,66 +124,103 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     check_user_labels(parse_pairs("--labels", wanted.labels))
     check_no_own_labels(parse_items(wanted.remove_labels))
     check_tags(parse_items(wanted.tags))
-    disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
-    try:
+    disks = tuple(parse_disk("--attach-disk", text) for text in wanted.attach_disk)
+    options = ChangeOptions(dry_run=dry_run, yes=yes)
+    with _hiding_parts_of_values(wanted, selection.names):
         chosen = selection.parse(app)
-        selected = select_nodes(app, chosen)
+    return Update(app=app, options=options, selection=chosen, wanted=wanted, disks=disks).run()
+
+
+@contextmanager
+def _hiding_parts_of_values(wanted: UpdateOptions, names: Sequence[str]) -> Iterator[None]:
+    """Replace an error that repeats a name which may be a part of a secret value of `--metadata` with spaces."""
+    try:
+        yield
     except (InvalidInputError, NotFoundError):
-        if not wanted.metadata or len(selection.names) < 2:
+        if not wanted.metadata or len(names) < 2:
             raise
         raise InvalidInputError(
-            f"one of the {len(selection.names)} names is no node; it is not shown, because it may be part of a secret value",
+            f"one of the {len(names)} names is no node; it is not shown, because it may be part of a secret value",
             hint="quote a value of `--metadata` that contains spaces",
         ) from None
-    recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
-    if dry_run:
-        steps = tuple(
-            PlanStep(Verb.UPDATE, node.name, ", ".join(fields), changes=fields, present=node.raw)
-            for node in selected.nodes
-            if (fields := _changes(app, node, wanted, disks))
-        )
-        show_plan(app, steps)
-        return report_silent_zones(app, selected.unreachable, ExitCode.OK)
-    if not chosen.is_by_name:
-        _confirm_removals(app, [(node, _changes(app, node, wanted, disks)) for node in selected.nodes], yes=yes)
-    _confirm_detaching(app, selected.nodes, wanted, yes=yes)
-    for node in selected.nodes:
-        try:
-            if not chosen.is_by_name:
-                recheck(node)
-            sent: list[tuple[Node, dict[str, Any]]] = []
-
-            def change(found: Node, sent: list[tuple[Node, dict[str, Any]]] = sent) -> dict[str, Any]:
-                present = [text for text in wanted.detach_disk if not sent or _has_disk(found, text)]
-                sent.append((found, _changes(app, found, replace(wanted, detach_disk=tuple(present)), disks)))
-                return sent[-1][1]
-
-            timeout = app.settings.duration("timeout")
-            changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=timeout)
-            current, fields = sent[0]
-            if fields:
-                app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
-            if fields.get("networkConfig") == {"enableExternalIps": False}:
-                ways = "use `--iap` or `--internal-ip` for ssh"
-                app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
-            outcomes.append(NodeResult(changed))
-        except TpuctlError as error:
-            error.node = node.name.node_id if len(selected.nodes) > 1 else None
-            outcomes.append(error)
-    return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
 
 
-def _confirm_removals(app: App, changes: Sequence[tuple[Node, Mapping[str, Any]]], *, yes: bool) -> None:
-    """Show what selected nodes lose, and ask. Raises `NotConfirmedError` if the user refuses."""
-    losses = [(node, removed) for node, fields in changes if (removed := removed_words(node, fields))]
-    if not losses:
-        return
-    nodes = [node for node, _ in losses]
-    show_selected(app, nodes)
-    for node, removed in losses:
-        app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
-    if not app.terminal.confirm(f"update {name_nodes([node.name for node in nodes])}?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+@dataclass(kw_only=True)
+class Update(NodeChange[dict[str, Any]]):
+    """Change fields of nodes. Asks about what a selection loses, and about disks of running nodes."""
+
+    wanted: UpdateOptions
+    disks: tuple[DataDisk, ...]
+    interrupts = False
+
+    def select(self) -> SelectedNodes:
+        """Return the nodes."""
+        with _hiding_parts_of_values(self.wanted, [name.text for name in self.selection.names]):
+            return super().select()
+
+    def plan(self, node: Node) -> dict[str, Any] | None:
+        """Return the fields to write."""
+        return _changes(self.app, node, self.wanted, self.disks) or None
+
+    def step(self, node: Node, work: dict[str, Any]) -> PlanStep:
+        """Return the update."""
+        return PlanStep(Verb.UPDATE, node.name, ", ".join(work), changes=work, present=node.raw)
+
+    def show(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> None:
+        """Show what selected nodes lose."""
+        losses = self._losses(items)
+        show_selected(self.app, [node for node, _ in losses])
+        for node, removed in losses:
+            self.app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
+
+    def question(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> str:
+        """Return which nodes of a selection lose something, and which running nodes lose disks."""
+        losing = [] if self.selection.is_by_name else [node.name for node, _ in self._losses(items)]
+        running = ", ".join(node.name.node_id for node in self.interrupted_nodes(items))
+        disks = f"detach {', '.join(self.wanted.detach_disk)} from {running} (is it unmounted on the workers)"
+        return "; ".join([*([f"update {name_nodes(losing)}"] if losing else []), *([disks] if running else [])])
+
+    def interrupted_nodes(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> Sequence[Node]:
+        """Return the running nodes that lose a disk, whose file system may be in use."""
+        detached = self.wanted.detach_disk
+        running = [node for node, _ in items if node.state is not NodeState.STOPPED]
+        return [node for node in running if any(_has_disk(node, text) for text in detached)]
+
+    def _losses(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> list[tuple[Node, list[str]]]:
+        """Return the nodes that lose something, and what."""
+        return [(node, removed) for node, fields in items if (removed := removed_words(node, fields or {}))]
+
+    def send(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> Sequence[NodeResult | TpuctlError]:
+        """Update each node as it is then."""
+        results: list[NodeResult | TpuctlError] = []
+        for node, _ in items:
+            try:
+                self.recheck(node)
+                results.append(NodeResult(self._update(node)))
+            except TpuctlError as error:
+                error.node = node.name.node_id if len(items) > 1 else None
+                results.append(error)
+        return results
+
+    def _update(self, node: Node) -> Node:
+        """Update a node, say what changed, and return it."""
+        sent: list[tuple[Node, dict[str, Any]]] = []
+
+        def change(found: Node) -> dict[str, Any]:
+            # It is called again if another client changed the node: the disk may be detached already.
+            present = [text for text in self.wanted.detach_disk if not sent or _has_disk(found, text)]
+            wanted = replace(self.wanted, detach_disk=tuple(present))
+            sent.append((found, _changes(self.app, found, wanted, self.disks)))
+            return sent[-1][1]
+
+        changed = self.app.client.change_node(node.name, change, expected_id=node.id, timeout=self.timeout)
+        current, fields = sent[0]
+        if fields:
+            self.app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
+        if fields.get("networkConfig") == {"enableExternalIps": False}:
+            ways = "use `--iap` or `--internal-ip` for ssh"
+            self.app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
+        return changed
 
 
 def describe_changes(node: Node, fields: Mapping[str, Any]) -> list[str]:
@@ -235,21 +265,6 @@ def _items(field: str, value: Any) -> dict[str, str]:  # of the API, as the othe
             return {last_segment(disk["sourceDisk"]): disk.get("mode", "") for disk in value or ()}
         case _:
             return dict(value or {})
-
-
-def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
-    """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
-    running = [
-        node
-        for node in nodes
-        if node.state is not NodeState.STOPPED and any(_has_disk(node, text) for text in wanted.detach_disk)
-    ]
-    if running:
-        in_use = use_in_question(app, running, if_idle=False, yes=yes)
-        names = ", ".join(node.name.node_id for node in running)
-        question = f"{in_use}detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)?"
-        if not app.terminal.confirm(question, yes=yes):
-            raise NotConfirmedError("nothing was done")
 
 
 def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
