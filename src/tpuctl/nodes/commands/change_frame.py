@@ -1,195 +1,97 @@
 """The frame of every command that changes nodes: select, refuse, dry run, table, question, last look, act, exit code.
 
-What is special about a command is in its subclass of `Change`, or of `NodeChange` if it changes existing nodes one by one.
+`run_change` is the frame; `change_nodes` fills it for a verb that changes nodes one by one: a `NodeVerb` has what is special.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from tpuctl.app.ssh_options import close_shared_connections
+from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.selected_changes import require_selected, show_selected, without_kept
-from tpuctl.nodes.node_lookup import SelectedNodes, report_silent_zones, select_nodes
+from tpuctl.nodes.commands.selected_changes import Found, require_selected, show_selected, without_kept
+from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.policies import deadline, within_deadline
 from tpuctl.nodes.rendering import show_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import timedelta
 
     from tpuctl.app.app import App
+    from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.node import Node
+    from tpuctl.names import NodeName
+    from tpuctl.nodes.actions import StillSelected
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.change_options import ChangeOptions
-    from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.plan import PlanStep
     from tpuctl.nodes.selection import Selection
+    from tpuctl.nodes.tracker import ReconcileRequest
 
-T = TypeVar("T")
-Work = TypeVar("Work")
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen(Generic[T]):
-    """What a command changes."""
-
-    items: tuple[T, ...]
-    refused: tuple[TpuctlError, ...] = ()  # why selected nodes are left out
-    unreachable: tuple[str, ...] = ()  # the zones that did not answer
+# Nodes with the next request for each.
+Planned: TypeAlias = "Sequence[tuple[Node, PlanStep]]"
 
 
-@dataclass(kw_only=True)
-class Change(ABC, Generic[T]):
-    """A command that changes nodes or queued resources."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundNodes(Found):
+    """The nodes that a command changes, each with the next request for it; None if it needs none."""
 
-    app: App
-    options: ChangeOptions
-
-    @abstractmethod
-    def choose(self) -> Chosen[T]:
-        """Look up what is changed. Raises for what is named and impossible."""
-
-    @abstractmethod
-    def steps(self, items: Sequence[T]) -> Iterable[PlanStep]:
-        """Return the requests that come next, for `--dry-run`."""
-
-    @abstractmethod
-    def question(self, items: Sequence[T]) -> str:
-        """Return what to ask, without a question mark; empty to ask nothing."""
-
-    @abstractmethod
-    def interrupted_nodes(self, items: Sequence[T]) -> Sequence[Node]:
-        """Return the nodes whose work ends: who uses them is said before the question."""
-
-    @abstractmethod
-    def act(self, chosen: Chosen[T]) -> int:
-        """Ask, make the changes and show the results. Return the exit code."""
+    items: tuple[tuple[Node, PlanStep | None], ...]
 
     @property
-    def timeout(self) -> timedelta | None:
-        """The time limit of the command, None for `forever`."""
-        return deadline(self.app, self.options.timeout)
-
-    @property
-    def request_timeout(self) -> timedelta | None:
-        """The time limit for an answer of the API; None: that of one call, because the command does not wait."""
-        return self.timeout if self.options.wait else None
-
-    def run(self) -> int:
-        """Run the command. Return the exit code. Raises `NotConfirmedError` if the user refuses."""
-        with within_deadline(self.app, self.request_timeout):
-            chosen = self.choose()
-        if self.options.dry_run:
-            show_plan(self.app, self.steps(chosen.items))
-            code = show_refusals(self.app, chosen.refused)
-        else:
-            code = self.act(chosen)
-        return report_silent_zones(self.app, chosen.unreachable, code)
-
-    def ask(self, items: Sequence[T]) -> None:
-        """Ask whether these may be changed, if that is a question.
-
-        Raises `NotConfirmedError` if the user refuses, `InvalidInputError` without a terminal and `--yes`, and `ConflictError`
-        with `--if-idle` if one is in use.
-        """
-        question = self.question(items) if items else ""
-        if not question:
-            return
-        yes, nodes = self.options.yes, self.interrupted_nodes(items)
-        in_use = use_in_question(self.app, nodes, if_idle=self.options.if_idle, yes=yes)
-        if not self.app.terminal.confirm(f"{in_use}{question}?", yes=yes):
-            raise NotConfirmedError("nothing was done")
-
-    @contextmanager
-    def working(self, what: str, *, resume: str, **context: Any) -> Iterator[ActionContext]:
-        """Show the events of a block. `what` continues if it is interrupted, and the command `resume` waits for it."""
-        with self.app.progress(events=self.options.events) as progress, self.app.in_flight(what, resume=resume):
-            yield self.app.context(progress, **context)
+    def planned(self) -> Planned:
+        """The nodes that need a request."""
+        return [(node, step) for node, step in self.items if step is not None]
 
 
-@dataclass(kw_only=True)
-class NodeChange(Change[tuple["Node", "Work | None"]], Generic[Work]):
-    """A command that changes each node of a selection, and plans the `Work` on each first."""
-
-    selection: Selection
-    # Whether the work on the nodes ends: of a selection, kept nodes are left alone then.
-    interrupts: ClassVar[bool] = True
-
-    @abstractmethod
-    def plan(self, node: Node) -> Work | None:
-        """Return what to do with a node, None for nothing.
-
-        Raises if that is impossible: then no named node is changed, and of selected ones the others are.
-        """
-
-    @abstractmethod
-    def step(self, node: Node, work: Work) -> PlanStep:
-        """Return the next request of the work."""
-
-    @abstractmethod
-    def send(self, items: Sequence[tuple[Node, Work | None]]) -> Sequence[NodeResult | TpuctlError]:
-        """Make the changes and return the results in order, also of the nodes that need none.
-
-        Calls `recheck` for each node before its change. The failure of one node does not stop the others.
-        """
-
-    def select(self) -> SelectedNodes:
-        """Return the nodes that are named or match."""
-        return select_nodes(self.app, self.selection)
-
-    def choose(self) -> Chosen[tuple[Node, Work | None]]:
-        """Select nodes, and plan the work on each."""
-        selected = self.select()
-        nodes = without_kept(self.app, self.selection, selected.nodes) if self.interrupts else selected.nodes
-        items: list[tuple[Node, Work | None]] = []
-        refused: list[TpuctlError] = []
-        for node in nodes:
-            try:
-                items.append((node, self.plan(node)))
-            except TpuctlError as error:
-                if self.selection.is_by_name:
-                    raise
-                refused.append(error)
-        return Chosen(tuple(items), tuple(refused), selected.unreachable)
-
-    def steps(self, items: Sequence[tuple[Node, Work | None]]) -> Iterable[PlanStep]:
-        """Return the next request for each node that needs one."""
-        return [self.step(node, work) for node, work in items if work is not None]
-
-    def interrupted_nodes(self, items: Sequence[tuple[Node, Work | None]]) -> Sequence[Node]:
-        """Return the nodes, if their work ends."""
-        return [node for node, _ in items] if self.interrupts else []
-
-    def show(self, items: Sequence[tuple[Node, Work | None]]) -> None:
-        """Show what a selection changes, before the question."""
-        show_selected(self.app, [node for node, _ in items])
-
-    def act(self, chosen: Chosen[tuple[Node, Work | None]]) -> int:
-        """Show a selection, ask, and change the nodes. Return the exit code."""
-        changed = [(node, work) for node, work in chosen.items if work is not None]
-        if not self.selection.is_by_name:
-            self.show(changed)
-            for error in chosen.refused:
-                self.app.terminal.note(f"left out: {error.message}")
-        self.ask(changed)
-        return show_results(self.app, [*self.send(chosen.items), *chosen.refused])
-
-    def recheck(self, node: Node) -> None:
-        """Raise `NoLongerSelectedError` if a selected node has changed since it was selected. Named nodes are not read."""
-        if not self.selection.is_by_name:
-            self.require_meant(node, self.app.client.get_node(node.name))
-
-    def require_meant(self, node: Node, current: Node) -> None:
-        """Raise `NoLongerSelectedError` if a node that was just read is not the selected one now."""
-        require_selected(self.app, self.selection, node, current, leaves_kept=self.interrupts)
+F = TypeVar("F", bound=Found)
 
 
-def show_refusals(app: App, errors: Iterable[TpuctlError]) -> int:
+def run_change(
+    app: App,
+    options: ChangeOptions,
+    find: Callable[[], F],
+    *,
+    steps: Callable[[F], Iterable[PlanStep]],
+    act: Callable[[F], int],
+) -> int:
+    """Run a command that changes what is found, or show its next `steps`. Return the exit code.
+
+    `act` asks with `confirm`, makes the changes and shows the results.
+    """
+    with within_deadline(app, time_to_answer(app, options)):
+        found = find()
+    if options.dry_run:
+        show_plan(app, steps(found))
+        code = show_errors(app, found.refused)
+    else:
+        code = act(found)
+    return report_silent_zones(app, found.unreachable, code)
+
+
+def time_to_answer(app: App, options: ChangeOptions) -> timedelta | None:
+    """Return the time limit of a command that waits; None for one that does not, whose calls have their own."""
+    return deadline(app, options.timeout) if options.wait else None
+
+
+def confirm(app: App, options: ChangeOptions, question: str, interrupted: Sequence[Node]) -> None:
+    """Ask, unless the question is empty. Who uses the nodes whose work is `interrupted` is said before.
+
+    Raises `NotConfirmedError` if the user refuses, `InvalidInputError` without a terminal and `--yes`, and `ConflictError` with
+    `--if-idle` if one is in use.
+    """
+    in_use = use_in_question(app, interrupted, if_idle=options.if_idle, yes=options.yes)
+    if question and not app.terminal.confirm(f"{in_use}{question}?", yes=options.yes):
+        raise NotConfirmedError("nothing was done")
+
+
+def show_errors(app: App, errors: Iterable[TpuctlError]) -> int:
     """Show the errors of what was left out or failed. Return the exit code."""
     codes = []
     for error in errors:
@@ -198,6 +100,80 @@ def show_refusals(app: App, errors: Iterable[TpuctlError]) -> int:
     return worst_exit_code(codes)
 
 
-def full_names(nodes: Iterable[Node]) -> str:
-    """Return nodes as the arguments of a command."""
-    return " ".join(f"{node.name.zone}/{node.name.node_id}" for node in nodes)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeVerb:
+    """What one command does with each of its nodes."""
+
+    # Returns the next request for a node, None if it needs none. Raises if it is impossible: then no named node is changed,
+    # and of selected ones the others are.
+    plan: Callable[[Node], PlanStep | None]
+    # Returns what to ask, without a question mark, or nothing; and the nodes whose work ends.
+    question: Callable[[Planned], tuple[str, Sequence[Node]]]
+    # Sends the request for a node, if it needs one. Returns what is awaited then, or the result. The check gets the node, and
+    # what has its name right before it is stopped or deleted.
+    send: Callable[[ActionContext, Node, PlanStep | None, StillSelected], ReconcileRequest | NodeResult]
+    # What an interruption leaves, and the command that goes on with it; `{}` stands for the nodes.
+    leaves: str
+    resume: str
+    ends_work: bool = True  # of a selection, kept nodes are left alone
+    show: Callable[[App, Planned], None] = show_selected
+    preflight: PreflightCheck | None = None
+    settle: Callable[[ActionContext], None] = lambda _: None  # between the requests and the wait
+
+
+def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: ChangeOptions) -> int:
+    """Change the nodes of a selection, each after a last look, and wait for all of them. Return the exit code."""
+
+    def find() -> FoundNodes:
+        selected = select_nodes(app, selection)
+        nodes = without_kept(app, selection, selected.nodes) if verb.ends_work else selected.nodes
+        items: list[tuple[Node, PlanStep | None]] = []
+        refused: list[TpuctlError] = []
+        for node in nodes:
+            try:
+                items.append((node, verb.plan(node)))
+            except TpuctlError as error:
+                if selection.is_by_name:
+                    raise
+                refused.append(error)
+        return FoundNodes(items=tuple(items), refused=tuple(refused), unreachable=selected.unreachable)
+
+    def require_meant(node: Node, current: Node) -> None:
+        require_selected(app, selection, node, current, leaves_kept=verb.ends_work)
+
+    def act(found: FoundNodes) -> int:
+        planned = found.planned
+        if not selection.is_by_name:
+            verb.show(app, planned)
+            for refusal in found.refused:
+                app.terminal.note(f"left out: {refusal.message}")
+        confirm(app, options, *verb.question(planned))
+        names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node, _ in found.items)
+        results: dict[NodeName, NodeResult | TpuctlError] = {}
+        tasks: list[ReconcileRequest] = []
+        with (
+            app.progress(events=options.events) as progress,
+            app.in_flight(verb.leaves.format(names), resume=verb.resume.format(names)),
+        ):
+            context = app.context(progress, preflight=verb.preflight)
+            for node, step in found.items:
+                try:
+                    with limit_cloud_calls(app.clock, time_to_answer(app, options), grace=DEADLINE_GRACE):
+                        if step is not None and not selection.is_by_name:
+                            require_meant(node, app.client.get_node(node.name))
+                        sent = verb.send(context, node, step, require_meant)
+                    if isinstance(sent, NodeResult):
+                        results[node.name] = sent
+                    else:
+                        tasks.append(sent)
+                except TpuctlError as error:
+                    error.node = node.name.node_id if len(found.items) > 1 else None
+                    results[node.name] = error
+            if verb.ends_work:
+                close_shared_connections(app, [node for node, _ in planned])
+            verb.settle(context)
+            reconciled = reconcile_nodes(context, tasks, once=not options.wait)
+            results |= zip((task.name for task in tasks), reconciled, strict=True)
+        return show_results(app, [*(results[node.name] for node, _ in found.items), *found.refused])
+
+    return run_change(app, options, find, steps=lambda found: [step for _, step in found.planned], act=act)

@@ -31,9 +31,9 @@ def start(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int
       tpuctl start trainer-0 trainer-1 --no-wait
       tpuctl start --mine --state STOPPED
     """
-    from tpuctl.nodes.commands.state_changes import Start  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.commands.state_changes import start_nodes  # noqa: PLC0415  # not needed by --help and completion
 
-    return Start(app=app, options=options, selection=selection.parse(app)).run()
+    return start_nodes(app, selection.parse(app), options)
 
 
 @cli_command("stop")
@@ -51,9 +51,9 @@ def stop(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
       tpuctl stop trainer --if-idle
       tpuctl stop 'sweep-*' --older-than 12h
     """
-    from tpuctl.nodes.commands.state_changes import Stop  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.state_changes import stop_nodes  # noqa: PLC0415  # as above
 
-    return Stop(app=app, options=options, selection=selection.parse(app)).run()
+    return stop_nodes(app, selection.parse(app), options)
 
 
 @cli_command("delete")
@@ -69,10 +69,9 @@ def delete(app: App, *, selection: GivenSelection, options: ChangeOptions, ignor
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
       tpuctl delete -l team=vision --state PREEMPTED
     """
-    from tpuctl.nodes.commands.deletions import Deletion  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.deletions import delete_selected  # noqa: PLC0415  # as above
 
-    is_strict, chosen = not ignore_not_found, selection.parse(app)
-    return Deletion(app=app, options=options, selection=chosen, by="delete", is_strict=is_strict).run()
+    return delete_selected(app, selection.parse(app), options, by="delete", is_strict=not ignore_not_found)
 
 
 @cli_command("down")
@@ -91,6 +90,6 @@ def down(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
       tpuctl down trainer-0 trainer-1 --yes
       tpuctl down 'sweep-*' --older-than 2d
     """
-    from tpuctl.nodes.commands.deletions import Deletion  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.deletions import delete_selected  # noqa: PLC0415  # as above
 
-    return Deletion(app=app, options=options, selection=selection.parse(app), by="down").run()
+    return delete_selected(app, selection.parse(app), options, by="down")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from itertools import chain
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
-from tpuctl.nodes.commands.change_frame import Change, Chosen, show_refusals
+from tpuctl.nodes.commands.change_frame import confirm, run_change, show_errors
 from tpuctl.nodes.commands.request_views import find_named_request, nodes_of_request
 from tpuctl.nodes.commands.selected_changes import DeletionChoice, describe_groups, select_groups, show_groups
 from tpuctl.nodes.conditions import Verb
@@ -15,73 +14,42 @@ from tpuctl.nodes.deletion import delete_targets, existing_nodes, find_named, no
 from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import near_node, nothing_selected_error
 from tpuctl.nodes.plan import PlanStep
+from tpuctl.nodes.policies import deadline
 from tpuctl.nodes.rendering import deleted_view
 from tpuctl.nodes.tear_down import DeletionTarget, absent_error, check_whole_request, distinct_targets, request_target
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-    from tpuctl.models.node import Node
+    from tpuctl.app.app import App
+    from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.nodes.selection import Selection
 
 
-@dataclass(kw_only=True)
-class Deletion(Change[DeletionTarget]):
-    """Delete nodes with the queued resources that own them, after every name was looked up, and wait until they are gone."""
+def delete_selected(app: App, selection: Selection, options: ChangeOptions, *, by: str, is_strict: bool = False) -> int:
+    """Delete nodes with the queued resources that own them; `by` is the command. Return the exit code.
 
-    selection: Selection
-    by: str  # the command
-    is_strict: bool = False  # every name must exist, and something must match
-    found: DeletionChoice = field(init=False)
+    Deletes only after every name was looked up without a failure, and the user agreed. If it `is_strict`, every name must
+    exist, and something must match.
+    """
 
-    def find(self) -> DeletionChoice:
-        """Return what the selection means."""
-        app = self.app
-        with app.progress(events=self.options.events) as progress:
+    def find() -> DeletionChoice:
+        with app.progress(events=options.events) as progress:
             context = app.context(progress)
-            if not self.selection.is_by_name:
-                return select_groups(app, context, self.selection)
-            references = [app.reference(name.text, allow_queued=True) for name in self.selection.names]
+            if not selection.is_by_name:
+                return select_groups(app, context, selection)
+            references = [app.reference(name.text, allow_queued=True) for name in selection.names]
             targets, missing = find_named(app, context, references)
-            return DeletionChoice(self.selection, targets=tuple(targets), missing=tuple(missing))
-
-    def choose(self) -> Chosen[DeletionTarget]:
-        """Find what is deleted, and note what is missing."""
-        app, found = self.app, self.find()
-        self.found = found
-        if found.missing and self.is_strict:
-            error = absent_error(found.missing[0], search_place(app))
-            if near := near_node(app, found.missing[0]):
+        found = DeletionChoice(selection=selection, targets=tuple(targets), missing=tuple(missing))
+        if missing and is_strict:
+            error = absent_error(missing[0], search_place(app))
+            if near := near_node(app, missing[0]):
                 error.hint = f"did you mean `{near.name.zone}/{near.name.node_id}`?\n{error.hint}"
             raise error
-        if not (found.targets or found.missing or found.kept):
-            if found.unreachable:
-                raise IncompleteListError(found.unreachable)
-            if self.is_strict:
-                raise nothing_selected_error(app, self.selection)
-            app.terminal.note(f"no node or queued resource of project {app.project} matches: {self.selection}")
-        for target in found.targets:
-            # Of a selection every node of a queued resource matches.
-            check_whole_request(target, all_nodes=self.options.all_nodes or not self.selection.is_by_name)
-        if self.options.dry_run:
-            note_missing(app, found.missing, self.by)
-        return Chosen(found.targets, unreachable=found.unreachable)
+        return found
 
-    def steps(self, items: Sequence[DeletionTarget]) -> Iterable[PlanStep]:
-        """Return the deletions."""
-        return [step for target in distinct_targets(items) for step in _plan_deletion(target)]
-
-    def ask(self, items: Sequence[DeletionTarget]) -> None:
-        """Show what a selection deletes, and ask."""
-        if self._is_selection(items):
-            show_groups(self.app, self.found)
-        super().ask(items)
-
-    def question(self, items: Sequence[DeletionTarget]) -> str:
-        """Return what is deleted."""
-        if self._is_selection(items):
-            return f"delete {describe_groups(self.found, self.app.project)}"
-        once = distinct_targets(items)
+    def describe(targets: Sequence[DeletionTarget]) -> str:
+        once = distinct_targets(targets)
         what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
         disks = sum(target.node is not None for target in once)
         also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
@@ -89,76 +57,100 @@ class Deletion(Change[DeletionTarget]):
             also += f", and the requests of the same race in {', '.join(racing)}"
         return f"delete {what}{also}"
 
-    def interrupted_nodes(self, items: Sequence[DeletionTarget]) -> Sequence[Node]:
-        """Return the nodes that exist."""
-        if self._is_selection(items):
-            return self.found.nodes
-        return list(chain.from_iterable(existing_nodes(self.app, target) for target in items))
+    return _delete(app, options, find, describe, by=by, is_strict=is_strict)
 
-    def _is_selection(self, items: Sequence[DeletionTarget]) -> bool:
-        """Return whether these are what the selection matched, not what another client created meanwhile."""
-        return bool(self.found.groups) and tuple(items) == self.found.targets
 
-    def act(self, chosen: Chosen[DeletionTarget]) -> int:
-        """Delete, and show what is gone. Return the exit code."""
-        app, found = self.app, self.found
+def cancel_requests(app: App, selection: Selection, options: ChangeOptions) -> int:
+    """Delete queued resources with their nodes. Ask only about those whose nodes exist. Return the exit code."""
+
+    def find() -> DeletionChoice:
+        targets = []
+        for name in selection.names:
+            reference = app.reference(name.text, allow_queued=True)
+            request = find_named_request(app, reference)
+            nodes = tuple(nodes_of_request(app, request, reference).values())
+            targets.append(request_target(request, nodes, reference, reference.project or app.project))
+        return DeletionChoice(selection=selection, targets=tuple(distinct_targets(targets)))
+
+    def describe(targets: Sequence[DeletionTarget]) -> str:
+        what = ", ".join(
+            f"the queued resource `{target.request.queued_resource_id}` ({target.request.state}) with its node "
+            f"`{target.node.name.node_id}` ({target.node.state})"
+            for target in targets
+            if target.request and target.node
+        )
+        return f"delete {what} and all data on it" if what else ""
+
+    return _delete(app, options, find, describe, by="queue cancel")
+
+
+def _delete(
+    app: App,
+    options: ChangeOptions,
+    find: Callable[[], DeletionChoice],
+    describe: Callable[[Sequence[DeletionTarget]], str],
+    *,
+    by: str,
+    is_strict: bool = False,
+) -> int:
+    """Delete what is found, in the frame of a change. `describe` returns the question about named targets."""
+
+    def find_whole() -> DeletionChoice:
+        found = find()
+        if not (found.targets or found.missing or found.kept):
+            if found.unreachable:
+                raise IncompleteListError(found.unreachable)
+            if is_strict:
+                raise nothing_selected_error(app, found.selection)
+            app.terminal.note(f"no node or queued resource of project {app.project} matches: {found.selection}")
+        for target in found.targets:
+            # Of a selection every node of a queued resource matches.
+            check_whole_request(target, all_nodes=options.all_nodes or not found.selection.is_by_name)
+        if options.dry_run:
+            note_missing(app, found.missing, by)
+        return found
+
+    def act(found: DeletionChoice) -> int:
+        def approve(targets: Sequence[DeletionTarget]) -> None:
+            if found.groups and tuple(targets) == found.targets:
+                show_groups(app, found)
+                confirm(app, options, f"delete {describe_groups(found, app.project)}", found.nodes)
+            elif question := describe(targets) if targets else "":
+                named = [target for target in targets if target.node or by != "queue cancel"]
+                confirm(app, options, question, [node for target in named for node in existing_nodes(app, target)])
+
         deletion = delete_targets(
             app,
-            chosen.items,
+            found.targets,
             found.missing,
-            approve=self.ask,
-            listen=lambda: app.progress(events=self.options.events),
-            by=self.by,
-            timeout=self.timeout,
-            wait=self.options.wait,
-            all_nodes=self.options.all_nodes,
+            approve=approve,
+            listen=lambda: app.progress(events=options.events),
+            by=by,
+            timeout=deadline(app, options.timeout),
+            wait=options.wait,
+            all_nodes=options.all_nodes,
             # A node that does not exist meets no condition.
-            ends_creations=not self.selection.has_conditions,
+            ends_creations=not found.selection.has_conditions,
             recheck=lambda target: found.recheck(app, target),
             still_meant=lambda current: found.require_selected(app, current),
         )
         errors = [result for _, result in deletion.results if isinstance(result, TpuctlError)]
         gone = [target.asked for target, result in deletion.results if not isinstance(result, TpuctlError)]
         is_only = len(errors) == 1 and not gone and not found.unreachable
-        note_missing(app, deletion.missing, self.by)
-        absent = [reference.node_id for reference in deletion.missing] if self.by == "down" else []
-        app.show(deleted_view([*gone, *absent]))
+        note_missing(app, deletion.missing, by)
+        gone += [reference.node_id for reference in deletion.missing] if by == "down" else []
+        app.show(deleted_view(gone))
         if is_only:
             raise errors[0]
-        return show_refusals(app, errors)
+        return show_errors(app, errors)
 
-
-@dataclass(kw_only=True)
-class RequestDeletion(Deletion):
-    """Delete queued resources. Asks only about those whose nodes exist."""
-
-    by: str = "queue cancel"
-
-    def find(self) -> DeletionChoice:
-        """Return the queued resources of the names, each with the first of its nodes that exists."""
-        targets = distinct_targets(self._targets())
-        return DeletionChoice(self.selection, targets=tuple(targets))
-
-    def _targets(self) -> Iterator[DeletionTarget]:
-        for name in self.selection.names:
-            reference = self.app.reference(name.text, allow_queued=True)
-            request = find_named_request(self.app, reference)
-            nodes = nodes_of_request(self.app, request, reference)
-            yield request_target(request, tuple(nodes.values()), reference, reference.project or self.app.project)
-
-    def question(self, items: Sequence[DeletionTarget]) -> str:
-        """Return which nodes are deleted with their requests."""
-        what = ", ".join(
-            f"the queued resource `{target.request.queued_resource_id}` ({target.request.state}) with its node "
-            f"`{target.node.name.node_id}` ({target.node.state})"
-            for target in items
-            if target.request and target.node
-        )
-        return f"delete {what} and all data on it" if what else ""
-
-    def interrupted_nodes(self, items: Sequence[DeletionTarget]) -> Sequence[Node]:
-        """Return the nodes of requests that have one."""
-        return super().interrupted_nodes([target for target in items if target.node])
+    return run_change(
+        app,
+        options,
+        find_whole,
+        steps=lambda found: [step for one in distinct_targets(found.targets) for step in _plan_deletion(one)],
+        act=act,
+    )
 
 
 def _plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:

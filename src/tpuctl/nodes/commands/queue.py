@@ -193,11 +193,11 @@ def queue_cancel(app: App, *, names: tuple[str, ...], options: ChangeOptions) ->
       tpuctl queue cancel trainer
       tpuctl queue cancel sweep --all-nodes --yes
     """
-    from tpuctl.nodes.commands.deletions import RequestDeletion  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.deletions import cancel_requests  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.commands.selection_options import parse_names  # noqa: PLC0415  # as above
     from tpuctl.nodes.selection import Selection  # noqa: PLC0415  # as above
 
-    return RequestDeletion(app=app, options=options, selection=Selection(names=parse_names(app, names))).run()
+    return cancel_requests(app, Selection(names=parse_names(app, names)), options)
 
 
 @cli_command("retry")

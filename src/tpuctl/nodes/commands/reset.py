@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import click
@@ -10,33 +10,39 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, force_lease_option, if_idle_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
+from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.check.preflight import preflight_check
-from tpuctl.nodes.actions import NodeReset, reset_nodes
-from tpuctl.nodes.commands.change_frame import NodeChange, full_names
+from tpuctl.models.node import NodeState
+from tpuctl.nodes.actions import NodeReset, request_reset
+from tpuctl.nodes.actuator import REBOOT_PAUSE
+from tpuctl.nodes.commands.change_frame import NodeVerb, Planned, change_nodes
 from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.policy_options import level_option
 from tpuctl.nodes.commands.selected_changes import name_nodes
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Policy, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
-from tpuctl.nodes.policies import choose_goal
+from tpuctl.nodes.policies import choose_goal, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
+    from tpuctl.nodes.actions import StillSelected
+    from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
-    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.tracker import ReconcileRequest
 
-_VERBS = {
-    ResetMode.RESTART: Verb.STOP,
-    ResetMode.REBOOT: Verb.REBOOT,
-    ResetMode.RECREATE: Verb.DELETE,
+# The first request of each reset.
+_MODES = {
+    Verb.STOP: ResetMode.RESTART,
+    Verb.START: ResetMode.RESTART,
+    Verb.REBOOT: ResetMode.REBOOT,
+    Verb.DELETE: ResetMode.RECREATE,
 }
+_VERBS = {mode: verb for verb, mode in reversed(_MODES.items())}
 _QUESTIONS = {
     ResetMode.RESTART: "restart {} (terminates what runs on it, keeps its boot disk; the start needs free capacity)",
     ResetMode.REBOOT: "reboot every worker of {} (terminates what runs on it, keeps its boot disk)",
@@ -70,55 +76,45 @@ def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode
       tpuctl reset trainer --mode recreate --yes
       tpuctl reset -l team=vision --mode reboot
     """
-    return Reset(app=app, options=options, selection=selection.parse(app), mode=ResetMode(mode), goal=goal).run()
+    rebooted: list[Node] = []
+
+    @cache
+    def policy() -> Policy:
+        return Policy(goal=choose_goal(app, goal), timeout=deadline(app, options.timeout))
+
+    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> ReconcileRequest:
+        own_policy = with_reachable_goal(app, policy(), node.name, goal=goal, node=node)
+        reset = NodeReset(node, _MODES[step.verb if step else Verb.WAIT], own_policy)
+        task = request_reset(context, reset, still_meant, force_lease=options.force_lease)
+        rebooted.extend([node] if reset.mode is ResetMode.REBOOT else [])
+        return task
+
+    verb = NodeVerb(
+        plan=partial(_plan, ResetMode(mode)),
+        question=_question,
+        send=send,
+        leaves="the reset of `{}` has begun; a node may be stopped or deleted now",
+        resume="tpuctl up {}",
+        preflight=preflight_check(app, {}, only_limits=True),
+        settle=lambda context: context.clock.sleep(REBOOT_PAUSE) if rebooted else None,
+    )
+    return change_nodes(app, selection.parse(app), verb, options)
 
 
-@dataclass(kw_only=True)
-class Reset(NodeChange[ResetMode]):
-    """Reset nodes, each in a mode that the API allows, and wait until they are usable. Asks about each."""
+def _plan(mode: ResetMode, node: Node) -> PlanStep:
+    """Return the first request of a reset. Raises `ConflictError` if the mode is impossible."""
+    chosen = reset_mode(node, mode)
+    is_restart = chosen is ResetMode.RESTART
+    verb = Verb.START if is_restart and node.state is NodeState.STOPPED else _VERBS[chosen]
+    return PlanStep(verb, node.name, "requested")
 
-    mode: ResetMode
-    goal: str | None  # None: ssh, where workers can be reached
 
-    def plan(self, node: Node) -> ResetMode:
-        """Return how to reset a node."""
-        return reset_mode(node, self.mode)
-
-    def step(self, node: Node, work: ResetMode) -> PlanStep:
-        """Return the first request of the reset."""
-        return PlanStep(_VERBS[work], node.name, "requested")
-
-    def question(self, items: Sequence[tuple[Node, ResetMode | None]]) -> str:
-        """Return what happens to which nodes."""
-        parts = []
-        for each, text in _QUESTIONS.items():
-            names = [node.name for node, mode in items if mode is each]
-            parts += [text.format(name_nodes(names))] if names else []
-        kept = [node.name for node, mode in items if mode is ResetMode.RECREATE and node.is_kept]
-        parts += [f"kept by the label `tpuctl-keep`: {name_nodes(kept)}"] if kept else []
-        return "; ".join(parts)
-
-    def send(self, items: Sequence[tuple[Node, ResetMode | None]]) -> Sequence[NodeResult | TpuctlError]:
-        """Reset the nodes, and wait for all of them."""
-        app, nodes = self.app, [node for node, _ in items]
-        policy = Policy(goal=choose_goal(app, self.goal), timeout=self.timeout)
-        resets = [
-            NodeReset(node, mode, with_reachable_goal(app, policy, node.name, goal=self.goal, node=node))
-            for node, mode in items
-            if mode is not None
-        ]
-        names, began = full_names(nodes), "the node may be" if len(nodes) == 1 else "the nodes may be"
-        with self.working(
-            f"the reset of `{names}` has begun; {began} stopped or deleted now",
-            resume=f"tpuctl up {names}",
-            preflight=preflight_check(app, {}, only_limits=True),
-        ) as context:
-            results = reset_nodes(
-                context,
-                resets,
-                recheck=self.recheck,
-                still_meant=self.require_meant,
-                force_lease=self.options.force_lease,
-            )
-        close_shared_connections(app, nodes)
-        return results
+def _question(planned: Planned) -> tuple[str, Sequence[Node]]:
+    """Return what happens to which nodes."""
+    parts = []
+    for mode, text in _QUESTIONS.items():
+        names = [node.name for node, step in planned if _MODES[step.verb] is mode]
+        parts += [text.format(name_nodes(names))] if names else []
+    kept = [node.name for node, step in planned if step.verb is Verb.DELETE and node.is_kept]
+    parts += [f"kept by the label `tpuctl-keep`: {name_nodes(kept)}"] if kept else []
+    return "; ".join(parts), [node for node, _ in planned]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.errors import TpuctlError
     from tpuctl.models.billing import Dollars
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -39,14 +40,21 @@ _TABLE = choose_columns(NODE_COLUMNS, "name,zone,type,state,age,owner,price,note
 _NAMED = 4
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionChoice:
-    """What a command deletes, the names that do not exist, and the zones that did not answer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What a command changes."""
+
+    refused: tuple[TpuctlError, ...] = ()  # why selected nodes are left out
+    unreachable: tuple[str, ...] = ()  # the zones that did not answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletionChoice(Found):
+    """What a command deletes, and the names that do not exist."""
 
     selection: Selection
     targets: tuple[DeletionTarget, ...]
     missing: tuple[NodeReference, ...] = ()
-    unreachable: tuple[str, ...] = ()
     # By the resource name in the delete request; empty if nodes were named.
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict)
     requests: tuple[QueuedResource, ...] = ()
@@ -151,7 +159,7 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
         is_whole = not (app.zones or unreachable) and target.race is not None and others.isdisjoint(target.race.names)
         targets[index] = target if is_whole else replace(target, race=None)
     return DeletionChoice(
-        selection,
+        selection=selection,
         targets=tuple(targets),
         missing=tuple(missing),
         unreachable=unreachable,
@@ -219,9 +227,9 @@ def require_selected(app: App, selection: Selection, node: Node, current: Node, 
         raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
 
 
-def show_selected(app: App, nodes: Sequence[Node], *, priced: Sequence[Node] | None = None) -> None:
+def show_selected(app: App, planned: Sequence[tuple[Node, object]], *, priced: Sequence[Node] | None = None) -> None:
     """Show the nodes that a selection matched, before a question about them; with prices of `priced`, in other states."""
-    if nodes:
+    if nodes := [node for node, _ in planned]:
         _TABLE.note(app.terminal, [*node_rows(nodes, app.now(), _rates(app, priced or nodes, ()))])
 
 

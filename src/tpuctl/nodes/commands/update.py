@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
@@ -11,12 +11,12 @@ from tpuctl.app.options import cli_command, dry_run_option, option, takes_option
 from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.value_completion import complete_label
-from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
+from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError
 from tpuctl.models.node import NodeState
 from tpuctl.models.node_changes import changed_fields
-from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_no_own_labels, check_tags, check_user_labels
+from tpuctl.models.spec import OWN_LABEL_PREFIX, check_no_own_labels, check_tags, check_user_labels
 from tpuctl.names import last_segment
-from tpuctl.nodes.commands.change_frame import NodeChange
+from tpuctl.nodes.commands.change_frame import NodeVerb, Planned, change_nodes
 from tpuctl.nodes.commands.change_options import ChangeOptions
 from tpuctl.nodes.commands.selected_changes import name_nodes, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
@@ -25,12 +25,12 @@ from tpuctl.nodes.controller import NodeResult
 from tpuctl.nodes.plan import PlanStep
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+    from tpuctl.models.spec import DataDisk
     from tpuctl.nodes.commands.selection_options import GivenSelection
-    from tpuctl.nodes.node_lookup import SelectedNodes
 
 # The keys with which users enter the workers.
 _KEPT_METADATA = "ssh-keys"
@@ -124,103 +124,78 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     check_user_labels(parse_pairs("--labels", wanted.labels))
     check_no_own_labels(parse_items(wanted.remove_labels))
     check_tags(parse_items(wanted.tags))
-    disks = tuple(parse_disk("--attach-disk", text) for text in wanted.attach_disk)
-    options = ChangeOptions(dry_run=dry_run, yes=yes)
-    with _hiding_parts_of_values(wanted, selection.names):
-        chosen = selection.parse(app)
-    return Update(app=app, options=options, selection=chosen, wanted=wanted, disks=disks).run()
+    metadata = {
+        **parse_pairs("--metadata", wanted.metadata),
+        **metadata_from_files(app, wanted.metadata_from_file),
+    }
+    disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
+    changes = partial(_changes, metadata=metadata, disks=disks)
 
+    def plan(node: Node) -> PlanStep | None:
+        fields = changes(node, wanted)
+        return PlanStep(Verb.UPDATE, node.name, ", ".join(fields), changes=fields, present=node.raw) if fields else None
 
-@contextmanager
-def _hiding_parts_of_values(wanted: UpdateOptions, names: Sequence[str]) -> Iterator[None]:
-    """Replace an error that repeats a name which may be a part of a secret value of `--metadata` with spaces."""
+    def show(app: App, planned: Planned) -> None:
+        losses = [(node, removed) for node, step in planned if (removed := removed_words(node, step.changes))]
+        show_selected(app, losses)
+        for node, removed in losses:
+            app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
+
+    def question(planned: Planned) -> tuple[str, Sequence[Node]]:
+        losing = [node.name for node, step in planned if not chosen.is_by_name and removed_words(node, step.changes)]
+        # The file system of a disk may be in use.
+        detaching = [
+            node
+            for node, _ in planned
+            if node.state is not NodeState.STOPPED and any(_has_disk(node, text) for text in wanted.detach_disk)
+        ]
+        parts = [f"update {name_nodes(losing)}"] if losing else []
+        if detaching:
+            names = ", ".join(node.name.node_id for node in detaching)
+            parts.append(f"detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)")
+        return "; ".join(parts), detaching
+
+    verb = NodeVerb(
+        plan=plan,
+        show=show,
+        question=question,
+        send=lambda _, node, step, __: NodeResult(_update(app, node, wanted, changes) if step else node),
+        leaves="the update of {} may have been sent",
+        resume="tpuctl status {}",
+        ends_work=False,
+    )
     try:
-        yield
+        chosen = selection.parse(app)
+        return change_nodes(app, chosen, verb, ChangeOptions(dry_run=dry_run, yes=yes))
     except (InvalidInputError, NotFoundError):
-        if not wanted.metadata or len(names) < 2:
+        if not wanted.metadata or len(selection.names) < 2:
             raise
         raise InvalidInputError(
-            f"one of the {len(names)} names is no node; it is not shown, because it may be part of a secret value",
+            f"one of the {len(selection.names)} names is no node; it is not shown, because it may be part of a secret value",
             hint="quote a value of `--metadata` that contains spaces",
         ) from None
 
 
-@dataclass(kw_only=True)
-class Update(NodeChange[dict[str, Any]]):
-    """Change fields of nodes. Asks about what a selection loses, and about disks of running nodes."""
+def _update(
+    app: App, node: Node, wanted: UpdateOptions, changes: Callable[[Node, UpdateOptions], dict[str, Any]]
+) -> Node:
+    """Update a node as it is then, say what changed, and return it."""
+    sent: list[tuple[Node, dict[str, Any]]] = []
 
-    wanted: UpdateOptions
-    disks: tuple[DataDisk, ...]
-    interrupts = False
+    def change(found: Node) -> dict[str, Any]:
+        # It is called again if another client changed the node: the disk may be detached already.
+        present = [text for text in wanted.detach_disk if not sent or _has_disk(found, text)]
+        sent.append((found, changes(found, replace(wanted, detach_disk=tuple(present)))))
+        return sent[-1][1]
 
-    def select(self) -> SelectedNodes:
-        """Return the nodes."""
-        with _hiding_parts_of_values(self.wanted, [name.text for name in self.selection.names]):
-            return super().select()
-
-    def plan(self, node: Node) -> dict[str, Any] | None:
-        """Return the fields to write."""
-        return _changes(self.app, node, self.wanted, self.disks) or None
-
-    def step(self, node: Node, work: dict[str, Any]) -> PlanStep:
-        """Return the update."""
-        return PlanStep(Verb.UPDATE, node.name, ", ".join(work), changes=work, present=node.raw)
-
-    def show(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> None:
-        """Show what selected nodes lose."""
-        losses = self._losses(items)
-        show_selected(self.app, [node for node, _ in losses])
-        for node, removed in losses:
-            self.app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
-
-    def question(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> str:
-        """Return which nodes of a selection lose something, and which running nodes lose disks."""
-        losing = [] if self.selection.is_by_name else [node.name for node, _ in self._losses(items)]
-        running = ", ".join(node.name.node_id for node in self.interrupted_nodes(items))
-        disks = f"detach {', '.join(self.wanted.detach_disk)} from {running} (is it unmounted on the workers)"
-        return "; ".join([*([f"update {name_nodes(losing)}"] if losing else []), *([disks] if running else [])])
-
-    def interrupted_nodes(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> Sequence[Node]:
-        """Return the running nodes that lose a disk, whose file system may be in use."""
-        detached = self.wanted.detach_disk
-        running = [node for node, _ in items if node.state is not NodeState.STOPPED]
-        return [node for node in running if any(_has_disk(node, text) for text in detached)]
-
-    def _losses(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> list[tuple[Node, list[str]]]:
-        """Return the nodes that lose something, and what."""
-        return [(node, removed) for node, fields in items if (removed := removed_words(node, fields or {}))]
-
-    def send(self, items: Sequence[tuple[Node, dict[str, Any] | None]]) -> Sequence[NodeResult | TpuctlError]:
-        """Update each node as it is then."""
-        results: list[NodeResult | TpuctlError] = []
-        for node, _ in items:
-            try:
-                self.recheck(node)
-                results.append(NodeResult(self._update(node)))
-            except TpuctlError as error:
-                error.node = node.name.node_id if len(items) > 1 else None
-                results.append(error)
-        return results
-
-    def _update(self, node: Node) -> Node:
-        """Update a node, say what changed, and return it."""
-        sent: list[tuple[Node, dict[str, Any]]] = []
-
-        def change(found: Node) -> dict[str, Any]:
-            # It is called again if another client changed the node: the disk may be detached already.
-            present = [text for text in self.wanted.detach_disk if not sent or _has_disk(found, text)]
-            wanted = replace(self.wanted, detach_disk=tuple(present))
-            sent.append((found, _changes(self.app, found, wanted, self.disks)))
-            return sent[-1][1]
-
-        changed = self.app.client.change_node(node.name, change, expected_id=node.id, timeout=self.timeout)
-        current, fields = sent[0]
-        if fields:
-            self.app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
-        if fields.get("networkConfig") == {"enableExternalIps": False}:
-            ways = "use `--iap` or `--internal-ip` for ssh"
-            self.app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
-        return changed
+    changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=app.settings.duration("timeout"))
+    current, fields = sent[0]
+    if fields:
+        app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
+    if fields.get("networkConfig") == {"enableExternalIps": False}:
+        ways = "use `--iap` or `--internal-ip` for ssh"
+        app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
+    return changed
 
 
 def describe_changes(node: Node, fields: Mapping[str, Any]) -> list[str]:
@@ -267,12 +242,10 @@ def _items(field: str, value: Any) -> dict[str, str]:  # of the API, as the othe
             return dict(value or {})
 
 
-def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
+def _changes(
+    node: Node, wanted: UpdateOptions, *, metadata: Mapping[str, str], disks: Sequence[DataDisk]
+) -> dict[str, Any]:
     """Return the API fields to write: only those whose value changes."""
-    metadata = {
-        **parse_pairs("--metadata", wanted.metadata),
-        **metadata_from_files(app, wanted.metadata_from_file),
-    }
     labels_before = {
         key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(OWN_LABEL_PREFIX)
     }
