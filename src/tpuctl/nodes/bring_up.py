@@ -1,6 +1,6 @@
-"""`up`, for the command and for programs: find the nodes, or the zones to try, and plan the work that brings them up.
+"""`up`, for the command and for programs: find the nodes, or the zones to try, and bring the nodes up there.
 
-`plan_bring_up` looks nodes up and asks what must be confirmed; it changes nothing. `PlannedWork.run` does the work.
+`plan_bring_up` looks nodes up and asks what must be confirmed; it changes nothing. `bring_up` does the work, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
@@ -46,6 +47,7 @@ from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt, with_t
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
@@ -98,6 +100,33 @@ class PlannedWork:
     in_flight: Callable[[NodeEvent | None], str]
     undo: str  # the command that undoes the work
     note: str = ""  # about the plan
+
+
+def bring_up(
+    app: App,
+    nodes: Sequence[str],
+    request: UpRequest,
+    listen: Callable[[], AbstractContextManager[Callable[[NodeEvent], None]]],
+) -> Sequence[NodeResult | TpuctlError]:
+    """Create, start or repair nodes, and wait until they are usable. Return the results in order.
+
+    `listen` opens a listener of events after the questions of `plan_bring_up`, whose errors are raised.
+    """
+    work = plan_bring_up(app, nodes, request)
+    last: list[NodeEvent | None] = [None]
+    with listen() as listener:
+
+        def tell(event: NodeEvent) -> None:
+            before, last[0] = last[0], event
+            try:
+                listener(event)
+            except BaseException:
+                # An action is announced before it is requested.
+                last[0] = before if event.kind is EventKind.ACTION else event
+                raise
+
+        with app.in_flight(lambda: work.in_flight(last[0]), resume=app.command_line(), undo=work.undo):
+            return work.run(app.context(tell, preflight=request.preflight))
 
 
 def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ChangeOptions:
     """The options as given; a command without one of them has its default."""
 
-    dry_run: bool
-    yes: bool
+    dry_run: bool = False
+    yes: bool = False
     timeout: timedelta | str | None = None
     wait: bool = True
     events: str | None = None
@@ -30,8 +30,11 @@ class ChangeOptions:
     if_idle: bool = False
 
 
-def change_options(*own: Decorator) -> Decorator:
-    """Add `--timeout`, `--events`, `--dry-run`, `--yes` and `own` options. The command gets them as one value, `options`."""
+def change_options(*own: Decorator, asks: Decorator | None = yes_option) -> Decorator:
+    """Add `--timeout`, `--events`, `--dry-run`, `--yes` and `own` options. The command gets them as one value, `options`.
+
+    `asks` is the option `--yes`; None for a command that never asks.
+    """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
@@ -39,7 +42,7 @@ def change_options(*own: Decorator) -> Decorator:
             given = {each.name: values.pop(each.name) for each in fields(ChangeOptions) if each.name in values}
             return function(*arguments, **values, options=ChangeOptions(**given))
 
-        added: tuple[Decorator, ...] = (timeout_option, *own, events_option, dry_run_option, yes_option)
+        added: tuple[Decorator, ...] = (timeout_option, *own, events_option, dry_run_option, *([asks] if asks else []))
         decorated: Callable[..., Any] = call
         for add in reversed(added):
             decorated = add(decorated)
