@@ -309,19 +309,6 @@ def test_cancel_without_a_node_asks_nothing(tpuctl: Console, sandbox: Sandbox, s
     assert tpuctl("queue", "list") == ("", "", 0)
 
 
-def test_cancel_with_a_node_asks_and_names_it(tpuctl: Console, sandbox: Sandbox) -> None:
-    queue(sandbox, state="ACTIVE")
-    sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16", queued_resource="demo")
-    question = "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?"
-
-    refused = f"error: cannot ask for confirmation ({question}): stdin is not a terminal"
-    assert tpuctl("queue", "cancel", "demo")[1].splitlines()[0] == refused
-    assert tpuctl("queue", "cancel", "demo", stdin="n\n")[1:] == (f"{question} [y/N] error: nothing was done\n", 1)
-    assert sandbox.changes() == []
-    assert tpuctl("queue", "cancel", "demo", "--yes")[::2] == ("demo\n", 0)
-    assert tpuctl("list") == ("", "", 0)
-
-
 def test_cancel_leaves_a_node_that_the_request_does_not_own(tpuctl: Console, sandbox: Sandbox) -> None:
     queue(sandbox)
     sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16")
