@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.selected_changes import Found, require_selected, show_selected, without_kept
+from tpuctl.nodes.commands.selected_changes import require_selected, show_selected, without_kept
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.node_lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.policies import deadline, within_deadline
@@ -39,40 +39,25 @@ Planned: TypeAlias = "Sequence[tuple[Node, PlanStep]]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FoundNodes(Found):
-    """The nodes that a command changes, each with the next request for it; None if it needs none."""
+class ChangePlan:
+    """What a command is about to do."""
 
-    items: tuple[tuple[Node, PlanStep | None], ...]
-
-    @property
-    def planned(self) -> Planned:
-        """The nodes that need a request."""
-        return [(node, step) for node, step in self.items if step is not None]
+    steps: Sequence[PlanStep]  # its next requests
+    act: Callable[[], int]  # asks with `confirm`, makes the changes, shows the results and returns the exit code
+    refused: Sequence[TpuctlError] = ()  # why selected nodes are left out
+    unreachable: Sequence[str] = ()  # the zones that did not answer
 
 
-F = TypeVar("F", bound=Found)
-
-
-def run_change(
-    app: App,
-    options: ChangeOptions,
-    find: Callable[[], F],
-    *,
-    steps: Callable[[F], Iterable[PlanStep]],
-    act: Callable[[F], int],
-) -> int:
-    """Run a command that changes what is found, or show its next `steps`. Return the exit code.
-
-    `act` asks with `confirm`, makes the changes and shows the results.
-    """
+def run_change(app: App, options: ChangeOptions, plan: Callable[[], ChangePlan]) -> int:
+    """Plan a change and make it, or show its next requests. Return the exit code."""
     with within_deadline(app, time_to_answer(app, options)):
-        found = find()
+        planned = plan()
     if options.dry_run:
-        show_plan(app, steps(found))
-        code = show_errors(app, found.refused)
+        show_plan(app, planned.steps)
+        code = show_errors(app, planned.refused)
     else:
-        code = act(found)
-    return report_silent_zones(app, found.unreachable, code)
+        code = planned.act()
+    return report_silent_zones(app, planned.unreachable, code)
 
 
 def time_to_answer(app: App, options: ChangeOptions) -> timedelta | None:
@@ -123,32 +108,32 @@ class NodeVerb:
 
 def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: ChangeOptions) -> int:
     """Change the nodes of a selection, each after a last look, and wait for all of them. Return the exit code."""
+    items: list[tuple[Node, PlanStep | None]] = []
+    refused: list[TpuctlError] = []
 
-    def find() -> FoundNodes:
+    def plan() -> ChangePlan:
         selected = select_nodes(app, selection)
-        nodes = without_kept(app, selection, selected.nodes) if verb.ends_work else selected.nodes
-        items: list[tuple[Node, PlanStep | None]] = []
-        refused: list[TpuctlError] = []
-        for node in nodes:
+        for node in without_kept(app, selection, selected.nodes) if verb.ends_work else selected.nodes:
             try:
                 items.append((node, verb.plan(node)))
             except TpuctlError as error:
                 if selection.is_by_name:
                     raise
                 refused.append(error)
-        return FoundNodes(items=tuple(items), refused=tuple(refused), unreachable=selected.unreachable)
+        steps = [step for _, step in items if step is not None]
+        return ChangePlan(steps=steps, act=act, refused=refused, unreachable=selected.unreachable)
 
     def require_meant(node: Node, current: Node) -> None:
         require_selected(app, selection, node, current, leaves_kept=verb.ends_work)
 
-    def act(found: FoundNodes) -> int:
-        planned = found.planned
+    def act() -> int:
+        planned = [(node, step) for node, step in items if step is not None]
         if not selection.is_by_name:
             verb.show(app, planned)
-            for refusal in found.refused:
+            for refusal in refused:
                 app.terminal.note(f"left out: {refusal.message}")
         confirm(app, options, *verb.question(planned))
-        names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node, _ in found.items)
+        names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node, _ in items)
         results: dict[NodeName, NodeResult | TpuctlError] = {}
         tasks: list[ReconcileRequest] = []
         with (
@@ -156,7 +141,7 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
             app.in_flight(verb.leaves.format(names), resume=verb.resume.format(names)),
         ):
             context = app.context(progress, preflight=verb.preflight)
-            for node, step in found.items:
+            for node, step in items:
                 try:
                     with limit_cloud_calls(app.clock, time_to_answer(app, options), grace=DEADLINE_GRACE):
                         if step is not None and not selection.is_by_name:
@@ -167,13 +152,13 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
                     else:
                         tasks.append(sent)
                 except TpuctlError as error:
-                    error.node = node.name.node_id if len(found.items) > 1 else None
+                    error.node = node.name.node_id if len(items) > 1 else None
                     results[node.name] = error
             if verb.ends_work:
                 close_shared_connections(app, [node for node, _ in planned])
             verb.settle(context)
             reconciled = reconcile_nodes(context, tasks, once=not options.wait)
             results |= zip((task.name for task in tasks), reconciled, strict=True)
-        return show_results(app, [*(results[node.name] for node, _ in found.items), *found.refused])
+        return show_results(app, [*(results[node.name] for node, _ in items), *refused])
 
-    return run_change(app, options, find, steps=lambda found: [step for _, step in found.planned], act=act)
+    return run_change(app, options, plan)

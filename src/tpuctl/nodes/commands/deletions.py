@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
-from tpuctl.nodes.commands.change_frame import confirm, run_change, show_errors
+from tpuctl.nodes.commands.change_frame import ChangePlan, confirm, run_change, show_errors
 from tpuctl.nodes.commands.request_views import find_named_request, nodes_of_request
 from tpuctl.nodes.commands.selected_changes import DeletionChoice, describe_groups, select_groups, show_groups
 from tpuctl.nodes.conditions import Verb
@@ -95,7 +95,7 @@ def _delete(
 ) -> int:
     """Delete what is found, in the frame of a change. `describe` returns the question about named targets."""
 
-    def find_whole() -> DeletionChoice:
+    def plan() -> ChangePlan:
         found = find()
         if not (found.targets or found.missing or found.kept):
             if found.unreachable:
@@ -108,7 +108,8 @@ def _delete(
             check_whole_request(target, all_nodes=options.all_nodes or not found.selection.is_by_name)
         if options.dry_run:
             note_missing(app, found.missing, by)
-        return found
+        steps = [step for target in distinct_targets(found.targets) for step in _plan_deletion(target)]
+        return ChangePlan(steps=steps, act=lambda: act(found), unreachable=found.unreachable)
 
     def act(found: DeletionChoice) -> int:
         def approve(targets: Sequence[DeletionTarget]) -> None:
@@ -144,13 +145,7 @@ def _delete(
             raise errors[0]
         return show_errors(app, errors)
 
-    return run_change(
-        app,
-        options,
-        find_whole,
-        steps=lambda found: [step for one in distinct_targets(found.targets) for step in _plan_deletion(one)],
-        act=act,
-    )
+    return run_change(app, options, plan)
 
 
 def _plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.billing import Dollars
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -41,20 +40,13 @@ _NAMED = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What a command changes."""
-
-    refused: tuple[TpuctlError, ...] = ()  # why selected nodes are left out
-    unreachable: tuple[str, ...] = ()  # the zones that did not answer
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeletionChoice(Found):
-    """What a command deletes, and the names that do not exist."""
+class DeletionChoice:
+    """What a command deletes, the names that do not exist, and the zones that did not answer."""
 
     selection: Selection
     targets: tuple[DeletionTarget, ...]
     missing: tuple[NodeReference, ...] = ()
+    unreachable: tuple[str, ...] = ()
     # By the resource name in the delete request; empty if nodes were named.
     groups: Mapping[str, ResourceGroup] = field(default_factory=dict)
     requests: tuple[QueuedResource, ...] = ()
