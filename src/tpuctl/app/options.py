@@ -291,7 +291,7 @@ dry_run_option = grouped_option(
     "--dry-run",
     group=OptionGroup.SAFETY,
     is_flag=True,
-    help="Print the steps, API requests and gcloud commands, and change nothing.",
+    help="Print the next API requests and the gcloud commands, and change nothing.",
 )
 timeout_option = grouped_option(
     "--timeout",

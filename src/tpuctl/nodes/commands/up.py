@@ -26,7 +26,6 @@ from tpuctl.nodes.commands.policy_options import (
 )
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
-from tpuctl.nodes.commands.zone_options import ZoneOptions, zone_options
 from tpuctl.nodes.conditions import ObservedState, Verb
 from tpuctl.nodes.policies import idle_limit, queue_policy, repair_policy
 
@@ -44,7 +43,12 @@ if TYPE_CHECKING:
 @nodes_argument
 @spec_options
 @queue_options
-@zone_options
+@grouped_option(
+    "--race",
+    group=OptionGroup.WHERE,
+    is_flag=True,
+    help="Request the node in all given zones at once, keep the first, cancel the others.",
+)
 @time_limit_options
 @idle_options
 @level_option
@@ -78,7 +82,6 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     queueing: QueueOptions,
-    zoning: ZoneOptions,
     limits: TimeLimitOptions,
     idling: IdleOptions,
     repairs: RepairOptions,
@@ -86,6 +89,7 @@ def command(
     goal: str | None,
     probe: str | None,
     allow_failed_startup: bool,
+    race: bool,
     replace: bool,
     on_recover: str | None,
     options: ChangeOptions,
@@ -134,7 +138,7 @@ def command(
         idle=idle,
         removes_idle=idling.is_unlimited,
         names_idle=idling.idle is not None,
-        race=zoning.race,
+        race=race,
         wait=options.wait,
         dry_run=options.dry_run,
         skip_validation=options.skip_validation,
