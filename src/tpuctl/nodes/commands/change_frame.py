@@ -152,7 +152,7 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
                     else:
                         tasks.append(sent)
                 except TpuctlError as error:
-                    error.node = node.name.node_id if len(items) > 1 else None
+                    error.node = error.node or (node.name.node_id if len(items) > 1 else None)
                     results[node.name] = error
             if verb.ends_work:
                 close_shared_connections(app, [node for node, _ in planned])
