@@ -25,10 +25,10 @@ from tpuctl.sandbox.state import SandboxState
 
 _SCENARIO = Path(__file__).parents[1] / "examples" / "scenarios" / "third-zone-has-stock.yaml"
 _ZONES = "us-east5-a,us-east5-b,us-east1-d,us-central1-b,europe-west4-a"
-_OPTIONS = {
-    "in order": ("--zone-order", "as-given"),
-    "in order, queued for 5 min each": ("--zone-order", "as-given", "--queue", "--queue-for", "5m"),
-    "race": ("--zone-order", "as-given", "--race"),
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "in order": (),
+    "in order, queued for 5 min each": ("--queue", "--queue-for", "5m"),
+    "race": ("--race",),
 }
 _LATER = {"now": "0s", "after 20 min": "20m"}
 _IN_MEMORY = "/dev/shm"  # noqa: S108  # Linux's file system in memory; it holds only temporary data

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import time
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Console, Result, Sandbox
+from tests.conftest import MORE, Console, Result, Sandbox, Steady
 from tests.lifecycle import ZONE, EventfulClock
+from tpuctl.app.app import Invocation
+from tpuctl.cli.main import main
+from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
@@ -95,3 +99,23 @@ def watching(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
         return tpuctl("watch", "demo", "--until", until, "--events", "-", *options, **environ)
 
     return run
+
+
+class Answer(io.StringIO):
+    """Standard input of somebody who says yes after a colleague was faster."""
+
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
+        super().__init__("y\n")
+        self._meanwhile = meanwhile
+
+    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed confuses text and bytes
+        self._meanwhile()
+        return super().readline(size or -1)
+
+
+def answer(tpuctl: Console, meanwhile: Callable[[], object], *words: str) -> Result:
+    """Run a command whose question is answered after something has happened."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    streams = StandardStreams(Answer(meanwhile), stdout, stderr, stdin_is_terminal=True)
+    code = main(Invocation(words, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock, Steady()))
+    return stdout.getvalue(), MORE.sub("", stderr.getvalue()), code

@@ -20,7 +20,6 @@ from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_err
 from tpuctl.durations import LONGEST_DURATION, format_duration
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import escape_unprintable
-from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import DataDisk, NodeSpec
 from tpuctl.names import NodeName, closest_match
@@ -151,7 +150,7 @@ class Client:
         """
         from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # not needed to import the package
         from tpuctl.check.preflight import preflight_check  # noqa: PLC0415  # as above
-        from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # as above
+        from tpuctl.nodes.bring_up import UpRequest, bring_up  # noqa: PLC0415  # as above
         from tpuctl.nodes.conditions import USABLE_CONDITIONS  # noqa: PLC0415  # as above
         from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy  # noqa: PLC0415  # as above
 
@@ -183,11 +182,8 @@ class Client:
                 idle=idle_change(app, None),
                 yes=yes,
             )
-            work = plan_bring_up(app, [_node_text(node)], request)
-            listener = _Listener(on_event)
-            with app.in_flight(lambda: work.in_flight(listener.last), resume="", undo=work.undo):
-                (result,) = work.run(app.context(listener, preflight=preflight))
-                found = _node_of(result)
+            (result,) = bring_up(app, [_node_text(node)], request, lambda: nullcontext(_listener(on_event)))
+            found = _node_of(result)
             if found is None:
                 raise AssertionError("`up` ends with a node or an error")
             refresh_ssh_entries(app, [found])
@@ -224,7 +220,7 @@ class Client:
 
         _check_timeout(timeout, may_be_endless=True)
         with self._call() as app:
-            limit, listener = deadline(app, timeout), _Listener(on_event)
+            limit, listener = deadline(app, timeout), _listener(on_event)
             with within_deadline(app, limit if wait else None):
                 reference = app.reference(_node_text(node), allow_queued=True)
                 targets, missing = find_named(app, app.context(listener), [reference])
@@ -309,7 +305,7 @@ class Client:
                 allow_failed_startup=allow_failed_startup,
             )
             with app.in_flight("nothing was changed", resume=""):
-                results = reconcile_nodes(app.context(_Listener(on_event)), tasks)
+                results = reconcile_nodes(app.context(_listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(
@@ -413,24 +409,15 @@ def _escape(error: TpuctlError) -> None:
         error.hint = "\n".join(map(escape_unprintable, error.hint.split("\n")))
 
 
-class _Listener:
-    """Logs events, passes them on, and keeps the last."""
+def _listener(on_event: Callable[[NodeEvent], None] | None) -> Callable[[NodeEvent], None]:
+    """Return what logs events and passes them on."""
 
-    def __init__(self, on_event: Callable[[NodeEvent], None] | None) -> None:
-        self.last: NodeEvent | None = None
-        self._on_event = on_event
-
-    def __call__(self, event: NodeEvent) -> None:
-        before, self.last = self.last, event
+    def listen(event: NodeEvent) -> None:
         log_event(event)
-        try:
-            if self._on_event is not None:
-                self._on_event(event)
-        except BaseException:
-            # An action is announced before it is requested.
-            if event.kind is EventKind.ACTION:
-                self.last = before
-            raise
+        if on_event is not None:
+            on_event(event)
+
+    return listen
 
 
 def _node_of(result: NodeResult | TpuctlError) -> Node | None:

@@ -105,7 +105,7 @@ def test_unknown_price_needs_a_flag(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["create"]
 
 
-SEVERAL = ("up", "trainer", "--type", "v6e-8", "--zone", "us-east5-b,us-central1-b")
+SEVERAL = ("up", "trainer", "--type", "v6e-8", "--zone", "us-central1-b,us-east5-b")
 
 
 @one_face
@@ -129,7 +129,7 @@ def test_no_zone_within_the_limit_is_an_error_with_all_prices(tpuctl: Console, s
 
     assert (out, code, sandbox.changes()) == ("", 9, [])
     assert err.splitlines()[-4:-1] == [
-        "error: no zone of `--zone us-east5-b,us-central1-b` has `v6e-8` for at most $5/h:",
+        "error: no zone of `--zone us-central1-b,us-east5-b` has `v6e-8` for at most $5/h:",
         "  us-central1-b costs $21.60/h, more than the limit of $5/h",
         "  us-east5-b costs $21.60/h, more than the limit of $5/h",
     ]
@@ -149,9 +149,9 @@ def test_skipped_check_of_the_price_leaves_no_zone_out(tpuctl: Console) -> None:
 def test_zone_of_the_last_success_comes_first(tpuctl: Console) -> None:
     tpuctl("up", "other", "--type", "v6e-8", "--zone", "us-east5-b")
 
-    _, err, _ = tpuctl(*SEVERAL, "--dry-run")
+    _, err, _ = tpuctl("up", "trainer", "--type", "v6e-8", "--zone", "any", "--dry-run")
 
-    assert err.splitlines()[0] == "zones in this order: us-east5-b, us-central1-b; the plan is for the first"
+    assert err.splitlines()[0].startswith("zones in this order: us-east5-b, ")
 
 
 @pytest.mark.parametrize(

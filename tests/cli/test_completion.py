@@ -347,11 +347,9 @@ FREE = {
         "--queue-count", "--retry-after", "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",
     },
     "a duration or a moment": {
-        "--after", "--check-timeout", "--connect-timeout", "--devices-after", "--duration", "--grace", "--idle",
-        "--older-than", "--per-worker", "--provisioning-after", "--queue-for", "--recheck-after", "--repairing-after",
-        "--restarting-after", "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
-        "--started-before", "--starting-after",
-        "--timeout", "--ttl", "--unanswered-after", "--unhealthy-after", "--until", "--waiting-for", "TIME",
+        "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--idle",
+        "--older-than", "--queue-for",         "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
+        "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {
         "--command", "--description", "--env", "--message", "--metadata", "--metadata-from-file", "--name", "--prefix",

@@ -17,6 +17,7 @@ from tpuctl.cli.help_topics import EXIT_CODES, topic_names
 from tpuctl.cli.tree import command_tree
 from tpuctl.errors import ExitCode
 from tpuctl.nodes.conditions import Condition
+from tpuctl.nodes.policies import THRESHOLD_SETTINGS
 
 SHARED_LINE = "Options of every command: tpuctl options"
 
@@ -95,16 +96,11 @@ def test_help_shows_the_first_name_of_an_option_and_all_are_accepted(offline: Co
     LEAVES["up",].make_context("up", ["demo", "--accelerator-type", "v4-8"])
 
 
-def test_thresholds_of_repair_are_hidden_accepted_and_explained(offline: Console) -> None:
-    hidden = [option for option in own_options(("up",)) if option.hidden]
-    in_help, topic = offline("up", "--help")[0], offline("help", "repair")[0]
+def test_thresholds_of_repair_are_settings_that_a_topic_explains(offline: Console) -> None:
+    topic = offline("help", "repair")[0]
 
-    assert len(hidden) == 9
-    for option in hidden:
-        assert option.opts[0] not in in_help
-        assert f"  {option.name} " in topic
-        LEAVES["up",].make_context("up", ["demo", option.opts[0], "1h"])
-    assert completions("up demo --unhealthy") == []
+    assert [key for key in THRESHOLD_SETTINGS.values() if f"  {key} " not in topic] == []
+    assert offline("up", "demo", "--unhealthy-after", "1h")[2] == 2
 
 
 def test_options_explains_every_shared_option(offline: Console) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import threading
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from tests.conformance.conftest import Answer, GcloudProcess
     from tests.conftest import Console, Sandbox
-    from tpuctl.models.spec import NodeSpec
 
 pytestmark = pytest.mark.gcloud
 
@@ -73,23 +72,22 @@ def gcloud(gcloud_process: GcloudProcess, tmp_path: Path) -> Callable[..., Answe
 
 
 @pytest.mark.parametrize(
-    ("step", "spec", "changes"),
+    "step",
     [
-        (PlanStep(Verb.CREATE, NAME, ""), FULL, None),
-        (PlanStep(Verb.CREATE, NAME, ""), replace(SMALL, topology="2x4", tier=Tier.RESERVED), None),
-        (PlanStep(Verb.DELETE, NAME, "", queued_resource=QUEUED), None, None),
-        (
-            PlanStep(Verb.UPDATE, NAME, ""),
-            None,
-            {"labels": {"a": "b"}, "metadata": {"k": "a,b"}, "tags": ["t"], "description": ""},
+        PlanStep(Verb.CREATE, NAME, "", spec=FULL),
+        PlanStep(Verb.CREATE, NAME, "", spec=replace(SMALL, topology="2x4", tier=Tier.RESERVED)),
+        PlanStep(Verb.DELETE, NAME, "", queued_resource=QUEUED),
+        PlanStep(
+            Verb.UPDATE,
+            NAME,
+            "",
+            changes={"labels": {"a": "b"}, "metadata": {"k": "a,b"}, "tags": ["t"], "description": ""},
         ),
     ],
 )
-def test_gcloud_sends_the_requests_of_a_plan(
-    gcloud: Callable[..., Answer], endpoint: str, step: PlanStep, spec: NodeSpec | None, changes: dict[str, Any] | None
-) -> None:
+def test_gcloud_sends_the_requests_of_a_plan(gcloud: Callable[..., Answer], endpoint: str, step: PlanStep) -> None:
     """A command that gcloud cannot parse ends with 2; one that reached the API ends with the API's error."""
-    (command,) = gcloud_commands(step, spec, changes or {})
+    (command,) = gcloud_commands(step)
 
     ended = gcloud(command, CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU=endpoint)
 

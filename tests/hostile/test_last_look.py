@@ -22,13 +22,14 @@ from tests.lifecycle import USER, ZONE, put
 from tests.nodes.test_watch_idle import IDLE, answering
 from tests.others import somebody
 from tpuctl.app.app import App, Invocation
+from tpuctl.errors import TpuctlError
 from tpuctl.models.node_changes import changed_fields
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actions import NodeReset, bring_up_nodes, reset_nodes, stop_node
+from tpuctl.nodes.actions import NodeReset, bring_up_nodes, request_reset, stop_node
 from tpuctl.nodes.actuator import ActionContext, NoLongerMeantError
 from tpuctl.nodes.commands.selected_changes import require_selected, select_groups
 from tpuctl.nodes.conditions import Condition, Policy, Repair
-from tpuctl.nodes.controller import watch_nodes
+from tpuctl.nodes.controller import reconcile_nodes, watch_nodes
 from tpuctl.nodes.deletion import find_named
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.garbage_removal import GarbageRemover
@@ -114,7 +115,8 @@ def reset(mode: ResetMode, selection: Selection | None = None) -> Way:
             if selection is not None:
                 require_selected(app, selection, node, current, leaves_kept=True)
 
-        reset_nodes(context, [NodeReset(app.client.get_node(NAME), mode, READY)], still_meant=judge)
+        with suppress(TpuctlError):
+            reconcile_nodes(context, [request_reset(context, NodeReset(app.client.get_node(NAME), mode, READY), judge)])
 
     return run
 

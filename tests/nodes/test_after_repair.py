@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +29,12 @@ FakeSsh = Callable[[str], None]
 # Runs here what the workers would run.
 RUNS = 'for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac'
 OLD_AND_NEW = (("old", 3), ("new", 0), ("new", 0))
-QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
+QUICK: dict[str, Any] = {
+    "TPUCTL_UNHEALTHY_AFTER": "1m",
+    "TPUCTL_DEVICES_AFTER": "1m",
+    "TPUCTL_RECHECK_AFTER": "30s",
+    "TPUCTL_TIMEOUT": "1h",
+}
 
 
 class FileClock(EventfulClock):
@@ -205,9 +210,9 @@ def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, 
     hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
     sandbox.fault("unhealthy", node="sick")
 
-    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, *hook, *QUICK)[2] == 0
+    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, *hook, **QUICK)[2] == 0
     assert not (tmp_path / "told").exists()
-    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hook, *QUICK)[2] == 0
+    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hook, **QUICK)[2] == 0
     assert (tmp_path / "told").read_text() == "sick recovered\n"
     assert json.loads((tmp_path / "hook").read_text())["event"] == "recovered"
 

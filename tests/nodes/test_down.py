@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 from datetime import timedelta
 
@@ -10,9 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put, said, still, told
-from tpuctl.app.app import Invocation
-from tpuctl.cli.main import main
-from tpuctl.output.terminal import StandardStreams
+from tests.others import answer
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
 NEVER_SEEN = "already gone, or never there: the journal has no node of this name"
@@ -29,18 +26,6 @@ def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
     assert told(first[1].removeprefix(f"{QUESTION} [y/N] "))[:3] == ["deleting it", "DELETING", "gone"]
     assert second == ("demo\n", "demo: already gone\n", 0)
     assert sandbox.changes() == ["delete"]
-
-
-@one_face
-@pytest.mark.parametrize("verb", ["down", "delete", "rm"])
-def test_deletion_requires_a_confirmation(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
-    put(sandbox)
-
-    refused = f"error: cannot ask for confirmation ({QUESTION})"
-    assert tpuctl(verb, "demo") == ("", said(f"{refused}: stdin is not a terminal", HINT), 2)
-    assert tpuctl(verb, "demo", stdin="y\n", CI="true") == ("", said(f"{refused}: CI is set", HINT), 2)
-    assert tpuctl(verb, "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
-    assert sandbox.changes() == []
 
 
 @pytest.mark.parametrize(
@@ -326,28 +311,14 @@ def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Cons
     )
 
 
-class _Slow(io.StringIO):
-    """A user who confirms after another client has recreated the node."""
-
-    def __init__(self, sandbox: Sandbox) -> None:
-        super().__init__("y\n")
-        self._sandbox = sandbox
-
-    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
-        put(self._sandbox)
-        return super().readline(-1 if size is None else size)
-
-
 @pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
 def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
     put(sandbox)
-    stderr = io.StringIO()
-    streams = StandardStreams(_Slow(sandbox), io.StringIO(), stderr, stdin_is_terminal=True)
 
-    code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
+    _, err, code = answer(tpuctl, lambda: put(sandbox), *command, "demo")
 
     assert (code, sandbox.changes()) == (8, [])
-    assert "error: `demo` changed meanwhile: another client recreated the node\n" in stderr.getvalue()
+    assert "error: `demo` changed meanwhile: another client recreated the node\n" in err
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])

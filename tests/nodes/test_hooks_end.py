@@ -77,7 +77,7 @@ def test_failed_hook_of_up_is_a_warning_an_event_and_exit_code_1(
     events, command = tmp_path / "events", "echo begun; echo no disk >&2; exit 3"
 
     _, err, code = tpuctl(
-        "up", "demo", "--yes", "--unhealthy-after", "1m", "--events", str(events), "--on-recover", command
+        "up", "demo", "--yes", "--events", str(events), "--on-recover", command, TPUCTL_UNHEALTHY_AFTER="1m"
     )
 
     text = f"the hook for `recovered` ended with exit code 3: {command}"

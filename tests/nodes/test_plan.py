@@ -1,4 +1,4 @@
-"""A dry run: the steps of the run, and gcloud commands that gcloud accepts."""
+"""A dry run: the next step of the run, and gcloud commands that gcloud accepts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.models.node import Node, NodeState, Tier
 from tpuctl.models.spec import DataDisk, NodeSpec, SpecDifference
 from tpuctl.names import NodeName
-from tpuctl.nodes.conditions import ObservedState, Policy, Repair, Verb
-from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, plan_steps, reset_mode
+from tpuctl.nodes.conditions import Condition, ObservedState, Policy, Repair, Verb
+from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, next_step, reset_mode
 
 NAME = NodeName("p", "us-central2-b", "trainer")
 UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
@@ -26,12 +26,13 @@ def node(state: str, **fields: Any) -> Node:
     return Node(NAME, {"name": str(NAME), "id": "7", "state": state, "acceleratorType": "v4-8"} | fields)
 
 
-def planned(found: Node | None, *, policy: Policy = UP, **seen: Any) -> str:
-    """The verbs of a plan, or the kind of the error that it ends with."""
+def planned(found: Node | None, *, policy: Policy = UP, **seen: Any) -> str | None:
+    """The verb of the next step, or the kind of the error; None if there is none."""
     try:
-        return " ".join(step.verb for step in plan_steps(policy, ObservedState(name=NAME, node=found, **seen), NOW))
+        step = next_step(policy, ObservedState(name=NAME, node=found, **seen), NOW, spec=None)
     except TpuctlError as error:
         return error.kind
+    return step.verb if step else None
 
 
 _STEPS = {
@@ -40,13 +41,13 @@ _STEPS = {
     "READY": "wait",
     "RESTARTING": "wait",
     "REIMAGING": "wait",
-    "DELETING": "wait create",
+    "DELETING": "wait",
     "REPAIRING": "wait",
     "STOPPED": "start",
-    "STOPPING": "wait start",
+    "STOPPING": "wait",
     "STARTING": "wait",
-    "PREEMPTED": "delete create",
-    "TERMINATED": "delete create",
+    "PREEMPTED": "delete",
+    "TERMINATED": "delete",
     "HIDING": "wait",
     "HIDDEN": "broken",
     "UNHIDING": "wait",
@@ -55,11 +56,12 @@ _STEPS = {
 }
 
 
-def test_plan_from_each_state_has_the_steps_of_up() -> None:
+def test_next_step_from_each_state_is_that_of_up() -> None:
     assert {state: planned(node(state)) for state in (*map(str, NodeState), "BRAND_NEW")} == _STEPS
-    assert plan_steps(UP, ObservedState(name=NAME, node=None), NOW) == (
-        PlanStep(Verb.CREATE, NAME, "there is none yet"),
+    assert next_step(UP, ObservedState(name=NAME, node=None), NOW, spec=SMALL) == (
+        PlanStep(Verb.CREATE, NAME, "there is none yet", spec=SMALL)
     )
+    assert planned(node("READY"), policy=replace(UP, goal=Condition.READY)) is None
 
 
 @pytest.mark.parametrize(
@@ -69,20 +71,20 @@ def test_plan_from_each_state_has_the_steps_of_up() -> None:
         (
             node("READY"),
             {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
-            "delete create",
+            "delete",
         ),
         (
             node("CREATING"),
             {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
-            "wait delete create",
+            "wait",
         ),
-        (node("STARTING"), {"in_state": timedelta(hours=1)}, "stop start"),
+        (node("STARTING"), {"in_state": timedelta(hours=1)}, "stop"),
         (node("STOPPED", schedulingConfig={"spot": True}), {}, "conflict"),
         (node("READY", acceleratorType="v4-32", networkConfigs=[{}, {}]), {}, "wait"),
         (node("CREATING", acceleratorType="v9-4"), {}, "wait"),
     ],
 )
-def test_plan_depends_on_differences_time_and_shape(found: Node, options: dict[str, Any], expected: str) -> None:
+def test_next_step_depends_on_differences_time_and_shape(found: Node, options: dict[str, Any], expected: str) -> None:
     assert planned(found, **options) == expected
 
 
@@ -158,7 +160,7 @@ FULL = NodeSpec(
 
 def commands(verb: Verb, spec: NodeSpec | None = None, changes: dict[str, Any] | None = None) -> list[str]:
     """The commands of a step, as a shell would split them, without what they have in common."""
-    printed = gcloud_commands(PlanStep(verb, NAME, ""), spec, changes or {})
+    printed = gcloud_commands(PlanStep(verb, NAME, "", spec=spec, changes=changes or {}))
     return ["\n".join(shlex.split(line)).replace(_WHERE.replace(" ", "\n"), "@") for line in printed]
 
 
@@ -223,5 +225,5 @@ def test_each_other_step_has_its_command() -> None:
         f"{base} stop @",
         f"{base} ssh @ --worker=all --command=sudo reboot",
     ]
-    printed = gcloud_commands(PlanStep(Verb.UPDATE, NAME, ""), None, changes, present)
+    printed = gcloud_commands(PlanStep(Verb.UPDATE, NAME, "", changes=changes, present=present))
     assert printed[0].split(" p ", 1)[1] == "--update-labels=a=b --remove-labels=old --remove-metadata=k --description="

@@ -214,10 +214,17 @@ def test_name_of_two_requests_is_ambiguous(tpuctl: Console, sandbox: Sandbox, ve
     assert f"{ZONE}/one (WAITING_FOR_RESOURCES), {ZONE}/two (WAITING_FOR_RESOURCES)" in err
 
 
-def test_queue_wait_ends_when_the_request_is_active(tpuctl: Console, sandbox: Sandbox) -> None:
+WAITS = pytest.mark.parametrize(
+    "wait",
+    [pytest.param(("queue", "wait", "demo"), id="queue"), pytest.param(("wait", "demo", "--for", "active"), id="wait")],
+)
+
+
+@WAITS
+def test_queue_wait_ends_when_the_request_is_active(tpuctl: Console, sandbox: Sandbox, wait: tuple[str, ...]) -> None:
     assert tpuctl(*CREATE, "--no-wait")[2] == 0
 
-    out, err, code = tpuctl("queue", "wait", "demo")
+    out, err, code = tpuctl(*wait)
 
     assert (out, code, sandbox.changes()) == ("demo\tACTIVE\n", 0, ["create"])
     states = [line for line in told(err) if line.startswith("queued resource ")]
@@ -240,16 +247,26 @@ def test_queue_wait_ends_with_the_error_of_the_request(
     assert tpuctl("queue", "wait", "demo")[::2] == ("", code)
 
 
-def test_queue_wait_for_a_suspended_request_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
+@WAITS
+def test_queue_wait_for_a_suspended_request_is_a_conflict(
+    tpuctl: Console, sandbox: Sandbox, wait: tuple[str, ...]
+) -> None:
     queue(sandbox, state="SUSPENDED", initiator="SERVICE")
 
-    out, err, code = tpuctl("queue", "wait", "demo")
+    out, err, code = tpuctl(*wait)
 
     assert (out, code) == ("", 8)
     assert told(err)[1:] == [
         "error: the queued resource `demo` was suspended by the service: its nodes were preempted",
         f"  hint: `tpuctl queue retry {ZONE}/demo` asks again",
     ]
+
+
+@pytest.mark.parametrize("words", [("demo", "other"), ("d*",), ("demo", "--probe", "true")], ids=" ".join)
+def test_wait_for_active_takes_one_request(tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]) -> None:
+    out, err, code = tpuctl("wait", *words, "--for", "active")
+
+    assert (out, err.splitlines()[0], code) == ("", "error: `--for active` takes one name, and no `--probe`", 2)
 
 
 def test_queue_wait_times_out_and_names_the_command_that_cancels(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -290,19 +307,6 @@ def test_cancel_without_a_node_asks_nothing(tpuctl: Console, sandbox: Sandbox, s
         "its queued resource `demo-q` is gone",
     )
     assert tpuctl("queue", "list") == ("", "", 0)
-
-
-def test_cancel_with_a_node_asks_and_names_it(tpuctl: Console, sandbox: Sandbox) -> None:
-    queue(sandbox, state="ACTIVE")
-    sandbox.add_node("demo", zone=ZONE, acceleratorType="v5litepod-16", queued_resource="demo")
-    question = "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?"
-
-    refused = f"error: cannot ask for confirmation ({question}): stdin is not a terminal"
-    assert tpuctl("queue", "cancel", "demo")[1].splitlines()[0] == refused
-    assert tpuctl("queue", "cancel", "demo", stdin="n\n")[1:] == (f"{question} [y/N] error: nothing was done\n", 1)
-    assert sandbox.changes() == []
-    assert tpuctl("queue", "cancel", "demo", "--yes")[::2] == ("demo\n", 0)
-    assert tpuctl("list") == ("", "", 0)
 
 
 def test_cancel_leaves_a_node_that_the_request_does_not_own(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -16,8 +16,13 @@ from tpuctl.sandbox import administration
 
 FakeSsh = Callable[[str], None]
 SICK = "it is READY but UNHEALTHY_TENSORFLOW"
-QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
-REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--events", "-", *QUICK)
+QUICK: dict[str, Any] = {
+    "TPUCTL_UNHEALTHY_AFTER": "1m",
+    "TPUCTL_DEVICES_AFTER": "1m",
+    "TPUCTL_RECHECK_AFTER": "30s",
+    "TPUCTL_TIMEOUT": "1h",
+}
+REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--events", "-")
 
 
 @pytest.fixture
@@ -39,7 +44,7 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
     sandbox.fault("unhealthy", count=0)
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
-    out, err, code = tpuctl(*REPAIR)
+    out, err, code = tpuctl(*REPAIR, **QUICK)
 
     again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
     made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
@@ -68,7 +73,7 @@ def test_repair_option_limits_the_steps(
     sandbox.fault("unhealthy", count=0)
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
-    out, _, code = tpuctl("up", "demo", "--yes", "--events", "-", *QUICK, *options)
+    out, _, code = tpuctl("up", "demo", "--yes", "--events", "-", *options, **QUICK)
 
     reboots = [verb for kind, verb in events(out, "event", "text") if verb.startswith("rebooting")]
     assert (["reboot"] * len(reboots) + sandbox.changes(), code) == (changes, 10)
@@ -87,7 +92,7 @@ def test_impossible_repair_is_skipped_with_its_reason(
 ) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW", **found)
 
-    out, _, code = tpuctl(*REPAIR)
+    out, _, code = tpuctl(*REPAIR, **QUICK)
 
     assert (actions_in(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
     assert sandbox.changes() == ["delete", "create"]
@@ -98,7 +103,7 @@ def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sa
     put(sandbox, queued_resource="research", health="UNHEALTHY_TENSORFLOW")
     sandbox.add_queued_resource("research", node_ids=("demo",))
 
-    out, err, code = tpuctl(*REPAIR)
+    out, err, code = tpuctl(*REPAIR, **QUICK)
 
     assert (actions_in(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
     why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
@@ -110,14 +115,14 @@ def test_node_with_a_process_on_the_tpu_is_not_repaired(tpuctl: Console, sandbox
     sandbox.fault("unhealthy", count=2)
     fake_ssh(worker_report(holders="77:python3"))
 
-    _, err, code = tpuctl(*UP, *QUICK)
+    _, err, code = tpuctl(*UP, **QUICK)
 
     assert (errors(err), code, sandbox.changes()) == (
         [f"error: `demo`: {SICK}; not repaired: process 77 python3 holds the TPU of worker 0"],
         10,
         ["create"],
     )
-    assert tpuctl(*UP, "--yes", *QUICK)[::2] == ("demo\tREADY\n", 0)
+    assert tpuctl(*UP, "--yes", **QUICK)[::2] == ("demo\tREADY\n", 0)
 
 
 @one_face
@@ -126,7 +131,7 @@ def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox
     put(sandbox)
     sandbox.fault("unhealthy", count=2)
 
-    out, _, code = tpuctl(*REPAIR)
+    out, _, code = tpuctl(*REPAIR, **QUICK)
 
     rebooted, restarted, deleted, _ = actions_in(out)
     assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
@@ -146,7 +151,7 @@ def test_stuck_state_with_a_refused_stop_is_recreated_if_allowed(
     put(sandbox, state="STOPPED")
     sandbox.fault("hang", state="STARTING")
 
-    _, _, ended = tpuctl(*UP, "--repair", repair, "--starting-after", "5m", "--timeout", "15m")
+    _, _, ended = tpuctl(*UP, "--repair", repair, "--timeout", "15m", TPUCTL_STARTING_AFTER="5m")
 
     assert (ended, sandbox.changes()) == (code, changes)
 
@@ -164,7 +169,7 @@ def test_devices_that_reappear_end_the_repair(
     fake_ssh(worker_report(chips=3))
     clock.after(timedelta(minutes=4), look)
 
-    out, _, code = tpuctl(*UP, "--for", "devices", *QUICK)
+    out, _, code = tpuctl(*UP, "--for", "devices", **QUICK)
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
 
@@ -175,7 +180,7 @@ def test_devices_missing_after_a_restart_cause_no_second_restart(
 ) -> None:
     fake_ssh(worker_report(chips=3))
 
-    _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", *QUICK)
+    _, err, code = tpuctl(*UP, "--for", "devices", "--repair", "recreate", **QUICK)
 
     tried = "unchanged after 1 reboot and 1 restart; not recreated: a worker still accepts ssh (`--yes` overrides)"
     assert (errors(err), code, sandbox.changes()) == (
@@ -190,7 +195,7 @@ def test_restart_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> No
     sandbox.fault("unhealthy")
     sandbox.fault("operation-error", method="*.start")
 
-    assert tpuctl(*UP, *QUICK)[::2] == ("", 6)
+    assert tpuctl(*UP, **QUICK)[::2] == ("", 6)
     assert (sandbox.changes(), tpuctl("list")[0].split("\t")[3]) == (["create", "stop", "start"], "STOPPED")
 
 
@@ -246,10 +251,10 @@ def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sa
     for command in (
         ("up", "demo"),
         ("watch", "demo", "--until", "10m"),
-        ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0", *QUICK),
+        ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"),
         ("reset", "sick", "--mode", "recreate", "--yes"),
     ):
-        _, err, code = tpuctl(*command)
+        _, err, code = tpuctl(*command, **QUICK)
         assert (code, "cannot write the journal" in err) == (1, True), command
     assert sandbox.changes() == []
     for line in ("list", "status demo", "wait sick --for ready", "wait demo --for preempted"):

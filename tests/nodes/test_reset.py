@@ -30,22 +30,6 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
 
 
 @one_face
-def test_reset_asks_for_confirmation(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox)
-
-    assert tpuctl("reset", "demo") == (
-        "",
-        said(
-            f"error: cannot ask for confirmation ({RESTART}): stdin is not a terminal",
-            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
-        ),
-        2,
-    )
-    assert tpuctl("reset", "demo", stdin="\n") == ("", f"{RESTART} [y/N] error: nothing was done\n", 1)
-    assert sandbox.changes() == []
-
-
-@one_face
 @pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])
 def test_auto_reboots_a_node_that_cannot_be_stopped(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path, fields: dict[str, Any]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable
 from datetime import timedelta
@@ -12,14 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import MORE, Console, Result, Sandbox, Steady
+from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
-from tests.others import errors
-from tpuctl.app.app import Invocation
-from tpuctl.cli.main import main
+from tests.others import answer, errors
 from tpuctl.names import NodeName
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
@@ -201,26 +197,6 @@ def test_request_is_kept_if_one_of_its_nodes_does_not_match(tpuctl: Console, san
     assert left(sandbox) == set()
 
 
-class Answer(io.StringIO):
-    """Standard input of somebody who says yes after a colleague was faster."""
-
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        super().__init__("y\n")
-        self._meanwhile = meanwhile
-
-    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed confuses text and bytes
-        self._meanwhile()
-        return super().readline(size or -1)
-
-
-def answer(tpuctl: Console, meanwhile: Callable[[], object], *words: str) -> Result:
-    """Run a command whose question is answered after something has happened."""
-    stdout, stderr = io.StringIO(), io.StringIO()
-    streams = StandardStreams(Answer(meanwhile), stdout, stderr, stdin_is_terminal=True)
-    code = main(Invocation(words, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock, Steady()))
-    return stdout.getvalue(), MORE.sub("", stderr.getvalue()), code
-
-
 def relabel(sandbox: Sandbox, name: str, labels: dict[str, str]) -> None:
     """Let somebody change the labels of a node."""
     url = f"https://tpu.googleapis.com/v2/projects/sandbox/locations/{ZONE}/nodes/{name}?updateMask=labels"
@@ -262,18 +238,6 @@ def test_waiting_request_that_got_its_node_since_the_question_is_kept(tpuctl: Co
 
     assert (left(sweep), code) == (EVERYTHING | {"sweep-20"}, 8)
     assert "was recreated, or got nodes, meanwhile: left alone" in err
-
-
-def test_stop_of_a_selection_leaves_out_what_cannot_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, "slice", acceleratorType="v4-16")
-    put(sandbox, "single")
-
-    out, err, code = tpuctl("stop", "s*", "--yes")
-
-    assert (out, code, sandbox.changes()) == ("single\tSTOPPED\n", 8, ["stop"])
-    assert errors(err)[0].startswith("error: `slice` cannot be stopped: it is a slice of 2 workers")
-    assert tpuctl("stop", "slice", "single")[2] == 8
-    assert sandbox.changes() == ["stop"]
 
 
 def test_reset_of_several_nodes_waits_for_all_at_once(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:

@@ -36,25 +36,6 @@ def test_stop_of_a_stopped_node_sends_no_request(tpuctl: Console, sandbox: Sandb
     assert sandbox.changes() == []
 
 
-@one_face
-def test_stop_without_a_terminal_needs_yes(tpuctl: Console, sandbox: Sandbox) -> None:
-    """It ends what runs on the node, of others too: a script must say that it means it."""
-    put(sandbox, "demo")
-    put(sandbox, "theirs", labels={"tpuctl-owner": "ann"})
-
-    assert tpuctl("stop", "demo", "theirs") == (
-        "",
-        said(
-            "error: cannot ask for confirmation (stop `demo`, `theirs`?): stdin is not a terminal",
-            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)",
-        ),
-        2,
-    )
-    assert tpuctl("stop", "theirs", stdin="n\n") == ("", "stop `theirs`? [y/N] error: nothing was done\n", 1)
-    assert sandbox.changes() == []
-    assert tpuctl("stop", "demo", stdin="y\n")[::2] == ("demo\tSTOPPED\n", 0)
-
-
 def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     put(sandbox, "b")
@@ -137,15 +118,6 @@ def test_skip_validation_sends_the_request(
 
     assert (out, code) == ("", 8)
     assert says in err
-
-
-@one_face
-def test_stop_with_one_impossible_node_stops_none(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, "a")
-    put(sandbox, "b", acceleratorType="v4-16")
-
-    assert tpuctl("stop", "a", "b")[::2] == ("", 8)
-    assert sandbox.changes() == []
 
 
 @one_face

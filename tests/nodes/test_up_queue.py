@@ -251,7 +251,6 @@ def test_request_of_several_nodes_is_never_deleted(tpuctl: Console, sandbox: San
         ),
         pytest.param(("--boot-disk-size", "big"), "`--boot-disk-size big` is not a size", id="disk"),
         pytest.param(("--race",), "`--race` needs several zones", id="race"),
-        pytest.param(("--zone-order", "as-given"), "`--zone-order` needs several zones", id="order"),
         pytest.param(("--tier", "flex-start", "--run-for", "8d"), "`--run-for` is from 1s to 7d", id="too long"),
     ],
 )

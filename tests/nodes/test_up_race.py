@@ -14,7 +14,7 @@ from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
-RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--zone-order", "as-given", "--race")
+RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--race")
 
 pytestmark = one_face
 

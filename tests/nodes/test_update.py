@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -13,8 +11,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import one_face
-from tpuctl.app.app import Invocation
-from tpuctl.cli.main import main
+from tests.others import answer
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import ConflictError, InvalidInputError, ServiceUnavailableError, TimedOutError, TpuctlError
@@ -24,7 +21,6 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import spec_changes
 from tpuctl.nodes.commands.update import attached_disks, describe_changes
-from tpuctl.output.terminal import StandardStreams
 
 
 @pytest.fixture
@@ -205,43 +201,19 @@ def test_update_of_a_wrong_disk_changes_nothing(
 
 
 @one_face
-def test_detaching_from_a_running_node_asks(tpuctl: Console, equipped: Sandbox) -> None:
-    line = ("update", "trainer", "--detach-disk", "old")
+def test_detaching_from_a_stopped_node_asks_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("off", state="STOPPED", dataDisks=[OLD])
 
-    piped, refused = tpuctl(*line), tpuctl(*line, terminal=True, stdin="n\n")
-
-    assert (piped[2], refused[2], equipped.changes()) == (2, 1, [])
-    assert "detach old from trainer (is it unmounted on the workers)? [y/N]" in refused[1]
-    assert tpuctl(*line, terminal=True, stdin="y\n")[2] == 0
-    equipped.add_node("off", state="STOPPED", dataDisks=[OLD])
     assert tpuctl("update", "off", "--detach-disk", "old") == ("off\tSTOPPED\n", "off: removed disks old\n", 0)
 
 
-class _SlowUser(io.StringIO):
-    """A user who confirms after another client has done something."""
-
-    def __init__(self, meanwhile: Callable[[], object]) -> None:
-        super().__init__("y\n")
-        self._meanwhile = meanwhile
-
-    def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
-        self._meanwhile()
-        return super().readline(-1 if size is None else size)
-
-
-def detach_old(tpuctl: Console, meanwhile: Callable[[], object]) -> tuple[str, int]:
-    """Detach a disk and add a label, with another client's work before the answer. Return stderr and the exit code."""
-    stderr = io.StringIO()
-    streams = StandardStreams(_SlowUser(meanwhile), io.StringIO(), stderr, stdin_is_terminal=True)
-    line = ("update", "trainer", "--detach-disk", "old", "--labels", "a=b")
-    code = main(Invocation(line, tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
-    return stderr.getvalue(), code
+DETACH = ("update", "trainer", "--detach-disk", "old", "--labels", "a=b")
 
 
 @one_face
 def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equipped: Sandbox) -> None:
     """Labels are written as a whole: an older end of the node would let `tpuctl gc` delete it."""
-    _, code = detach_old(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "run=9"))
+    _, _, code = answer(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "run=9"), *DETACH)
 
     labels = {"team": "vision", "tpuctl-expires": "4000000000", "tpuctl-owner": "ada", "run": "9", "a": "b"}
     assert (code, stored(equipped)["labels"], stored(equipped)["dataDisks"]) == (0, labels, [SHARED])
@@ -249,7 +221,7 @@ def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equ
 
 @one_face
 def test_node_that_was_recreated_during_the_question_is_left_alone(tpuctl: Console, equipped: Sandbox) -> None:
-    err, code = detach_old(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]))
+    _, err, code = answer(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]), *DETACH)
 
     assert (
         code,

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,15 +94,15 @@ def test_preempted_queued_resource_is_reported_and_given_up(
 def test_unhealthy_node_in_use_is_given_up_without_yes(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
 
-    quick = ("--unhealthy-after", "1m", "--recheck-after", "30s")
+    quick: dict[str, Any] = {"TPUCTL_UNHEALTHY_AFTER": "1m", "TPUCTL_RECHECK_AFTER": "30s"}
 
-    given_up, _, code = watch(*quick, happens=lambda: sandbox.fault("unhealthy"))
+    given_up, _, code = watch(happens=lambda: sandbox.fault("unhealthy"), **quick)
     assert (story(given_up)[-1], code, sandbox.changes()) == (
         ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
         10,
         [],
     )
-    repaired, _, code = watch(*quick, "--yes")
+    repaired, _, code = watch("--yes", **quick)
     assert (story(repaired)[-1][0], code, sandbox.changes()) == ("recovered", 0, ["stop", "start"])
 
 

@@ -91,11 +91,11 @@ def test_used_repairs_count_in_the_next_watch_until_the_refill(
     sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
 ) -> None:
     put(sandbox)
-    once = ("--yes", "--max-reboots", "0", "--max-restarts", "1", "--unhealthy-after", "30s")
+    once = ("--yes", "--max-reboots", "0", "--max-restarts", "1")
 
-    first = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+    first = watch(*once, happens=lambda: sandbox.fault("unhealthy"), TPUCTL_UNHEALTHY_AFTER="30s")
     sandbox.state.clock.sleep(usable_for)
-    second = watch(*once, happens=lambda: sandbox.fault("unhealthy"))
+    second = watch(*once, happens=lambda: sandbox.fault("unhealthy"), TPUCTL_UNHEALTHY_AFTER="30s")
 
     assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
 

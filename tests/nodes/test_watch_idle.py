@@ -80,7 +80,7 @@ def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
     fake_ssh(answering(answer))
     sandbox.add_node("trainer", acceleratorType=type_, labels=labels, age=timedelta(days=1))
 
-    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", *options, "--until", "16m", "--recheck-after", "1m")
+    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", *options, "--until", "16m", TPUCTL_RECHECK_AFTER="1m")
 
     assert ([one for one in sandbox.changes() if one != "patch"], code) == (changes, 0), err
     assert text in err

@@ -123,7 +123,7 @@ def test_up_waits_for_the_watch_that_repairs_the_node(tpuctl: Console, sandbox: 
     results: list[Result] = []
 
     def repair() -> None:
-        results.append(tpuctl(*WATCH, "--yes", "--max-reboots", "0", "--unhealthy-after", "0"))
+        results.append(tpuctl(*WATCH, "--yes", "--max-reboots", "0", TPUCTL_UNHEALTHY_AFTER="0"))
 
     clock.after(MINUTE, repair)
 

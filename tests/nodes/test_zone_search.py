@@ -47,10 +47,10 @@ def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sa
 def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox)
 
-    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m", "--zone-order", "as-given")
+    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m")
 
     assert (out, code) == ("", 6)
-    again = "up demo --queue --timeout 12h --type v6e-8 --spot --zone us-east1-d,us-east5-b --zone-order as-given"
+    again = "up demo --queue --timeout 12h --type v6e-8 --spot --zone us-east1-d,us-east5-b"
     assert f"hint: wait with `tpuctl {again}`, or allow more zones (`--zone any`)" in err
     assert "error: no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
     assert tpuctl("list")[0] == ""
@@ -154,7 +154,7 @@ def test_search_begins_again_until_there_is_capacity(tpuctl: Console, sandbox: S
 def test_queue_in_several_zones_shares_the_time(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox, "us-east1-d")
 
-    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--queue", "--timeout", "2h", "--zone-order", "as-given")
+    out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--queue", "--timeout", "2h")
 
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "us-east5-b")
     assert "us-east1-d: no capacity in its time in the queue" in told(err)
@@ -163,7 +163,7 @@ def test_queue_in_several_zones_shares_the_time(tpuctl: Console, sandbox: Sandbo
 
 def test_queue_in_several_zones_shares_the_time_after_its_start(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox, "us-east1-d")
-    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    zones = ("--zone", "us-east1-d,us-east5-b")
 
     out, _, code = tpuctl(*ANY[:-1], *zones, "--queue", "--start-after", "3h", "--timeout", "5h")
 
@@ -185,7 +185,7 @@ def test_up_again_keeps_the_tier_that_had_capacity(tpuctl: Console, sandbox: San
 def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The record of the attempt is deleted, and the second run does not end where the first one stood."""
     stockout(sandbox, "us-east1-d")
-    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    zones = ("--zone", "us-east1-d,us-east5-b")
     command = (*ANY[:-1], *zones, "--queue", "--timeout", "1h")
     clock.after(timedelta(minutes=5), interrupt)
     assert tpuctl(*command)[2] == 130
@@ -199,7 +199,7 @@ def test_killed_search_goes_on_in_the_other_zones(tpuctl: Console, sandbox: Sand
 def test_watch_finds_the_request_of_a_killed_search(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The journal knows two zones, and there is no node yet."""
     stockout(sandbox, duration=timedelta(minutes=40))
-    zones = ("--zone", "us-east1-d,us-east5-b", "--zone-order", "as-given")
+    zones = ("--zone", "us-east1-d,us-east5-b")
     clock.after(timedelta(minutes=35), interrupt)
     assert tpuctl(*ANY[:-1], *zones, "--queue", "--timeout", "1h")[2] == 130
 
@@ -395,7 +395,7 @@ def test_search_creates_nothing_after_a_down(
 ) -> None:
     """In an attempt, between two of them, and in a pause; the journal has only the zones in which it has tried."""
     stockout(sandbox, duration=timedelta(minutes=30))
-    command = (*ANY, "us-east1-d,us-east5-b", "--zone-order", "as-given", "--timeout", "2h", *queue)
+    command = (*ANY, "us-east1-d,us-east5-b", "--timeout", "2h", *queue)
     if resumed:
         clock.after(timedelta(minutes=1), interrupt)
         assert tpuctl(*command)[2] == 130

@@ -13,7 +13,7 @@ import click
 from tpuctl.app.value_completion import complete_file, complete_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from click.types import OptionHelpExtra
 
@@ -51,10 +51,9 @@ class OptionGroup(StrEnum):
 _UNGROUPED: Final = 8
 # Longer names stand on a line of their own.
 _NAME_WIDTH: Final = 26
-# The group of hidden options that each of these lines explains, below the options of a group.
-_NOTES: Final[dict[OptionGroup | None, tuple[OptionGroup, str]]] = {
-    OptionGroup.REPAIR: (OptionGroup.REPAIR, "How long each problem may last before repair: tpuctl help repair"),
-    OptionGroup.ONE_OFF: (OptionGroup.PURCHASE, "Also the options of up for the node and its checks: tpuctl help up"),
+# Below the options of a group: of `run`, which has hidden ones for the node.
+_NOTES: Final[dict[OptionGroup | None, str]] = {
+    OptionGroup.ONE_OFF: "Also the options of up for the node and its checks: tpuctl help up",
 }
 
 
@@ -156,8 +155,7 @@ def write_own_options(params: Sequence[click.Parameter], ctx: click.Context, for
     """Write the options of a command without those of every command, in groups if there are many."""
     own = [param for param in params if isinstance(param, click.Option) and not is_shared(param)]
     if sum(not option.hidden for option in own) > _UNGROUPED:
-        hidden = {group_of(option) for option in own if option.hidden}
-        write_options(((group_of(option), option) for option in own), ctx, formatter, hidden=hidden)
+        write_options(((group_of(option), option) for option in own), ctx, formatter)
     else:
         write_options(((None, option) for option in own), ctx, formatter)
 
@@ -166,13 +164,8 @@ def write_options(
     options: Iterable[tuple[OptionGroup | None, click.Option]],
     ctx: click.Context,
     formatter: click.HelpFormatter,
-    *,
-    hidden: Collection[OptionGroup | None] = (),
 ) -> None:
-    """Write options group by group, those without a group first. All descriptions begin in one column.
-
-    `hidden` are the groups that have more options than those shown.
-    """
+    """Write options group by group, those without a group first. All descriptions begin in one column."""
     records = [(group, record) for group, option in options if (record := option.get_help_record(ctx))]
     width = max((len(names) for _, (names, _) in records if len(names) <= _NAME_WIDTH), default=0)
     for group in (None, *OptionGroup):
@@ -180,9 +173,8 @@ def write_options(
         if rows:
             with formatter.section(group or "Options"):
                 formatter.write_dl(rows, col_max=width)
-                note = _NOTES.get(group)
-                if note and note[0] in hidden:
-                    formatter.write_text(note[1])
+                if note := _NOTES.get(group):
+                    formatter.write_text(note)
 
 
 def write_shared_line(formatter: click.HelpFormatter) -> None:

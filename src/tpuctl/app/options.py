@@ -291,7 +291,7 @@ dry_run_option = grouped_option(
     "--dry-run",
     group=OptionGroup.SAFETY,
     is_flag=True,
-    help="Print the steps, API requests and gcloud commands, and change nothing.",
+    help="Print the next API requests and the gcloud commands, and change nothing.",
 )
 timeout_option = grouped_option(
     "--timeout",
@@ -390,7 +390,12 @@ def fanout_option(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any
 
 
 def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add `--no-wait`, also under gcloud's name `--async`."""
+    """Add `--no-wait`, also under gcloud's name `--async`. The command gets `wait`."""
+
+    @wraps(function)
+    def call(*arguments: Any, no_wait: bool, **values: Any) -> Any:  # click's
+        return function(*arguments, wait=not no_wait, **values)
+
     return grouped_option(
         "--no-wait",
         "--async",
@@ -398,7 +403,7 @@ def no_wait_option(function: Callable[..., Any]) -> Callable[..., Any]:
         group=OptionGroup.WAITING,
         is_flag=True,
         help="Return as soon as the API accepts the request.",
-    )(function)
+    )(call)
 
 
 # Options of other tools, and what to use in tpuctl, or why there is no such option.

@@ -7,7 +7,7 @@ indented by two spaces and have a term, two spaces and its text. A line `@NAME` 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,7 +16,7 @@ import click
 from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 _FOLDER = Path(__file__).parents[1] / "data" / "help"
 # Longer terms stand on a line of their own.
@@ -112,29 +112,29 @@ def _exit_codes() -> Iterator[tuple[str, str]]:
     return ((str(int(code)), EXIT_CODES[code]) for code in ExitCode)
 
 
-def _settings() -> Iterator[tuple[str, str]]:
+def _settings(keys: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield settings with their defaults, all without `keys`."""
     from tpuctl.config.settings import SETTINGS  # noqa: PLC0415  # the list of topics needs none
 
-    for spec in SETTINGS.values():
+    for spec in [SETTINGS[key] for key in keys] or SETTINGS.values():
         yield spec.key, spec.description + (f" [default: {spec.default}]" if spec.default else "")
 
 
-def _repair_options(*, hidden: bool) -> Iterator[tuple[str, str]]:
-    """Return the numbers and times of repair: settings with the flags that help shows, or hides."""
-    from tpuctl.app.option_help import OptionGroup, group_of  # noqa: PLC0415  # as above
-    from tpuctl.config.settings import SETTINGS  # noqa: PLC0415  # as above
-    from tpuctl.nodes.commands.up import command  # noqa: PLC0415  # as above
+def _budgets() -> Iterator[tuple[str, str]]:
+    from tpuctl.nodes.commands.policy_options import RepairOptions  # noqa: PLC0415  # as above
 
-    for param in command.params:
-        spec = SETTINGS.get(param.name or "")
-        is_repair = isinstance(param, click.Option) and param.hidden is hidden and group_of(param) is OptionGroup.REPAIR
-        if spec and is_repair and not spec.choices:
-            yield spec.key, f"{spec.description} [default: {spec.default}]"
+    return _settings(field.name for field in fields(RepairOptions) if field.name.startswith("max_"))
+
+
+def _thresholds() -> Iterator[tuple[str, str]]:
+    from tpuctl.nodes.policies import THRESHOLD_SETTINGS  # noqa: PLC0415  # as above
+
+    return _settings(THRESHOLD_SETTINGS.values())
 
 
 _LISTS: Final[dict[str, Callable[[], Iterator[tuple[str, str]]]]] = {
     "exit_codes": _exit_codes,
     "settings": _settings,
-    "budgets": lambda: _repair_options(hidden=False),
-    "thresholds": lambda: _repair_options(hidden=True),
+    "budgets": _budgets,
+    "thresholds": _thresholds,
 }

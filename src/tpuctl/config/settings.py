@@ -122,6 +122,11 @@ def _any(key: str, kind: ValueKind, description: str, **more: Any) -> SettingSpe
     return SettingSpec(key, kind, description, policy=FilePolicy.ANY_FILE, **more)
 
 
+def _threshold(key: str, kind: ValueKind, description: str, *, default: str) -> SettingSpec:
+    """Return a time of repair: the flags of `up` and `watch` choose only what repair may do."""
+    return _any(key, kind, description, default=default, has_flag=False)
+
+
 def _trusted(key: str, kind: ValueKind, description: str, effect: str, **more: Any) -> SettingSpec:  # as above
     return SettingSpec(key, kind, description, policy=FilePolicy.TRUSTED_FILE, effect=effect, **more)
 
@@ -147,7 +152,7 @@ _SPECS: Final = (
         gcloud="core/project",
     ),
     _any("zone", _TEXT, "zone of a node", foreign=("CLOUDSDK_COMPUTE_ZONE",), gcloud="compute/zone"),
-    _any("zones", _LIST, "zones to try for a new node, in this order or ranked; or any", has_flag=False),
+    _any("zones", _LIST, "zones to try for a new node, in this order; or any", has_flag=False),
     _trusted(
         "sandbox",
         _BOOLEAN,
@@ -285,7 +290,7 @@ _SPECS: Final = (
     _trusted(
         "repair",
         _TEXT,
-        "most disruptive repair allowed",
+        "most disruptive repair allowed, see `tpuctl help repair`",
         "most disruptive repair allowed; recreate deletes the boot disk",
         default="restart",
         choices=("none", "reboot", "restart", "recreate"),
@@ -293,27 +298,29 @@ _SPECS: Final = (
     _any("max_reboots", _NUMBER, "number of reboots that repair may use", default="1"),
     _any("max_restarts", _NUMBER, "number of restarts that repair may use", default="2"),
     _any("max_recreates", _NUMBER, "number of recreations that repair may use", default="1"),
-    _any("unhealthy_after", _DURATION, "time before repair of a READY node that is unhealthy", default="5m"),
-    _any(
+    _threshold("unhealthy_after", _DURATION, "time before repair of a READY node that is unhealthy", default="5m"),
+    _threshold(
         "unanswered_after",
         _DURATION,
         "time before repair of a READY node whose workers do not answer ssh",
         default="10m",
     ),
-    _any(
+    _threshold(
         "devices_after",
         _DURATION,
         "time before repair of a READY node that lacks chips or fails the probe",
         default="5m",
     ),
-    _any("starting_after", _DURATION, "time before repair of a node that is STARTING", default="15m"),
-    _any("restarting_after", _DURATION, "time before repair of a node that is RESTARTING", default="15m"),
-    _any("repairing_after", _DURATION, "time before repair of a node that is REPAIRING", default="30m"),
-    _any(
+    _threshold("starting_after", _DURATION, "time before repair of a node that is STARTING", default="15m"),
+    _threshold("restarting_after", _DURATION, "time before repair of a node that is RESTARTING", default="15m"),
+    _threshold("repairing_after", _DURATION, "time before repair of a node that is REPAIRING", default="30m"),
+    _threshold(
         "provisioning_after", _DURATION, "time before a queued resource that is PROVISIONING is reported", default="2h"
     ),
-    _any("recheck_after", _DURATION, "time before repair of a node that the last repair did not help", default="3m"),
-    _any("per_worker", _DURATION, "extra time before repair for each worker after the first", default="10s"),
+    _threshold(
+        "recheck_after", _DURATION, "time before repair of a node that the last repair did not help", default="3m"
+    ),
+    _threshold("per_worker", _DURATION, "extra time before repair for each worker after the first", default="10s"),
     _own("lease", _TEXT, "where leases are stored (gs://BUCKET/PREFIX)"),
     # Settings of the checks before a create.
     _any("buckets", _LIST, "buckets that a node reads and writes, like gs://BUCKET/PREFIX", flag_name="--bucket"),

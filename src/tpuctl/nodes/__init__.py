@@ -28,7 +28,8 @@ Deadlines: all calls of the loop end with the deadline of the wait and 5 s for o
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
 What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `deletion.py`, and
-below them `policies.py`, `zone_choice.py`, `time_limits.py`, `as_it_was.py`, `lookup.py` and `usage.py`.
+below them `policies.py`, `zone_choice.py`, `time_limits.py`, `as_it_was.py`, `lookup.py` and `usage.py`. Every command that
+changes existing nodes fills the frame of `commands/change_frame.py`: select, refuse, dry run, table, question, last look, act.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also
 `app`, and `commands/` click. The

@@ -27,7 +27,6 @@ from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
 from tpuctl.names import closest_match, parse_whole_number
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
-    REBOOT_PAUSE,
     RequestedChange,
     describe_file_choices,
     describe_spec,
@@ -201,38 +200,14 @@ class NodeReset:
     policy: Policy
 
 
-def reset_nodes(
-    context: ActionContext,
-    resets: Sequence[NodeReset],
-    *,
-    recheck: Callable[[Node], object] = lambda _: None,
-    still_meant: StillSelected = lambda *_: None,
-    force_lease: bool = False,
-) -> list[NodeResult | TpuctlError]:
-    """Reboot, restart or recreate nodes, and wait until they are usable again. Return the results in order.
-
-    Both checks raise if a node is no longer meant: `recheck` before its lease is taken, `still_meant` gets it with what was
-    read right before it is stopped or deleted. The failure of one node does not
-    stop the others. A node fails with `ConflictError` if another client holds its lease, unless `force_lease`.
-    """
-    requested: list[ReconcileRequest | TpuctlError] = []
-    for one in resets:
-        try:
-            recheck(one.node)
-            requested.append(_request_reset(context, one, still_meant, force_lease=force_lease))
-        except TpuctlError as error:
-            requested.append(error)
-    tasks = [task for task in requested if not isinstance(task, TpuctlError)]
-    if any(one.mode is ResetMode.REBOOT and task in tasks for one, task in zip(resets, requested, strict=True)):
-        context.clock.sleep(REBOOT_PAUSE)
-    results = iter(reconcile_nodes(context, tasks))
-    return [task if isinstance(task, TpuctlError) else next(results) for task in requested]
-
-
-def _request_reset(
-    context: ActionContext, reset: NodeReset, still_meant: StillSelected, *, force_lease: bool
+def request_reset(
+    context: ActionContext, reset: NodeReset, still_meant: StillSelected = lambda *_: None, *, force_lease: bool = False
 ) -> ReconcileRequest:
-    """Send the first request of a reset, and return what is left to do."""
+    """Send the first request of a reset, and return what is left to do.
+
+    `still_meant` raises if the node is no longer meant right before it is stopped or deleted. Raises `ConflictError` if another
+    client holds its lease, unless `force_lease`.
+    """
     node, policy = reset.node, reset.policy
     match reset.mode:
         case ResetMode.RESTART:

@@ -1,6 +1,6 @@
-"""`up`, for the command and for programs: find the nodes, or the zones to try, and plan the work that brings them up.
+"""`up`, for the command and for programs: find the nodes, or the zones to try, and bring the nodes up there.
 
-`plan_bring_up` looks nodes up and asks what must be confirmed; it changes nothing. `PlannedWork.run` does the work.
+`plan_bring_up` looks nodes up and asks what must be confirmed; it changes nothing. `bring_up` does the work, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
@@ -36,6 +37,7 @@ from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt, with_t
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
@@ -64,9 +66,8 @@ class UpRequest:
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleChange = field(default_factory=IdleChange)
-    zone_order: str | None = None
     race: bool = False
-    once: bool = False  # take the next step, and do not wait
+    wait: bool = True  # until the nodes are usable, not only for the next step
     dry_run: bool = False
     skip_validation: bool = False
     force_lease: bool = False
@@ -88,6 +89,33 @@ class PlannedWork:
     note: str = ""  # about the plan
 
 
+def bring_up(
+    app: App,
+    nodes: Sequence[str],
+    request: UpRequest,
+    listen: Callable[[], AbstractContextManager[Callable[[NodeEvent], None]]],
+) -> Sequence[NodeResult | TpuctlError]:
+    """Create, start or repair nodes, and wait until they are usable. Return the results in order.
+
+    `listen` opens a listener of events after the questions of `plan_bring_up`, whose errors are raised.
+    """
+    work = plan_bring_up(app, nodes, request)
+    last: list[NodeEvent | None] = [None]
+    with listen() as listener:
+
+        def tell(event: NodeEvent) -> None:
+            before, last[0] = last[0], event
+            try:
+                listener(event)
+            except BaseException:
+                # An action is announced before it is requested.
+                last[0] = before if event.kind is EventKind.ACTION else event
+                raise
+
+        with app.in_flight(lambda: work.in_flight(last[0]), resume=app.command_line(), undo=work.undo):
+            return work.run(app.context(tell, preflight=request.preflight))
+
+
 def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
     """Plan the work that brings nodes up: in their zone, or one node in several zones and tiers.
 
@@ -101,9 +129,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
         choice = choice_for(app, nodes[0], choice)
     if choice is None and len(request.tiers) > 1:
         choice = one_zone(app, nodes[0])
-    check_zone_options(
-        choice, nodes, tiers=request.tiers, no_wait=request.once, zone_order=request.zone_order, race=request.race
-    )
+    check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=request.race)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
     if choice is None and race is None:
         return _plan_nodes(app, nodes, request)
@@ -125,7 +151,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
 
     def find_offers(choice: ZoneChoice = choice) -> tuple[Offer, ...]:
         wanted = require_type(request.spec, choice)
-        return order_offers(app, request.preflight, choice, wanted, tiers=request.tiers, zone_order=request.zone_order)
+        return order_offers(app, request.preflight, choice, wanted, tiers=request.tiers)
 
     if found is not None:
         return _plan_zones(app, found, find_offers, request, is_begun=True)
@@ -154,7 +180,7 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: bring_up_nodes(context, tasks, once=request.once),
+        run=lambda context: bring_up_nodes(context, tasks, once=not request.wait),
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
     )
@@ -191,7 +217,7 @@ def _plan_zones(
     def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
         return [
             bring_up_somewhere(
-                context, find_offers, task, spec, is_begun=is_begun, once=request.once, announce=announce
+                context, find_offers, task, spec, is_begun=is_begun, once=not request.wait, announce=announce
             )
         ]
 
@@ -212,7 +238,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         note_queued_preemptible(app)
     spec = request.limit.applied(replace(spec, queue=True), app.now())
     _check_setup(app, names[0], spec)
-    if request.once and not request.dry_run:
+    if not (request.wait or request.dry_run):
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
             hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
@@ -277,7 +303,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
 
     If the command waits, retry while the API does not answer.
     """
-    spec, waits = request.spec, not (request.dry_run or request.once)
+    spec, waits = request.spec, request.wait and not request.dry_run
 
     def ask(function: Callable[[], T]) -> T:
         if waits:

@@ -1,26 +1,19 @@
-"""Plan the steps of a command without running them, with the equivalent gcloud commands. Pure.
-
-`decide` decides on the state that each step would lead to, so that a dry run cannot differ from the run.
-"""
+"""The next step of a command, without running it, and the equivalent gcloud commands. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import chain
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.command_text import join_command
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError
-from tpuctl.models.node import Node, NodeState, Tier
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.node import NodeState, Tier
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
-    Condition,
     Create,
     Delete,
     DeleteRequest,
@@ -31,11 +24,8 @@ from tpuctl.nodes.conditions import (
     Reboot,
     Requeue,
     Restart,
-    SshAnswer,
     Start,
-    StartupState,
     Verb,
-    WorkerSnapshot,
 )
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.queueing import queue_window
@@ -44,7 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
 
-    from tpuctl.models.spec import QueueWindow
+    from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec, QueueWindow
     from tpuctl.names import NodeName
 
 
@@ -60,6 +51,10 @@ class PlanStep:
     force: bool = True
     # When the queued resource that a creation makes may be provisioned; None for a node that is created directly.
     window: QueueWindow | None = None
+    spec: NodeSpec | None = None  # of the node that is created
+    # The API fields that an update replaces, and those that the node has.
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    present: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ResetMode(StrEnum):
@@ -100,34 +95,27 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     raise ConflictError(f"`{name}` is {node.state}, but only a READY node can be reset in place", hint=hint)
 
 
-def plan_steps(
-    policy: Policy, seen: ObservedState, now: datetime, *, expires: datetime | None = None
-) -> tuple[PlanStep, ...]:
-    """Return the steps of `up` for an observed state, ignoring the timeout. `now` is the service's time.
+def next_step(
+    policy: Policy, seen: ObservedState, now: datetime, *, spec: NodeSpec | None, expires: datetime | None = None
+) -> PlanStep | None:
+    """Return the next step of `up` for an observed state, None if it is done. `now` is the service's time.
 
-    `expires` is the end of the time of a node that is created now.
-    Raises the error that `up` would fail with.
+    A node that is created has the `spec`, and its time ends when it `expires`. Raises the error that `up` would fail with.
     """
     window = queue_window(policy, policy.timeout, now).ended_by(expires) if seen.is_queued else None
-    policy = replace(policy, timeout=None)
-    planned: list[PlanStep] = []
-    while len(planned) < _MOST_STEPS:
-        decision = decide(policy, seen, now)
-        match decision:
-            case Done():
-                return tuple(planned)
-            case Fail(error):
-                raise error
-            case DeleteRequest(reason, owner, force):
-                planned.append(PlanStep(Verb.DELETE, seen.name, reason, owner, force=force))
-            case Create(reason):
-                planned.append(PlanStep(Verb.CREATE, seen.name, reason, window=window))
-            case Requeue() | Delete() | Start() | Restart() | Reboot():
-                planned.append(PlanStep(_VERBS[type(decision)], seen.name, decision.reason))
-            case _:
-                assert_never(decision)
-        seen = _afterwards(policy, seen, planned[-1].verb)
-    raise AssertionError(f"a plan without an end: {planned}")
+    match decision := decide(replace(policy, timeout=None), seen, now):
+        case Done():
+            return None
+        case Fail(error):
+            raise error
+        case DeleteRequest(reason, owner, force):
+            return PlanStep(Verb.DELETE, seen.name, reason, owner, force=force)
+        case Create(reason):
+            return PlanStep(Verb.CREATE, seen.name, reason, window=window, spec=spec)
+        case Requeue() | Delete() | Start() | Restart() | Reboot():
+            return PlanStep(_VERBS[type(decision)], seen.name, decision.reason)
+        case _:
+            assert_never(decision)
 
 
 _VERBS: dict[type, Verb] = {
@@ -137,58 +125,15 @@ _VERBS: dict[type, Verb] = {
     Restart: Verb.STOP,
     Reboot: Verb.REBOOT,
 }
-# Each step resolves one condition: an outage, a failure, a change, the repair of another client, then each state.
-_MOST_STEPS = 12
-_WOUND_DOWN = {Condition.STOPPED: "STOPPED", Condition.PREEMPTED: "PREEMPTED"}
 
 
-def _afterwards(policy: Policy, seen: ObservedState, verb: Verb) -> ObservedState:
-    """Return the state after a successful step."""
-    if verb is Verb.WAIT and seen.outage:
-        return replace(seen, outage=None)
-    if verb is Verb.WAIT and seen.failure:
-        return replace(seen, failure=None)
-    if verb is Verb.WAIT and seen.held_by:
-        return replace(seen, held_by=None)
-    if verb is Verb.WAIT and seen.pending:
-        verb = seen.pending
-    if verb is Verb.DELETE and seen.request is not None and seen.is_queued:
-        return replace(seen, request=None, request_differences=())
-    seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
-    state = seen.node.state if seen.node else None
-    gone = policy.goal is Condition.GONE or state is NodeState.DELETING
-    if verb is Verb.DELETE or (verb is Verb.WAIT and gone):
-        return replace(seen, node=None, differences=(), workers=())
-    if verb is Verb.STOP or (verb is Verb.WAIT and state is NodeState.STOPPING):
-        return replace(seen, node=_in_state(seen, "STOPPED"), workers=())
-    if verb is Verb.WAIT and policy.goal in _WOUND_DOWN:
-        return replace(seen, node=_in_state(seen, _WOUND_DOWN[policy.goal]), workers=())
-    node = _in_state(seen, "READY")
-    chips = node.accelerator.chips_per_worker if node.accelerator else None
-    worker = WorkerSnapshot(SshAnswer.YES, startup=StartupState.DONE, chips=chips)
-    return replace(seen, node=node, workers=(worker,) * node.workers)
-
-
-def _in_state(seen: ObservedState, state: str) -> Node:
-    raw: dict[str, Any] = dict(seen.node.raw) if seen.node else {"name": str(seen.name)}
-    workers = Node(seen.name, raw).workers
-    raw |= {"state": state, "health": "HEALTHY", "networkConfigs": [], "networkEndpoints": [{}] * workers}
-    return Node(seen.name, raw)
-
-
-def gcloud_commands(
-    step: PlanStep,
-    spec: NodeSpec | None,
-    changes: Mapping[str, Any] = MappingProxyType({}),
-    present: Mapping[str, Any] = MappingProxyType({}),
-    *,
-    account: Sequence[str] = (),
-) -> tuple[str, ...]:
+def gcloud_commands(step: PlanStep, *, account: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the gcloud commands equivalent to a step, quoted for bash or zsh; none for a wait.
 
-    `account` are gcloud's flags for the identity and the quota project. `changes` are the API fields that an update
-    replaces. gcloud merges instead: its flags contain the difference from the `present` fields.
+    `account` are gcloud's flags for the identity and the quota project. An update of the API replaces fields, and gcloud
+    merges instead: its flags contain the difference from the fields that the node has.
     """
+    spec, changes, present = step.spec, step.changes, step.present
     where = (step.name.node_id, "--zone", step.name.zone, "--project", step.name.project, *account)
     group = ("compute", "tpus", "tpu-vm")
     base = ("gcloud", *group)
@@ -288,12 +233,12 @@ def _shape_flags(spec: NodeSpec) -> list[str]:
 
 def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> list[str]:
     flags: list[str] = []
-    for field in ("labels", "metadata"):
-        if field in changes:
-            old, new = present.get(field) or {}, changes[field]
+    for kind in ("labels", "metadata"):
+        if kind in changes:
+            old, new = present.get(kind) or {}, changes[kind]
             changed = {key: value for key, value in new.items() if old.get(key) != value}
-            flags += [f"--update-{field}={_gcloud_pairs(changed)}"] if changed else []
-            flags += [f"--remove-{field}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
+            flags += [f"--update-{kind}={_gcloud_pairs(changed)}"] if changed else []
+            flags += [f"--remove-{kind}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
     if "tags" in changes:
         old, new = present.get("tags") or [], changes["tags"]
         flags += [f"--add-tags={','.join(tag for tag in new if tag not in old)}"] if set(new) - set(old) else []

@@ -186,7 +186,10 @@ def _parse_start(app: App, text: str) -> datetime:
     return moment.astimezone(UTC)
 
 
-_THRESHOLDS = tuple(each.name for each in fields(Thresholds))
+# The setting of each field of `Thresholds`.
+THRESHOLD_SETTINGS: Final = {
+    each.name: each.name if each.name == "per_worker" else f"{each.name}_after" for each in fields(Thresholds)
+}
 
 
 def repair_policy(
@@ -203,7 +206,7 @@ def repair_policy(
     With `yes` repair may interrupt workers in use.
     """
     settings = app.settings_with(dict(flags))
-    thresholds = {name: settings.duration(name if name == "per_worker" else f"{name}_after") for name in _THRESHOLDS}
+    thresholds = {name: settings.duration(key) for name, key in THRESHOLD_SETTINGS.items()}
     return Policy(
         repair=Repair(settings.text("repair") or Repair.RESTART),
         max_reboots=settings.number("max_reboots"),

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.durations import format_duration
@@ -19,11 +20,10 @@ from tpuctl.models.spec import check_labels
 from tpuctl.names import NodeName, check_project, check_zone, closest_match, parse_node_reference
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime, timedelta
 
     from tpuctl.models.node import Node
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.garbage import ResourceGroup
 
 # The states of nodes and of queued resources that `--state` accepts.
@@ -158,21 +158,6 @@ class GroupMatch(Enum):
     ALL = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class _Traits:
-    """What conditions look at, of a node or of a requested one."""
-
-    name: NodeName
-    labels: Mapping[str, str]
-    state: str
-    accelerator_type: str
-    created: datetime | None
-    owner: str | None
-    # Names of its queued resource. A glob matches them only while it has no node.
-    request_names: tuple[NodeName, ...] = ()
-    has_node: bool = True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
     """What a command works on: one of the names, or any if there are none, and all conditions."""
@@ -211,29 +196,53 @@ class Selection:
 
     def matches(self, node: Node, now: datetime, owner: str | None) -> bool:
         """Return whether it matches a node. `owner` is the label of the user, None if that is unknown."""
-        return self._accepts(_node_traits(node), now, owner)
+        return self._accepts(node, node.state, node.created, now=now, owner=owner)
 
     def matches_group(self, group: ResourceGroup, now: datetime, owner: str | None) -> GroupMatch:
         """Return whether it matches every node of a group, existing or requested, only some of them, or none."""
-        found = {self._accepts(traits, now, owner) for traits in _group_traits(group)}
+        request, there = group.request, {node.name for node in group.nodes}
+        names = [NodeName(group.project, request.zone, name) for name in request.own_names] if request else []
+        accepts = partial(self._accepts, now=now, owner=owner, request_names=names)
+        found = {accepts(node, node.state, node.created) for node in group.nodes}
+        if request is not None:
+            # A glob matches the names of a request only while it has no node.
+            found |= {
+                accepts(node, request.state, request.created, globs=not there)
+                for node in request.all_requested_nodes(group.project)
+                if node.name not in there
+            }
         return GroupMatch.SOME if len(found) > 1 else GroupMatch.ALL if True in found else GroupMatch.NONE
 
     def unmatched_names(self, names: Sequence[NodeName]) -> tuple[NamePattern, ...]:
         """Return the names and globs that match none of some full names."""
         return tuple(pattern for pattern in self.names if not any(map(pattern.matches, names)))
 
-    def _accepts(self, traits: _Traits, now: datetime, owner: str | None) -> bool:
-        if self.is_empty:
+    def _accepts(
+        self,
+        node: Node,
+        state: NodeState | QueuedState,
+        created: datetime | None,
+        *,
+        now: datetime,
+        owner: str | None,
+        request_names: Sequence[NodeName] = (),
+        globs: bool = False,
+    ) -> bool:
+        """Return whether it matches a node, existing or requested, or the names of its request; with `globs` also by these."""
+        named = any(
+            pattern.matches(node.name) or ((globs or not pattern.is_glob) and any(map(pattern.matches, request_names)))
+            for pattern in self.names
+        )
+        if self.is_empty or (self.names and not named):
             return False
-        if self.names and not any(_matches_traits(pattern, traits) for pattern in self.names):
-            return False
-        age = None if traits.created is None else now - traits.created
+        age = None if created is None else now - created
+        kind = node.accelerator_type
         return (
-            all(condition.holds(traits.labels) for condition in self.labels)
+            all(condition.holds(node.labels) for condition in self.labels)
             and (self.older_than is None or (age is not None and age >= self.older_than))
-            and (not self.states or traits.state in self.states)
-            and (not self.types or any(_is_of_type(traits.accelerator_type, pattern) for pattern in self.types))
-            and (not self.is_mine or (bool(owner) and traits.owner == owner))
+            and (not self.states or str(state) in self.states)
+            and (not self.types or (bool(kind) and any(_matches(kind, pattern) for pattern in self.types)))
+            and (not self.is_mine or (bool(owner) and node.owner == owner))
         )
 
     def __str__(self) -> str:
@@ -245,52 +254,6 @@ class Selection:
         parts += [f"--type {','.join(self.types)}"] if self.types else []
         parts += ["--mine"] if self.is_mine else []
         return " ".join(parts) or "--all"
-
-
-def _matches_traits(pattern: NamePattern, traits: _Traits) -> bool:
-    if pattern.matches(traits.name):
-        return True
-    return (not pattern.is_glob or not traits.has_node) and any(map(pattern.matches, traits.request_names))
-
-
-def _is_of_type(accelerator_type: str, pattern: str) -> bool:
-    return bool(accelerator_type) and _matches(accelerator_type, pattern)
-
-
-def _node_traits(node: Node, request_names: tuple[NodeName, ...] = ()) -> _Traits:
-    return _Traits(
-        node.name, node.labels, str(node.state), node.accelerator_type, node.created, node.owner, request_names
-    )
-
-
-def _group_traits(group: ResourceGroup) -> Iterator[_Traits]:
-    """Yield the traits of each node of a group, and of each that is requested and does not exist."""
-    request = group.request
-    names = () if request is None else _request_names(request, group.project)
-    for node in group.nodes:
-        yield _node_traits(node, names)
-    if request is not None:
-        yield from _requested_traits(request, group.project, {node.name.node_id for node in group.nodes})
-
-
-def _requested_traits(request: QueuedResource, project: str, existing: set[str]) -> Iterator[_Traits]:
-    names = _request_names(request, project)
-    for node in request.all_requested_nodes(project):
-        if node.name.node_id not in existing:
-            yield _Traits(
-                node.name,
-                node.labels,
-                str(request.state),
-                node.accelerator_type,
-                request.created,
-                node.owner,
-                names,
-                has_node=bool(existing),
-            )
-
-
-def _request_names(request: QueuedResource, project: str) -> tuple[NodeName, ...]:
-    return tuple(NodeName(project, request.zone, name) for name in request.own_names)
 
 
 def check_selection_project(selection: Selection, project: str) -> None:

@@ -82,9 +82,8 @@ def order_offers(
     spec: NodeSpec,
     *,
     tiers: Sequence[Tier],
-    zone_order: str | None,
 ) -> tuple[Offer, ...]:
-    """Return the zones that offer the type, for each capacity type, in the order in which to try them.
+    """Return the zones that offer the type, for each capacity type, in the order in which to try them: as named, else ranked.
 
     Notes the zones that do not offer it. Raises `InvalidInputError` with the zones that do if none is left.
     """
@@ -106,7 +105,6 @@ def order_offers(
     for zone in choice.zones:
         if zone not in ranked:
             app.terminal.note(f"{zone} does not offer `{spec.accelerator_type}`: left out")
-    is_as_given = zone_order == "as-given" and bool(choice.zones)
     limit, allow_unknown = preflight.max_price, preflight.settings.allow_unknown_price
     ordered: list[Offer] = []
     too_dear: list[str] = []
@@ -115,7 +113,7 @@ def order_offers(
         asked = tier or spec.tier
         prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
         memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
-        zones = choice.zones if is_as_given else order_zones(ranking.zones, prices, memories)
+        zones = choice.zones or order_zones(ranking.zones, prices, memories)
         for zone in zones:
             if zone not in prices:
                 continue
@@ -141,12 +139,11 @@ def check_zone_options(
     nodes: Collection[str],
     *,
     tiers: Sequence[Tier],
-    no_wait: bool,
-    zone_order: str | None,
+    wait: bool,
     race: bool,
 ) -> None:
     """Raise `InvalidInputError` for options that exclude one another, and for several nodes in several zones."""
-    if race and no_wait:
+    if race and not wait:
         raise InvalidInputError(
             "cannot combine `--race` and `--no-wait`: the losers are cancelled by the run that waits",
             hint="leave one out",
@@ -161,8 +158,6 @@ def check_zone_options(
             raise InvalidInputError(
                 "`--race` needs several zones", hint="name them: `--zone ZONE,ZONE`, or use `--zone any`"
             )
-        if zone_order:
-            raise InvalidInputError("`--zone-order` needs several zones", hint="name them: `--zone ZONE,ZONE`")
     elif len(nodes) > 1:
         shared = f"--tier {','.join(tiers)}" if len(choice.zones) == 1 else f"--zone {choice.text}"
         raise InvalidInputError(

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.app.options import (
-    cli_command,
-    dry_run_option,
-    events_option,
-    force_lease_option,
-    no_wait_option,
-    node_argument,
-    skip_validation_option,
-    timeout_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, node_argument, skip_validation_option
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
@@ -26,9 +15,10 @@ from tpuctl.errors import AlreadyExistsError, InvalidInputError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import check_accelerator_type, create_node
 from tpuctl.nodes.actuator import RequestedChange
+from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.queue import short_request_view
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
+from tpuctl.nodes.commands.request_views import short_request_view
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
@@ -45,6 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.commands.change_options import ChangeOptions
 
 
 @cli_command("create", shows={"zone": "Zone of the node."})
@@ -52,13 +43,8 @@ if TYPE_CHECKING:
 @spec_options
 @queue_options
 @time_limit_options
-@timeout_option
-@no_wait_option
 @check_options
-@skip_validation_option
-@force_lease_option
-@events_option
-@dry_run_option
+@change_options(no_wait_option, skip_validation_option, force_lease_option, asks=None)
 def command(
     app: App,
     *,
@@ -67,12 +53,7 @@ def command(
     queueing: QueueOptions,
     limits: TimeLimitOptions,
     checks: CheckOptions,
-    timeout: timedelta | str | None,
-    no_wait: bool,
-    skip_validation: bool,
-    force_lease: bool,
-    events: str | None,
-    dry_run: bool,
+    options: ChangeOptions,
 ) -> None:
     """Create a node and wait until it is READY. Fails if a node of that name exists, even a preempted one.
 
@@ -87,44 +68,43 @@ def command(
     """
     limit = time_limit(app, limits)
     preflight = preflight_check(app, checks.given)
-    spec = build_spec(app, described, skip_validation=skip_validation)
+    spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is None:
         raise InvalidInputError("no accelerator type given", hint="name one: `--type v4-8`; see `tpuctl types`")
     if len(described.tiers) > 1:
         raise InvalidInputError("`create` takes one tier", hint="`tpuctl up` tries several in their order")
     has_default_wait = spec.is_queued and queueing.queue_for is None
-    policy = Policy(
-        goal=Condition.READY, **queue_policy(app, spec, timeout=timeout, is_awaited=False, **queueing.given)
-    )
-    policy = replace(policy, timeout=deadline(app, timeout))
+    limits_of_request = queue_policy(app, spec, timeout=options.timeout, is_awaited=False, **queueing.given)
+    policy = Policy(goal=Condition.READY, **{**limits_of_request, "timeout": deadline(app, options.timeout)})
     name = _free_name(app, node, spec)
     if limit != TimeLimit():
         note_clock_difference(app)
         spec = limit.applied(spec, app.now())
-    if not skip_validation:
+    if not options.skip_validation:
         check_accelerator_type(app.client, name.project, name.zone, spec)
-    if dry_run:
+    if options.dry_run:
         window = (
             queue_window(policy, None, app.now()).ended_by(end_of_new_node(spec, app.now())) if spec.is_queued else None
         )
-        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window),), spec=spec)
+        show_plan(app, (PlanStep(Verb.CREATE, name, "requested", window=window, spec=spec),))
         with app.progress() as progress:
             preflight.check(name, spec, replaces=None, tell=progress)
         return
     full_name = f"{name.zone}/{name.node_id}"
     if spec.is_queued:
-        _enqueue(app, name, spec, policy, preflight, events=events, no_wait=no_wait, force_lease=force_lease)
+        _enqueue(app, name, spec, policy, options, preflight=preflight)
         if spec.ttl is not None:
             app.terminal.note("its time limit counts from this request, not from the creation of the node")
             app.terminal.note(_no_guard(node))
         if has_default_wait and (spec.ttl is None or spec.ttl > UNATTENDED_WAIT):
-            wait = format_duration(UNATTENDED_WAIT)
-            app.terminal.note(f"it waits for capacity for {wait}; `--queue-for TIME` sets another limit")
+            app.terminal.note(
+                f"it waits for capacity for {format_duration(UNATTENDED_WAIT)}; `--queue-for TIME` sets another limit"
+            )
         if spec.setup:
             app.terminal.note(f"the setup commands run with `tpuctl up {node}`, once the node is usable")
         return
     with (
-        app.progress(events=events) as progress,
+        app.progress(events=options.events) as progress,
         app.in_flight(
             f"`{name.node_id}` in {name.zone} is being created, and bills as soon as it runs",
             resume=f"tpuctl wait {full_name} --for ready",
@@ -132,9 +112,9 @@ def command(
         ),
     ):
         context = app.context(progress, preflight=preflight)
-        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
-            pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=force_lease))
-        outcome = reconcile_node(context, name, policy, pending=pending, once=no_wait)
+        with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
+            pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=options.force_lease))
+        outcome = reconcile_node(context, name, policy, pending=pending, once=not options.wait)
     if spec.ttl is not None:
         app.terminal.note(_no_guard(node))
     if spec.setup:
@@ -153,18 +133,16 @@ def _enqueue(
     name: NodeName,
     spec: NodeSpec,
     policy: Policy,
-    preflight: PreflightCheck,
+    options: ChangeOptions,
     *,
-    events: str | None,
-    no_wait: bool,
-    force_lease: bool,
+    preflight: PreflightCheck,
 ) -> None:
     """Request the node through the queue, wait until the service has accepted the request, and show it."""
     full_name = f"{name.zone}/{name.node_id}"
     request_name = queued_resource_name(name)
     waits = f"the queued resource {full_name} counts against the quota, and its node bills as soon as it runs"
     with (
-        app.progress(events=events) as progress,
+        app.progress(events=options.events) as progress,
         app.in_flight(
             lambda: waits if progress.last else "no request was sent yet",
             resume=f"tpuctl queue wait {full_name}",
@@ -172,15 +150,15 @@ def _enqueue(
         ),
     ):
         context = app.context(progress, preflight=preflight)
-        with limit_cloud_calls(app.clock, None if no_wait else policy.timeout, grace=DEADLINE_GRACE):
+        with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
             window = queue_window(policy, None, context.server_now())
-            operation = request_node(context, name, spec, window, reason="asked for", force_lease=force_lease)
-            if no_wait:
-                found = app.client.get_queued_resource(request_name, version=spec.api_version)
-            else:
+            operation = request_node(context, name, spec, window, reason="asked for", force_lease=options.force_lease)
+            if options.wait:
                 found = accepted_request(
                     context, request_name, operation, version=spec.api_version, timeout=policy.timeout
                 )
+            else:
+                found = app.client.get_queued_resource(request_name, version=spec.api_version)
     app.terminal.note(
         f"to wait for it: `tpuctl queue wait {full_name}`; to cancel it: `tpuctl queue cancel {full_name}`"
     )

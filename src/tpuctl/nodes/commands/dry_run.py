@@ -1,71 +1,44 @@
-"""Output of `--dry-run`: the steps, the API requests, and the equivalent gcloud commands."""
+"""Output of `--dry-run`: the next steps, their API requests, and the equivalent gcloud commands."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import stamp_spec
-from tpuctl.nodes.plan import PlanStep, gcloud_commands
+from tpuctl.nodes.plan import gcloud_commands
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.cloud.requests import ApiRequest
-    from tpuctl.models.node import Node
-    from tpuctl.models.spec import NodeSpec
-    from tpuctl.names import NodeName
+    from tpuctl.nodes.plan import PlanStep
     from tpuctl.output.terminal import Terminal
     from tpuctl.prices import Price
 
 
-def show_plan(
-    app: App,
-    steps: tuple[PlanStep, ...],
-    *,
-    spec: NodeSpec | None,
-    nodes: Sequence[Node] = (),
-    changes: Mapping[NodeName, Mapping[str, Any]] | None = None,
-) -> None:
-    """Show what a command would do with `nodes`, those of them that exist. Sends no request.
-
-    Without a `spec` each is created again as it is. `changes` has the fields of an update by node.
-    """
-    present = {node.name: node for node in nodes}
-    specs = {
-        step.name: spec
-        or (app.journal.past(step.name).spec_as_it_is(present[step.name]) if step.name in present else None)
-        for step in steps
-    }
-    if any(step.verb is Verb.CREATE for step in steps):
-        stamp = partial(stamp_spec, owner=app.owner_label, now=app.now())
-        specs = {name: stamp(one) if one else None for name, one in specs.items()}
-    planned = [
-        _described(
-            app,
-            step,
-            specs[step.name],
-            (changes or {}).get(step.name, {}),
-            present[step.name].raw if step.name in present else {},
-        )
+def show_plan(app: App, steps: Iterable[PlanStep]) -> None:
+    """Show the requests that a command would send next. Sends none."""
+    steps = [
+        replace(step, spec=stamp_spec(step.spec, owner=app.owner_label, now=app.now())) if step.spec else step
         for step in steps
     ]
-    spec = next(iter(specs.values()), spec)
+    planned = [_described(app, step) for step in steps]
+    specs = [step.spec for step in steps if step.spec]
 
     def show(terminal: Terminal) -> None:
         if not planned:
             terminal.write("nothing to do")
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-            if price := _price(app, step, specs[step.name]):
+            if price := _price(app, step):
                 dated = f", list of {price.as_of}" if price.per_hour is not None else ""
-                terminal.write(f"   price: {price}{dated}{_file_of_type(app, specs[step.name])}")
+                terminal.write(f"   price: {price}{dated}{_file_of_type(app, step)}")
             if request := entry.get("request"):
                 terminal.write(f"   {request['method']} {request['url']}")
                 if request.get("body"):
@@ -73,9 +46,9 @@ def show_plan(
             for line in entry.get("gcloud", ()):
                 terminal.write(f"   $ {line}")
         terminal.note("dry run: nothing was changed")
-        if spec and spec.setup and any(entry["step"] == Verb.CREATE for entry in planned):
+        if any(spec.setup for spec in specs):
             terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
-        if spec and spec.boot_disk_size is not None and any(entry["step"] == Verb.CREATE for entry in planned):
+        if any(spec.boot_disk_size is not None for spec in specs):
             terminal.note("gcloud has no `--boot-disk-size`: its command asks for a boot disk of the default size")
         if app.settings["endpoint"] and not app.is_sandbox and any("gcloud" in entry for entry in planned):
             terminal.note("gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one")
@@ -85,9 +58,7 @@ def show_plan(
     app.show(View(value=lambda: planned, text=show))
 
 
-def _described(
-    app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any], present: Mapping[str, Any]
-) -> dict[str, Any]:
+def _described(app: App, step: PlanStep) -> dict[str, Any]:
     entry: dict[str, Any] = {
         "step": str(step.verb),
         "node": step.name.node_id,
@@ -95,17 +66,18 @@ def _described(
         "project": step.name.project,
         "reason": step.reason,
     }
-    if price := _price(app, step, spec):
+    if price := _price(app, step):
         entry["price"] = price.to_json()
-    if preview := _preview(app, step, spec, changes):
+    if preview := _preview(app, step):
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
             entry["request"]["body"] = preview.body
+    spec, changes = step.spec, step.changes
     if not app.terminal.shows_metadata:
         # Metadata may hold secrets, and users paste a dry run into tickets.
         spec = replace(spec, metadata=_hidden_values(spec.metadata)) if spec else None
         if "metadata" in changes:
-            wanted, before = changes["metadata"], present.get("metadata") or {}
+            wanted, before = changes["metadata"], step.present.get("metadata") or {}
             # Values that stay the same are kept, so that no command is printed for them.
             unchanged = {key: value for key, value in wanted.items() if before.get(key) == value}
             changes = {**changes, "metadata": {**_hidden_values(wanted), **unchanged}}
@@ -116,41 +88,41 @@ def _described(
     # gcloud's flags for the account and the quota project of tpuctl's calls.
     flags = {"--impersonate-service-account": "impersonate_service_account", "--billing-project": "quota_project"}
     account = [f"{flag}={value}" for flag, key in flags.items() if (value := app.settings.text(key))]
-    if commands := gcloud_commands(step, spec, changes, present, account=account):
+    if commands := gcloud_commands(replace(step, spec=spec, changes=changes), account=account):
         entry["gcloud"] = list(commands)
     return entry
 
 
-def _file_of_type(app: App, spec: NodeSpec | None) -> str:
+def _file_of_type(app: App, step: PlanStep) -> str:
     """Return which project file chose the type, in parentheses; empty if none did."""
     kind, file = app.chosen_by_file.get("type"), app.project_file
-    return f" (type {kind}: from {file.path.name})" if file and spec and spec.accelerator_type == kind else ""
+    is_from_file = kind and file and step.spec and step.spec.accelerator_type == kind
+    return f" (type {kind}: from {file.path.name})" if file and is_from_file else ""
 
 
-def _price(app: App, step: PlanStep, spec: NodeSpec | None) -> Price | None:
+def _price(app: App, step: PlanStep) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
-    if step.verb is not Verb.CREATE or spec is None:
-        return None
-    return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
+    spec = step.spec
+    return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier) if spec else None
 
 
-def _preview(app: App, step: PlanStep, spec: NodeSpec | None, changes: Mapping[str, Any]) -> ApiRequest | None:
+def _preview(app: App, step: PlanStep) -> ApiRequest | None:
     client = app.client
     match step.verb:
+        case Verb.CREATE if step.spec is not None and step.window is not None:
+            return client.preview_create_queued_resource(step.name, step.spec, step.window)
         case Verb.CREATE:
-            if spec is not None and step.window is not None:
-                return client.preview_create_queued_resource(step.name, spec, step.window)
-            return client.preview_create(step.name, spec) if spec else None
+            return client.preview_create(step.name, step.spec) if step.spec else None
+        case Verb.DELETE if step.queued_resource:
+            return client.preview_delete_queued_resource(step.queued_resource, force=step.force)
         case Verb.DELETE:
-            if step.queued_resource:
-                return client.preview_delete_queued_resource(step.queued_resource, force=step.force)
             return client.preview_delete(step.name)
         case Verb.START:
             return client.preview_start(step.name)
         case Verb.STOP:
             return client.preview_stop(step.name)
         case Verb.UPDATE:
-            return client.preview_update(step.name, changes)
+            return client.preview_update(step.name, step.changes)
         case Verb.REBOOT | Verb.WAIT:
             return None
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @if_idle_option
 @yes_option
 def command(
-    app: App, *, node: str, perform: bool, timeout: timedelta | str | None, no_wait: bool, if_idle: bool, yes: bool
+    app: App, *, node: str, perform: bool, timeout: timedelta | str | None, wait: bool, if_idle: bool, yes: bool
 ) -> None:
     """Show the maintenance that Google has announced for a node: its window, and whether you may start it earlier.
 
@@ -42,7 +42,7 @@ def command(
     found = app.find(node)
     if perform:
         _confirm_perform(app, found, if_idle=if_idle, yes=yes)
-        _perform(app, found, timeout=timeout, no_wait=no_wait)
+        _perform(app, found, timeout=timeout, wait=wait)
     else:
         app.show(_maintenance_view(app, found))
 
@@ -88,7 +88,7 @@ def _confirm_perform(app: App, node: Node, *, if_idle: bool, yes: bool) -> None:
         raise NotConfirmedError("nothing was done")
 
 
-def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: bool) -> None:
+def _perform(app: App, node: Node, *, timeout: timedelta | str | None, wait: bool) -> None:
     """Start the announced maintenance, and wait for its end. Raises `ConflictError` if the node was recreated."""
     from tpuctl.errors import TimedOutError  # noqa: PLC0415  # as below
     from tpuctl.models.events import EventKind  # noqa: PLC0415  # as below
@@ -116,7 +116,7 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, no_wait: 
             require_same(node, current)
         context.report(EventKind.ACTION, name, "starting its maintenance", verb="maintenance")
         operation = app.client.perform_maintenance(node)
-        if not no_wait:
+        if wait:
             app.client.await_operation(operation, timeout=deadline(app, timeout), late=late)
     show_node(app, app.client.find_node(name) or node)
 

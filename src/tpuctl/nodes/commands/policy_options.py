@@ -1,18 +1,17 @@
 """The options of levels, repair and hooks, and the `Hooks` made of them."""
 
-# ruff: noqa: RUF009  # a call that declares an option returns a field
+# a call that declares an option returns a field
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import DurationType, option, takes_options
+from tpuctl.app.options import option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.config.settings import SETTINGS, SourceKind
 from tpuctl.errors import InvalidInputError
@@ -26,44 +25,27 @@ if TYPE_CHECKING:
     from tpuctl.nodes.hooks import Hooks
 
 
-def _setting(key: str, kind: click.ParamType[Any] | None = None) -> Any:  # a field, see `option`
-    """Declare the option of a setting with the help text and default of the setting.
-
-    Without a kind it is the duration of a threshold, which help hides: `tpuctl help repair` explains them.
-    """
+def _setting(key: str, kind: click.ParamType[Any]) -> Any:  # a field, see `option`
+    """Declare the option of a setting with the help text and default of the setting."""
     spec = SETTINGS[key]
     text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
-    metavar = "N" if isinstance(kind, click.IntRange) else None if kind else "TIME"
-    return option(
-        f"--{key.replace('_', '-')}", type=kind or DurationType(), metavar=metavar, help=text, hidden=kind is None
-    )
+    metavar = "N" if isinstance(kind, click.IntRange) else None
+    return option(f"--{key.replace('_', '-')}", type=kind, metavar=metavar, help=text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairOptions(GivenOptions):
-    """The options of repair. Each is a setting of the same name."""
+    """The options of repair. Each is a setting of the same name; its thresholds are settings only."""
 
     repair: str | None = _setting("repair", click.Choice([str(step) for step in Repair]))
     max_reboots: int | None = _setting("max_reboots", click.IntRange(min=0))
     max_restarts: int | None = _setting("max_restarts", click.IntRange(min=0))
     max_recreates: int | None = _setting("max_recreates", click.IntRange(min=0))
-    unhealthy_after: timedelta | str | None = _setting("unhealthy_after")
-    unanswered_after: timedelta | str | None = _setting("unanswered_after")
-    devices_after: timedelta | str | None = _setting("devices_after")
-    starting_after: timedelta | str | None = _setting("starting_after")
-    restarting_after: timedelta | str | None = _setting("restarting_after")
-    repairing_after: timedelta | str | None = _setting("repairing_after")
-    provisioning_after: timedelta | str | None = _setting("provisioning_after")
-    recheck_after: timedelta | str | None = _setting("recheck_after")
-    per_worker: timedelta | str | None = _setting("per_worker")
 
     @property
     def as_settings(self) -> dict[str, str]:
         """The given options, as values of their settings."""
-        return {
-            key: f"{value.total_seconds()}s" if isinstance(value, timedelta) else str(value)
-            for key, value in self.given.items()
-        }
+        return {key: str(value) for key, value in self.given.items()}
 
 
 repair_options = takes_options(RepairOptions, "repairs", group=OptionGroup.REPAIR)

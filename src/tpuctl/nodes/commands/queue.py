@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,33 +13,30 @@ from tpuctl.app.options import (
     LazyGroup,
     TableOptions,
     cli_command,
-    dry_run_option,
     events_option,
     force_lease_option,
     no_wait_option,
     takes_options,
     timeout_option,
-    yes_option,
 )
 from tpuctl.app.value_completion import complete_columns, complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
-from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.errors import InvalidInputError
 from tpuctl.names import natural_key
+from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.request_steps import RequestGoal, why_not_retried
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.names import NodeReference
-    from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.output.column_widths import Column
-    from tpuctl.output.terminal import Terminal, View
+    from tpuctl.output.terminal import Terminal
 
 _QUEUE_HELP = """Show, await, cancel and retry queued resources: requests for nodes that wait for capacity.
 
@@ -135,41 +132,15 @@ def queue_status(app: App, *, name: str) -> None:
       tpuctl queue status trainer
       tpuctl queue status us-central1-a/trainer -o yaml
     """
+    from tpuctl.nodes.commands.request_views import (  # noqa: PLC0415  # not needed by --help and completion
+        find_named_request,
+        nodes_of_request,
+        request_view,
+    )
+
     reference = app.reference(name, allow_queued=True)
-    request = _find(app, reference)
-    app.show(request_view(app, request, _existing_nodes(app, request, reference), reference.project or app.project))
-
-
-def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | None, project: str) -> View:
-    """Return the view of one queued resource. `nodes` are its nodes that exist, by their ids; None if they are unknown."""
-    from tpuctl.nodes import queue_rendering  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
-
-    begin = queue_rendering.state_begin(app.journal, request, project)
-    error = queue_rendering.request_error(app.client, request)
-
-    def show(terminal: Terminal) -> None:
-        rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes or {}, project=project)]
-        terminal.details([*rows, *(queue_rendering.error_details(error) if error else ())])
-
-    def value() -> dict[str, Any]:
-        found = queue_rendering.request_json(request, begin, project, app.now())
-        if nodes is not None:
-            found["nodes"] = [
-                {"nodeId": node_id, "state": str(nodes[node_id].state) if node_id in nodes else None}
-                for node_id in request.node_ids
-            ]
-        if error is not None:
-            found["failure"] = {
-                "kind": error.kind,
-                "message": error.message,
-                "hint": error.hint,
-                "exit_code": int(error.exit_code),
-                "id": error.id,
-            }
-        return found
-
-    return View(value=value, names=lambda: [request.queued_resource_id], text=show)
+    request = find_named_request(app, reference)
+    app.show(request_view(app, request, nodes_of_request(app, request, reference), reference.project or app.project))
 
 
 @cli_command("wait")
@@ -188,63 +159,31 @@ def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | 
 def queue_wait(app: App, *, name: str, goal: str, timeout: timedelta | str | None, events: str | None) -> None:
     """Wait until a queued resource is ACTIVE, so that its nodes exist, or until it is gone. Changes nothing.
 
-    A request that FAILED ends the wait with the exit code of its error: 6 no capacity, 7 quota, 5 not in time. One that was
-    suspended ends it with 8.
+    Same as `tpuctl wait NAME --for active`. A request that FAILED ends the wait with the exit code of its error: 6 no capacity,
+    7 quota, 5 not in time. One that was suspended ends it with 8.
 
     \b
     Examples:
       tpuctl queue wait trainer --timeout 6h
       tpuctl queue wait trainer --for gone
     """
-    from tpuctl.nodes.lookup import find_request, request_not_found_error  # noqa: PLC0415  # as above
-    from tpuctl.nodes.policies import deadline, retry_until_answered  # noqa: PLC0415  # as above
-    from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
-    from tpuctl.nodes.request_actions import await_request  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.request_views import await_named_request  # noqa: PLC0415  # not needed by --help
 
-    limit, reference, wanted = deadline(app, timeout), app.reference(name, allow_queued=True), RequestGoal(goal)
-    request = retry_until_answered(app, lambda: find_request(app.client, app.place, reference), timeout=limit)
-    if request is None:
-        if wanted is RequestGoal.GONE:
-            app.show(deleted_view([reference.node_id]))
-            return
-        raise request_not_found_error(app.place, reference)
-    project = reference.project or app.project
-    with (
-        app.progress(events=events) as progress,
-        app.in_flight(
-            f"the queued resource {request.short_name} still waits: it counts against the quota",
-            resume=app.command_line(),
-            undo=f"tpuctl queue cancel {request.short_name}",
-        ),
-    ):
-        found = await_request(app.context(progress), request.node_name(project), request, wanted, timeout=limit)
-    app.show(short_request_view(app, found, project) if found else deleted_view([request.queued_resource_id]))
+    await_named_request(app, name, RequestGoal(goal), timeout=timeout, events=events)
 
 
 @cli_command("cancel")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_node)
-@grouped_option(
-    "--all-nodes",
-    group=OptionGroup.SAFETY,
-    is_flag=True,
-    help="Cancel a queued resource with all its nodes, if it has several.",
+@change_options(
+    grouped_option(
+        "--all-nodes",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="Cancel a queued resource with all its nodes, if it has several.",
+    ),
+    no_wait_option,
 )
-@timeout_option
-@no_wait_option
-@events_option
-@dry_run_option
-@yes_option
-def queue_cancel(
-    app: App,
-    *,
-    names: tuple[str, ...],
-    all_nodes: bool,
-    timeout: timedelta | str | None,
-    no_wait: bool,
-    events: str | None,
-    dry_run: bool,
-    yes: bool,
-) -> int:
+def queue_cancel(app: App, *, names: tuple[str, ...], options: ChangeOptions) -> int:
     """Delete queued resources and wait until they are gone, so that nothing waits and the quota is free.
 
     Asks before it deletes one whose node exists, as `tpuctl down NODE` does. One that is SUSPENDING is deleted after that.
@@ -254,70 +193,11 @@ def queue_cancel(
       tpuctl queue cancel trainer
       tpuctl queue cancel sweep --all-nodes --yes
     """
-    from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.commands.state_changes import plan_deletion  # noqa: PLC0415  # as above
-    from tpuctl.nodes.conditions import Condition, Policy  # noqa: PLC0415  # as above
-    from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
-    from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tear_down import check_whole_request, distinct_targets, tear_down  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.deletions import cancel_requests  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.selection_options import parse_names  # noqa: PLC0415  # as above
+    from tpuctl.nodes.selection import Selection  # noqa: PLC0415  # as above
 
-    limit = deadline(app, timeout)
-    with within_deadline(app, None if no_wait else limit):
-        targets = distinct_targets([_cancel_target(app, name) for name in names])
-    for target in targets:
-        check_whole_request(target, all_nodes=all_nodes)
-    if dry_run:
-        show_plan(app, tuple(step for target in targets for step in plan_deletion(target)), spec=None)
-        return ExitCode.OK
-    _confirm_nodes(app, targets, yes=yes)
-    shown = " ".join(f"{target.name.zone}/{target.asked}" for target in targets)
-    with (
-        app.in_flight(f"a deletion of `{shown}` that was sent continues", resume=f"tpuctl queue cancel {shown}"),
-        app.progress(events=events) as progress,
-    ):
-        policy = Policy(goal=Condition.GONE, timeout=limit)
-        outcomes = tear_down(app.context(progress), targets, policy, by="queue cancel", wait=not no_wait)
-    errors = [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)]
-    if len(errors) == 1 and len(targets) == 1:
-        raise errors[0]
-    gone = [
-        target.asked for target, outcome in zip(targets, outcomes, strict=True) if not isinstance(outcome, TpuctlError)
-    ]
-    app.show(deleted_view(gone))
-    for error in errors:
-        app.show_error(error)
-    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
-
-
-def _cancel_target(app: App, text: str) -> DeletionTarget:
-    """Return the queued resource of a name as the target of a deletion, with the first of its nodes that exists."""
-    from tpuctl.nodes.tear_down import request_target  # noqa: PLC0415  # not needed by --help
-
-    reference = app.reference(text, allow_queued=True)
-    request = _find(app, reference)
-    nodes = _existing_nodes(app, request, reference)
-    found: DeletionTarget = request_target(request, tuple(nodes.values()), reference, reference.project or app.project)
-    return found
-
-
-def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
-    """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    from tpuctl.nodes.deletion import existing_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.usage import use_in_question  # noqa: PLC0415  # not needed by --help
-
-    running = [target for target in targets if target.node]
-    if not running:
-        return
-    what = ", ".join(
-        f"the queued resource `{target.request.queued_resource_id}` ({target.request.state}) with its node "
-        f"`{target.node.name.node_id}` ({target.node.state})"
-        for target in running
-        if target.request and target.node
-    )
-    nodes = [node for target in running for node in existing_nodes(app, target)]
-    in_use = use_in_question(app, nodes, if_idle=False, yes=yes)
-    if not app.terminal.confirm(f"{in_use}delete {what} and all data on it?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+    return cancel_requests(app, Selection(names=parse_names(app, names)), options)
 
 
 @cli_command("retry")
@@ -353,6 +233,11 @@ def queue_retry(
       tpuctl queue retry trainer --queue-for 12h
     """
     from tpuctl.models.spec import QueueWindow  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.request_views import (  # noqa: PLC0415  # as above
+        find_named_request,
+        nodes_of_request,
+        short_request_view,
+    )
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.request_actions import retry_request  # noqa: PLC0415  # as above
@@ -362,8 +247,8 @@ def queue_retry(
         raise InvalidInputError("`--queue-for` is at least 1m", hint="write it like `--queue-for 6h`")
     preflight = preflight_check(app, checks.given)
     with within_deadline(app, limit):
-        request = _find(app, reference)
-        existing = _existing_nodes(app, request, reference)
+        request = find_named_request(app, reference)
+        existing = nodes_of_request(app, request, reference)
     refusal = why_not_retried(request, existing)
     if refusal is not None:
         raise refusal
@@ -397,33 +282,3 @@ def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timede
     if request.valid_until is None or request.created is None or request.valid_until <= request.created:
         return UNATTENDED_WAIT
     return request.valid_until - request.created
-
-
-def _find(app: App, reference: NodeReference) -> QueuedResource:
-    from tpuctl.nodes.lookup import find_request, request_not_found_error  # noqa: PLC0415  # not needed by --help
-
-    found = find_request(app.client, app.place, reference)
-    if found is None:
-        raise request_not_found_error(app.place, reference)
-    return found
-
-
-def _existing_nodes(app: App, request: QueuedResource, reference: NodeReference) -> dict[str, Node]:
-    """Return the nodes of a queued resource that exist, by their ids, in its order."""
-    listing = app.client.list_nodes(reference.project or app.project, (request.zone,))
-    there = {node.name.node_id: node for node in listing.nodes}
-    return {node_id: there[node_id] for node_id in request.node_ids if node_id in there}
-
-
-def short_request_view(app: App, request: QueuedResource, project: str) -> View:
-    """Return the view of a queued resource that a command made or awaited: name and state, or its JSON."""
-    from dataclasses import replace  # noqa: PLC0415  # not needed by --help and completion
-
-    from tpuctl.output.terminal import Cell  # noqa: PLC0415  # as above
-
-    cells = (Cell(request.queued_resource_id), Cell(str(request.state)))
-
-    def show(terminal: Terminal) -> None:
-        terminal.table(("NAME", "STATE"), [cells])
-
-    return replace(request_view(app, request, None, project), text=show)

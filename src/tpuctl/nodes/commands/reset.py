@@ -2,57 +2,47 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import click
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import (
-    cli_command,
-    dry_run_option,
-    events_option,
-    force_lease_option,
-    if_idle_option,
-    timeout_option,
-    yes_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, if_idle_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.ssh_options import close_shared_connections, with_reachable_goal
+from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.check.preflight import preflight_check
-from tpuctl.errors import NotConfirmedError, TpuctlError
-from tpuctl.nodes.actions import NodeReset, reset_nodes
-from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.models.node import NodeState
+from tpuctl.nodes.actions import NodeReset, request_reset
+from tpuctl.nodes.actuator import REBOOT_PAUSE
+from tpuctl.nodes.commands.change_frame import NodeVerb, Planned, change_nodes
+from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.policy_options import level_option
-from tpuctl.nodes.commands.selected_changes import (
-    name_nodes,
-    require_selected,
-    selection_check,
-    show_selected,
-    without_kept,
-)
+from tpuctl.nodes.commands.selected_changes import name_nodes
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.commands.state_changes import show_refusals
 from tpuctl.nodes.conditions import Policy, Verb
-from tpuctl.nodes.lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep, ResetMode, reset_mode
-from tpuctl.nodes.policies import choose_goal, deadline, within_deadline
-from tpuctl.nodes.rendering import show_results
-from tpuctl.nodes.usage import use_in_question
+from tpuctl.nodes.policies import choose_goal, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import timedelta
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+    from tpuctl.nodes.actions import StillSelected
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.tracker import ReconcileRequest
 
-_VERBS = {
-    ResetMode.RESTART: (Verb.STOP, Verb.START),
-    ResetMode.REBOOT: (Verb.REBOOT,),
-    ResetMode.RECREATE: (Verb.DELETE, Verb.CREATE),
+# The first request of each reset.
+_MODES = {
+    Verb.STOP: ResetMode.RESTART,
+    Verb.START: ResetMode.RESTART,
+    Verb.REBOOT: ResetMode.REBOOT,
+    Verb.DELETE: ResetMode.RECREATE,
 }
+_VERBS = {mode: verb for verb, mode in reversed(_MODES.items())}
 _QUESTIONS = {
     ResetMode.RESTART: "restart {} (terminates what runs on it, keeps its boot disk; the start needs free capacity)",
     ResetMode.REBOOT: "reboot every worker of {} (terminates what runs on it, keeps its boot disk)",
@@ -73,25 +63,8 @@ _QUESTIONS = {
 )
 @level_option
 @route_options
-@timeout_option
-@force_lease_option
-@if_idle_option
-@events_option
-@dry_run_option
-@yes_option
-def command(
-    app: App,
-    *,
-    selection: GivenSelection,
-    mode: str,
-    goal: str | None,
-    timeout: timedelta | str | None,
-    events: str | None,
-    dry_run: bool,
-    force_lease: bool,
-    if_idle: bool,
-    yes: bool,
-) -> int:
+@change_options(force_lease_option, if_idle_option)
+def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode: str, goal: str | None) -> int:
     """Restart, reboot or recreate nodes, and wait until they are usable again.
 
     The mode auto stops and starts a node if the API allows that, else it reboots the workers over ssh. Both keep the boot
@@ -103,53 +76,45 @@ def command(
       tpuctl reset trainer --mode recreate --yes
       tpuctl reset -l team=vision --mode reboot
     """
-    asked = selection.parse(app)
-    with within_deadline(app, deadline(app, timeout)):
-        selected = select_nodes(app, asked)
-    chosen: list[tuple[Node, ResetMode]] = []
-    refused: list[TpuctlError] = []
-    for node in without_kept(app, asked, selected.nodes):
-        try:
-            chosen.append((node, reset_mode(node, ResetMode(mode))))
-        except TpuctlError as error:
-            if asked.is_by_name:
-                raise
-            refused.append(error)
-    nodes = [node for node, _ in chosen]
-    if dry_run:
-        steps = tuple(PlanStep(verb, node.name, "requested") for node, each in chosen for verb in _VERBS[each])
-        show_plan(app, steps, spec=None, nodes=nodes)
-        return report_silent_zones(app, selected.unreachable, show_refusals(app, refused))
-    if not asked.is_by_name:
-        show_selected(app, nodes, refused)
-    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
-    if nodes and not app.terminal.confirm(in_use + _question(chosen), yes=yes):
-        raise NotConfirmedError("nothing was done")
-    policy = Policy(goal=choose_goal(app, goal), timeout=deadline(app, timeout))
-    resets = [
-        NodeReset(node, each, with_reachable_goal(app, policy, node.name, goal=goal, node=node))
-        for node, each in chosen
-    ]
-    names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node in nodes)
-    began = "the node may be" if len(nodes) == 1 else "the nodes may be"
-    with (
-        app.progress(events=events) as progress,
-        app.in_flight(f"the reset of `{names}` has begun; {began} stopped or deleted now", resume=f"tpuctl up {names}"),
-    ):
-        recheck = selection_check(app, asked, leaves_kept=True)
-        still_meant = partial(require_selected, app, asked, leaves_kept=True)
-        context = app.context(progress, preflight=preflight_check(app, {}, only_limits=True))
-        outcomes = reset_nodes(context, resets, recheck=recheck, still_meant=still_meant, force_lease=force_lease)
-    close_shared_connections(app, nodes)
-    return report_silent_zones(app, selected.unreachable, show_results(app, [*outcomes, *refused]))
+    rebooted: list[Node] = []
+
+    @cache
+    def policy() -> Policy:
+        return Policy(goal=choose_goal(app, goal), timeout=deadline(app, options.timeout))
+
+    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> ReconcileRequest:
+        own_policy = with_reachable_goal(app, policy(), node.name, goal=goal, node=node)
+        reset = NodeReset(node, _MODES[step.verb if step else Verb.WAIT], own_policy)
+        task = request_reset(context, reset, still_meant, force_lease=options.force_lease)
+        rebooted.extend([node] if reset.mode is ResetMode.REBOOT else [])
+        return task
+
+    verb = NodeVerb(
+        plan=partial(_plan, ResetMode(mode)),
+        question=_question,
+        send=send,
+        leaves="the reset of `{}` has begun; a node may be stopped or deleted now",
+        resume="tpuctl up {}",
+        preflight=preflight_check(app, {}, only_limits=True),
+        settle=lambda context: context.clock.sleep(REBOOT_PAUSE) if rebooted else None,
+    )
+    return change_nodes(app, selection.parse(app), verb, options)
 
 
-def _question(chosen: Sequence[tuple[Node, ResetMode]]) -> str:
-    """Return what to ask: what happens to which nodes."""
+def _plan(mode: ResetMode, node: Node) -> PlanStep:
+    """Return the first request of a reset. Raises `ConflictError` if the mode is impossible."""
+    chosen = reset_mode(node, mode)
+    is_restart = chosen is ResetMode.RESTART
+    verb = Verb.START if is_restart and node.state is NodeState.STOPPED else _VERBS[chosen]
+    return PlanStep(verb, node.name, "requested")
+
+
+def _question(planned: Planned) -> tuple[str, Sequence[Node]]:
+    """Return what happens to which nodes."""
     parts = []
-    for each, text in _QUESTIONS.items():
-        names = [node.name for node, mode in chosen if mode is each]
+    for mode, text in _QUESTIONS.items():
+        names = [node.name for node, step in planned if _MODES[step.verb] is mode]
         parts += [text.format(name_nodes(names))] if names else []
-    kept = [node.name for node, mode in chosen if mode is ResetMode.RECREATE and node.is_kept]
+    kept = [node.name for node, step in planned if step.verb is Verb.DELETE and node.is_kept]
     parts += [f"kept by the label `tpuctl-keep`: {name_nodes(kept)}"] if kept else []
-    return f"{'; '.join(parts)}?"
+    return "; ".join(parts), [node for node, _ in planned]

@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import AccessError, ConflictError, CredentialsError, NotConfirmedError
+from tpuctl.errors import AccessError, ConflictError, CredentialsError
 from tpuctl.models.billing import sum_dollars
-from tpuctl.models.node import Node, NodeState
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.costs import CostFacts, node_rates
@@ -28,27 +27,25 @@ from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_target
-from tpuctl.nodes.usage import use_in_question
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.billing import Dollars
+    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.costs import NodeRate
     from tpuctl.nodes.garbage import ResourceGroup
-    from tpuctl.output.tables import Row
 
 _TABLE = choose_columns(NODE_COLUMNS, "name,zone,type,state,age,owner,price,note", sort=None, is_wide=False)
 # So many names stand in the question.
 _NAMED = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeletionChoice:
     """What a command deletes, the names that do not exist, and the zones that did not answer."""
 
@@ -61,6 +58,16 @@ class DeletionChoice:
     requests: tuple[QueuedResource, ...] = ()
     # Matches that are left alone, because they are kept and not named.
     kept: tuple[NodeName, ...] = ()
+
+    @property
+    def nodes(self) -> list[Node]:
+        """The nodes of the groups."""
+        return [node for group in self.groups.values() for node in group.nodes]
+
+    @property
+    def waiting(self) -> list[QueuedResource]:
+        """The queued resources of the groups that have no node."""
+        return [group.request for group in self.groups.values() if group.request and not group.nodes]
 
     def recheck(self, app: App, target: DeletionTarget) -> None:
         """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more.
@@ -150,7 +157,7 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
         is_whole = not (app.zones or unreachable) and target.race is not None and others.isdisjoint(target.race.names)
         targets[index] = target if is_whole else replace(target, race=None)
     return DeletionChoice(
-        selection,
+        selection=selection,
         targets=tuple(targets),
         missing=tuple(missing),
         unreachable=unreachable,
@@ -207,22 +214,6 @@ def _check_is_in_no_zone(app: App, context: ActionContext, reference: NodeRefere
         )
 
 
-def selection_check(app: App, selection: Selection, *, leaves_kept: bool = False) -> Callable[[Node], Node]:
-    """Return what reads a selected node again, and raises `NoLongerSelectedError` if it changed. Named nodes are not read.
-
-    With `leaves_kept` a node that is kept now, and not named, is no longer selected.
-    """
-
-    def check(node: Node) -> Node:
-        if selection.is_by_name:
-            return node
-        current = app.client.get_node(node.name)
-        require_selected(app, selection, node, current, leaves_kept=leaves_kept)
-        return current
-
-    return check
-
-
 def require_selected(app: App, selection: Selection, node: Node, current: Node, *, leaves_kept: bool = False) -> None:
     """Raise `NoLongerSelectedError` if a node that was just read is not the selected one now. Named nodes are not judged."""
     if selection.is_by_name:
@@ -234,22 +225,10 @@ def require_selected(app: App, selection: Selection, node: Node, current: Node, 
         raise NoLongerSelectedError(node.name.node_id, f"became {current.state}, or got other labels,")
 
 
-def show_selected(
-    app: App, nodes: Sequence[Node], refused: Iterable[TpuctlError] = (), *, priced: Sequence[Node] | None = None
-) -> None:
-    """Show the nodes that a selection matched, before a question about them, and why others are left out.
-
-    The prices are those of `priced`, the same nodes in other states.
-    """
-    if nodes:
+def show_selected(app: App, planned: Sequence[tuple[Node, object]], *, priced: Sequence[Node] | None = None) -> None:
+    """Show the nodes that a selection matched, before a question about them; with prices of `priced`, in other states."""
+    if nodes := [node for node, _ in planned]:
         _TABLE.note(app.terminal, [*node_rows(nodes, app.now(), _rates(app, priced or nodes, ()))])
-    for error in refused:
-        app.terminal.note(f"left out: {error.message}")
-
-
-def as_started(nodes: Sequence[Node]) -> list[Node]:
-    """Return nodes as they are after a start, so that their prices are those of chips."""
-    return [Node(node.name, {**node.raw, "state": str(NodeState.READY)}) for node in nodes]
 
 
 def hourly_price(app: App, nodes: Sequence[Node]) -> Dollars:
@@ -257,29 +236,25 @@ def hourly_price(app: App, nodes: Sequence[Node]) -> Dollars:
     return sum_dollars(rate.per_hour for rate in _rates(app, nodes, ()))
 
 
-def confirm_groups(app: App, choice: DeletionChoice, *, if_idle: bool, yes: bool) -> None:
-    """Show what a selection deletes, and ask. Raises `NotConfirmedError` if the user refuses.
+def show_groups(app: App, choice: DeletionChoice) -> None:
+    """Show what a selection deletes, before the question."""
+    nodes = choice.nodes
+    rows = node_rows(nodes, app.now(), _rates(app, nodes, choice.requests))
+    _TABLE.note(app.terminal, [*rows, *(waiting_row(request, app.now()) for request in choice.waiting)])
 
-    Raises `ConflictError` with `if_idle` if one of the nodes is in use.
-    """
-    groups = list(choice.groups.values())
-    if not groups:
-        return
-    nodes = [node for group in groups for node in group.nodes]
-    waiting = [group.request for group in groups if group.request and not group.nodes]
-    waiting_rows = [waiting_row(request, app.now()) for request in waiting]
-    _TABLE.note(app.terminal, [*_rows(app, nodes, choice.requests), *waiting_rows])
+
+def describe_groups(choice: DeletionChoice, project: str) -> str:
+    """Return in words what a selection deletes."""
+    nodes = choice.nodes
     # Named as the table names them.
     ids = [
-        NodeName(app.project, one.zone, one.node_ids[0] if len(one.node_ids) == 1 else one.queued_resource_id)
-        for one in waiting
+        NodeName(project, one.zone, one.node_ids[0] if len(one.node_ids) == 1 else one.queued_resource_id)
+        for one in choice.waiting
     ]
     parts = [name_nodes([node.name for node in nodes])] if nodes else []
     parts += [f"waiting {name_nodes(ids, 'queued resource')}"] if ids else []
     disks = {0: "", 1: ", with its boot disk"}.get(len(nodes), ", with their boot disks")
-    in_use = use_in_question(app, nodes, if_idle=if_idle, yes=yes)
-    if not app.terminal.confirm(f"{in_use}delete {' and '.join(parts)}{disks}?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+    return f"{' and '.join(parts)}{disks}"
 
 
 def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
@@ -288,10 +263,6 @@ def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
     labels = [name.node_id if count[name.node_id] == 1 else f"{name.zone}/{name.node_id}" for name in names]
     shown = ", ".join(f"`{label}`" for label in labels[:_NAMED])
     return shown if len(names) <= _NAMED else f"{len(names)} {what}s ({shown} and {len(names) - _NAMED} more)"
-
-
-def _rows(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[Row]:
-    return [*node_rows(nodes, app.now(), _rates(app, nodes, requests))]
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import (
-    cli_command,
-    dry_run_option,
-    events_option,
-    force_lease_option,
-    no_wait_option,
-    nodes_argument,
-    skip_validation_option,
-    timeout_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, nodes_argument, skip_validation_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, broadcast
-from tpuctl.names import NodeName
+from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.idle_options import IdleOptions, idle_options
 from tpuctl.nodes.commands.policy_options import (
     RepairOptions,
@@ -34,26 +26,29 @@ from tpuctl.nodes.commands.policy_options import (
 )
 from tpuctl.nodes.commands.queue_options import QueueOptions, queue_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit, time_limit_options
-from tpuctl.nodes.commands.zone_options import ZoneOptions, zone_options
 from tpuctl.nodes.conditions import ObservedState, Verb
 from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import timedelta
+    from collections.abc import Callable, Iterator
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.models.node import Node
-    from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.conditions import Policy
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.nodes.bring_up import PlannedWork
+    from tpuctl.nodes.commands.change_options import ChangeOptions
 
 
 @cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
 @nodes_argument
 @spec_options
 @queue_options
-@zone_options
+@grouped_option(
+    "--race",
+    group=OptionGroup.WHERE,
+    is_flag=True,
+    help="Request the node in all given zones at once, keep the first, cancel the others.",
+)
 @time_limit_options
 @idle_options
 @level_option
@@ -69,18 +64,17 @@ if TYPE_CHECKING:
 @hook_options(EventKind.RECOVERED)
 @check_options
 @route_options
-@timeout_option
-@no_wait_option
-@skip_validation_option
-@force_lease_option
-@events_option
-@dry_run_option
-@grouped_option(
-    "--yes",
-    "-y",
-    group=OptionGroup.SAFETY,
-    is_flag=True,
-    help="Do not ask for confirmation, and repair nodes even if they may be in use.",
+@change_options(
+    no_wait_option,
+    skip_validation_option,
+    force_lease_option,
+    asks=grouped_option(
+        "--yes",
+        "-y",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="Do not ask for confirmation, and repair nodes even if they may be in use.",
+    ),
 )
 def command(
     app: App,
@@ -88,7 +82,6 @@ def command(
     nodes: tuple[str, ...],
     described: SpecOptions,
     queueing: QueueOptions,
-    zoning: ZoneOptions,
     limits: TimeLimitOptions,
     idling: IdleOptions,
     repairs: RepairOptions,
@@ -96,15 +89,10 @@ def command(
     goal: str | None,
     probe: str | None,
     allow_failed_startup: bool,
+    race: bool,
     replace: bool,
     on_recover: str | None,
-    timeout: timedelta | str | None,
-    no_wait: bool,
-    skip_validation: bool,
-    force_lease: bool,
-    events: str | None,
-    dry_run: bool,
-    yes: bool,
+    options: ChangeOptions,
 ) -> int:
     """Create, start or repair nodes, and wait until they are usable.
 
@@ -118,13 +106,13 @@ def command(
       tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices --ttl 8h
       tpuctl up trainer          (with the spec it had before)
     """
-    from tpuctl.nodes.bring_up import UpRequest, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.bring_up import UpRequest, bring_up, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
 
     limit = time_limit(app, limits)
     idle = idle_change(app, idling.idle, idling.on_idle)
     preflight = preflight_check(app, checks.given)
-    spec = build_spec(app, described, skip_validation=skip_validation)
+    spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
         spec = limit.applied(spec, app.clock.now())
     policy = repair_policy(
@@ -132,11 +120,11 @@ def command(
         repairs.as_settings,
         goal=goal,
         probe=probe,
-        yes=yes,
+        yes=options.yes,
         refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
-        **queue_policy(app, spec, timeout=timeout, is_awaited=not no_wait, **queueing.given),
+        **queue_policy(app, spec, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
     request = UpRequest(
@@ -148,40 +136,38 @@ def command(
         tiers=described.tiers,
         limit=limit,
         idle=idle,
-        zone_order=zoning.zone_order,
-        race=zoning.race,
-        once=no_wait,
-        dry_run=dry_run,
-        skip_validation=skip_validation,
-        force_lease=force_lease,
-        yes=yes,
+        race=race,
+        wait=options.wait,
+        dry_run=options.dry_run,
+        skip_validation=options.skip_validation,
+        force_lease=options.force_lease,
+        yes=options.yes,
     )
-    work = plan_bring_up(app, nodes, request)
-    if dry_run:
-        if work.note:
-            app.terminal.note(work.note)
-        _show_plans(app, work.located, work.policy, preflight)
-        return 0
-    with app.progress(events=events) as progress:
-        with app.in_flight(lambda: work.in_flight(progress.last), resume=app.command_line(), undo=work.undo):
-            results = work.run(app.context(broadcast(progress, hooks), preflight=preflight))
-        failures = hooks.wait(progress)
+    if options.dry_run:
+        _show_next_steps(app, plan_bring_up(app, nodes, request), preflight)
+        return ExitCode.OK
+    failures: list[object] = []
+
+    @contextmanager
+    def listen() -> Iterator[Callable[[NodeEvent], None]]:
+        with app.progress(events=options.events) as progress:
+            yield broadcast(progress, hooks)
+            failures.extend(hooks.wait(progress))
+
+    results = bring_up(app, nodes, request, listen)
     return show_results(app, results) or (ExitCode.FAILURE if failures else ExitCode.OK)
 
 
-def _show_plans(
-    app: App,
-    located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]],
-    policy: Policy,
-    preflight: PreflightCheck,
-) -> None:
-    """Run the checks that come before a creation, and show the plan for each node."""
+def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> None:
+    """Run the checks that come before a creation, and show the next request for each node."""
     from tpuctl.nodes.as_it_was import differences_of, differences_of_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.plan import plan_steps  # noqa: PLC0415  # as above
+    from tpuctl.nodes.plan import next_step  # noqa: PLC0415  # as above
 
-    for name, found, spec in located:
+    if work.note:
+        app.terminal.note(work.note)
+    for name, found, spec in work.located:
         differences = differences_of(app, found, spec)
         is_queued = spec is not None and spec.is_queued
         request = None
@@ -196,9 +182,10 @@ def _show_plans(
             request_differences=differences_of_request(app, name, request, spec),
             server_now=app.now(),
         )
-        planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
+        expires = end_of_new_node(spec, app.now()) if spec else None
+        step = next_step(work.policy, seen, app.now(), spec=spec, expires=expires)
         wanted = spec or (app.journal.past(found.name).spec_as_it_is(found) if found else None)
-        if wanted and planned and planned[0].verb in {Verb.CREATE, Verb.DELETE}:
+        if wanted and step and step.verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)
-        show_plan(app, planned, spec=spec, nodes=(found,) if found else ())
+        show_plan(app, [step] if step else [])

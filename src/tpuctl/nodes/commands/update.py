@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup
@@ -10,33 +11,25 @@ from tpuctl.app.options import cli_command, dry_run_option, option, takes_option
 from tpuctl.app.spec_building import metadata_from_files, parse_disk, parse_items, parse_pairs
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.value_completion import complete_label
-from tpuctl.errors import (
-    ConflictError,
-    ExitCode,
-    InvalidInputError,
-    NotConfirmedError,
-    NotFoundError,
-    TpuctlError,
-)
+from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError
 from tpuctl.models.node import NodeState
 from tpuctl.models.node_changes import changed_fields
-from tpuctl.models.spec import OWN_LABEL_PREFIX, DataDisk, check_no_own_labels, check_tags, check_user_labels
+from tpuctl.models.spec import OWN_LABEL_PREFIX, check_no_own_labels, check_tags, check_user_labels
 from tpuctl.names import last_segment
-from tpuctl.nodes.commands.dry_run import show_plan
-from tpuctl.nodes.commands.selected_changes import name_nodes, selection_check, show_selected
+from tpuctl.nodes.commands.change_frame import NodeVerb, Planned, change_nodes
+from tpuctl.nodes.commands.change_options import ChangeOptions
+from tpuctl.nodes.commands.selected_changes import name_nodes, show_selected
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.controller import NodeResult
-from tpuctl.nodes.lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.plan import PlanStep
-from tpuctl.nodes.rendering import show_results
-from tpuctl.nodes.usage import use_in_question
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+    from tpuctl.models.spec import DataDisk
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
 # The keys with which users enter the workers.
@@ -131,10 +124,49 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
     check_user_labels(parse_pairs("--labels", wanted.labels))
     check_no_own_labels(parse_items(wanted.remove_labels))
     check_tags(parse_items(wanted.tags))
+    metadata = {
+        **parse_pairs("--metadata", wanted.metadata),
+        **metadata_from_files(app, wanted.metadata_from_file),
+    }
     disks = [parse_disk("--attach-disk", text) for text in wanted.attach_disk]
+    changes = partial(_changes, metadata=metadata, disks=disks)
+
+    def plan(node: Node) -> PlanStep | None:
+        fields = changes(node, wanted)
+        return PlanStep(Verb.UPDATE, node.name, ", ".join(fields), changes=fields, present=node.raw) if fields else None
+
+    def show(app: App, planned: Planned) -> None:
+        losses = [(node, removed) for node, step in planned if (removed := removed_words(node, step.changes))]
+        show_selected(app, losses)
+        for node, removed in losses:
+            app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
+
+    def question(planned: Planned) -> tuple[str, Sequence[Node]]:
+        losing = [node.name for node, step in planned if not chosen.is_by_name and removed_words(node, step.changes)]
+        # The file system of a disk may be in use.
+        detaching = [
+            node
+            for node, _ in planned
+            if node.state is not NodeState.STOPPED and any(_has_disk(node, text) for text in wanted.detach_disk)
+        ]
+        parts = [f"update {name_nodes(losing)}"] if losing else []
+        if detaching:
+            names = ", ".join(node.name.node_id for node in detaching)
+            parts.append(f"detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)")
+        return "; ".join(parts), detaching
+
+    verb = NodeVerb(
+        plan=plan,
+        show=show,
+        question=question,
+        send=lambda _, node, step, __: NodeResult(_update(app, node, wanted, changes) if step else node),
+        leaves="the update of {} may have been sent",
+        resume="tpuctl status {}",
+        ends_work=False,
+    )
     try:
         chosen = selection.parse(app)
-        selected = select_nodes(app, chosen)
+        return change_nodes(app, chosen, verb, ChangeOptions(dry_run=dry_run, yes=yes))
     except (InvalidInputError, NotFoundError):
         if not wanted.metadata or len(selection.names) < 2:
             raise
@@ -142,52 +174,28 @@ def command(app: App, *, selection: GivenSelection, wanted: UpdateOptions, dry_r
             f"one of the {len(selection.names)} names is no node; it is not shown, because it may be part of a secret value",
             hint="quote a value of `--metadata` that contains spaces",
         ) from None
-    recheck, outcomes = selection_check(app, chosen), list[NodeResult | TpuctlError]()
-    if dry_run:
-        changes = {node.name: found for node in selected.nodes if (found := _changes(app, node, wanted, disks))}
-        steps = tuple(PlanStep(Verb.UPDATE, name, ", ".join(fields)) for name, fields in changes.items())
-        show_plan(app, steps, spec=None, nodes=selected.nodes, changes=changes)
-        return report_silent_zones(app, selected.unreachable, ExitCode.OK)
-    if not chosen.is_by_name:
-        _confirm_removals(app, [(node, _changes(app, node, wanted, disks)) for node in selected.nodes], yes=yes)
-    _confirm_detaching(app, selected.nodes, wanted, yes=yes)
-    for node in selected.nodes:
-        try:
-            if not chosen.is_by_name:
-                recheck(node)
-            sent: list[tuple[Node, dict[str, Any]]] = []
-
-            def change(found: Node, sent: list[tuple[Node, dict[str, Any]]] = sent) -> dict[str, Any]:
-                present = [text for text in wanted.detach_disk if not sent or _has_disk(found, text)]
-                sent.append((found, _changes(app, found, replace(wanted, detach_disk=tuple(present)), disks)))
-                return sent[-1][1]
-
-            timeout = app.settings.duration("timeout")
-            changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=timeout)
-            current, fields = sent[0]
-            if fields:
-                app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
-            if fields.get("networkConfig") == {"enableExternalIps": False}:
-                ways = "use `--iap` or `--internal-ip` for ssh"
-                app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
-            outcomes.append(NodeResult(changed))
-        except TpuctlError as error:
-            error.node = node.name.node_id if len(selected.nodes) > 1 else None
-            outcomes.append(error)
-    return report_silent_zones(app, selected.unreachable, show_results(app, outcomes))
 
 
-def _confirm_removals(app: App, changes: Sequence[tuple[Node, Mapping[str, Any]]], *, yes: bool) -> None:
-    """Show what selected nodes lose, and ask. Raises `NotConfirmedError` if the user refuses."""
-    losses = [(node, removed) for node, fields in changes if (removed := removed_words(node, fields))]
-    if not losses:
-        return
-    nodes = [node for node, _ in losses]
-    show_selected(app, nodes)
-    for node, removed in losses:
-        app.terminal.note(f"{node.name.node_id}: removes {', '.join(removed)}")
-    if not app.terminal.confirm(f"update {name_nodes([node.name for node in nodes])}?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+def _update(
+    app: App, node: Node, wanted: UpdateOptions, changes: Callable[[Node, UpdateOptions], dict[str, Any]]
+) -> Node:
+    """Update a node as it is then, say what changed, and return it."""
+    sent: list[tuple[Node, dict[str, Any]]] = []
+
+    def change(found: Node) -> dict[str, Any]:
+        # It is called again if another client changed the node: the disk may be detached already.
+        present = [text for text in wanted.detach_disk if not sent or _has_disk(found, text)]
+        sent.append((found, changes(found, replace(wanted, detach_disk=tuple(present)))))
+        return sent[-1][1]
+
+    changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=app.settings.duration("timeout"))
+    current, fields = sent[0]
+    if fields:
+        app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")
+    if fields.get("networkConfig") == {"enableExternalIps": False}:
+        ways = "use `--iap` or `--internal-ip` for ssh"
+        app.terminal.note(f"`{node.name.node_id}` has no external addresses now: {ways}")
+    return changed
 
 
 def describe_changes(node: Node, fields: Mapping[str, Any]) -> list[str]:
@@ -234,27 +242,10 @@ def _items(field: str, value: Any) -> dict[str, str]:  # of the API, as the othe
             return dict(value or {})
 
 
-def _confirm_detaching(app: App, nodes: Sequence[Node], wanted: UpdateOptions, *, yes: bool) -> None:
-    """Ask before a disk of a running node is detached: its file system may be in use. Raises `NotConfirmedError`."""
-    running = [
-        node
-        for node in nodes
-        if node.state is not NodeState.STOPPED and any(_has_disk(node, text) for text in wanted.detach_disk)
-    ]
-    if running:
-        in_use = use_in_question(app, running, if_idle=False, yes=yes)
-        names = ", ".join(node.name.node_id for node in running)
-        question = f"{in_use}detach {', '.join(wanted.detach_disk)} from {names} (is it unmounted on the workers)?"
-        if not app.terminal.confirm(question, yes=yes):
-            raise NotConfirmedError("nothing was done")
-
-
-def _changes(app: App, node: Node, wanted: UpdateOptions, disks: Sequence[DataDisk]) -> dict[str, Any]:
+def _changes(
+    node: Node, wanted: UpdateOptions, *, metadata: Mapping[str, str], disks: Sequence[DataDisk]
+) -> dict[str, Any]:
     """Return the API fields to write: only those whose value changes."""
-    metadata = {
-        **parse_pairs("--metadata", wanted.metadata),
-        **metadata_from_files(app, wanted.metadata_from_file),
-    }
     labels_before = {
         key: value for key, value in node.labels.items() if not wanted.clear_labels or key.startswith(OWN_LABEL_PREFIX)
     }

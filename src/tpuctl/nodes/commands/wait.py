@@ -9,9 +9,11 @@ import click
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, timeout_option
 from tpuctl.app.route_options import route_options
+from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.nodes.commands.policy_options import failed_startup_option, probe_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.conditions import Condition
+from tpuctl.nodes.request_steps import RequestGoal
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     "--for",
     "goal",
     group=OptionGroup.READINESS,
-    type=click.Choice([str(goal) for goal in Condition]),
+    type=click.Choice([str(goal) for goal in (RequestGoal.ACTIVE, *Condition)]),
     help="Condition to wait for. [default: ssh]",
 )
 @probe_option
@@ -49,7 +51,8 @@ def command(
     A node that is requested and does not exist yet is waited for with its queued resource, whose states are shown.
 
     Conditions, each including those before it: ready (the state is READY), healthy (the health too, and each worker has an
-    address), ssh (each worker answers), startup (its startup script has ended), devices (it sees all chips of its type).
+    address), ssh (each worker answers), startup (its startup script has ended), devices (it sees all chips of its type). The
+    condition active is that of a queued resource: its nodes exist.
 
     \b
     Examples:
@@ -58,12 +61,20 @@ def command(
       tpuctl wait --all --for devices
       tpuctl wait 'sweep-*' --for gone
     """
-    from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.commands.request_views import await_named_request  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.lookup import WaitTarget, locate_for_wait, select_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
     chosen = selection.parse(app)
+    if goal == RequestGoal.ACTIVE:
+        if not chosen.is_by_name or len(chosen.names) > 1 or probe is not None:
+            raise InvalidInputError(
+                "`--for active` takes one name, and no `--probe`", hint="name a queued resource or one of its nodes"
+            )
+        await_named_request(app, chosen.names[0].text, RequestGoal.ACTIVE, timeout=timeout, events=events)
+        return ExitCode.OK
 
     def find_targets(wanted: Condition) -> list[WaitTarget]:
         if chosen.is_by_name:

@@ -225,7 +225,7 @@ def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple
     preflight = preflight_check(app, {})
 
     def zones(spec: NodeSpec) -> list[str]:
-        return [offer.zone for offer in order_offers(app, preflight, choice, spec, tiers=(), zone_order=None)]
+        return [offer.zone for offer in order_offers(app, preflight, choice, spec, tiers=())]
 
     return ZoneRing(context, zones).successor
 
