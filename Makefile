@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: some tests wait for gcloud, ssh or the clock of the sandbox.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test tests lock compiled-tests test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
+.PHONY: test tests lock test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml requirements.txt
 	.ci/environment $(VENV) dev $(PYTHON)
@@ -36,12 +36,14 @@ compiled: $(VENV)/.ready
 test: compiled
 	@$(MAKE) --no-print-directory -j2 types tests
 
-tests: style compiled-tests
+tests: style $(VENV)/.compiled-tests
 	TMPDIR=$$(.ci/memory-folder) PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -W error -n $(WORKERS) --dist worksteal
 
-# By one process, not by each of the next command. Errors are left to the run of the tests, which prints them.
-compiled-tests: $(VENV)/.ready
+# In a new environment by one process, not by each of the next command; later each compiles the few that were changed.
+# Errors are left to the run of the tests, which prints them.
+$(VENV)/.compiled-tests: $(VENV)/.ready
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --collect-only --quiet > /dev/null || true
+	@touch $@
 
 # A part of the tests on each other Python of this machine, and with the newest and the lowest versions of the dependencies.
 test-pythons: $(VENV)/.ready

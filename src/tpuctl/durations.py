@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 LONGEST_DURATION = timedelta(days=3650)
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -79,6 +80,7 @@ def local_time(moment: datetime) -> datetime:
         return moment.astimezone(UTC)
 
 
+@lru_cache(maxsize=16)  # of the answers of one second
 def parse_http_date(text: str | None) -> datetime | None:
     """Parse the time of a `Date` or `Retry-After` header; None if it is absent or garbled."""
     from email.utils import parsedate_to_datetime  # noqa: PLC0415  # 5 ms

@@ -10,6 +10,7 @@ from tests.lifecycle import ZONE, one_face, put, said
 NAMES = ("team-v6e-8_000103", "8.Chips~+%")
 
 
+@one_face
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "command",

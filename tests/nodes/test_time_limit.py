@@ -37,6 +37,7 @@ def until(hours: float) -> dict[str, str]:
     return {"tpuctl-expires": expiry_label(START + hours * HOUR)}
 
 
+@one_face
 @pytest.mark.parametrize("command", [UP, CREATE], ids=["up", "create"])
 @pytest.mark.parametrize("options", [("--ttl", "8h"), ("--until", "2026-01-01T08:00:00Z")], ids=["ttl", "until"])
 def test_new_node_has_end_and_owner(tpuctl: Console, command: tuple[str, ...], options: tuple[str, ...]) -> None:

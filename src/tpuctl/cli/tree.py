@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import click
@@ -124,8 +125,9 @@ def command_names() -> list[str]:
     return [name for commands in _SECTIONS.values() for name in commands]
 
 
+@cache
 def command_tree() -> LazyGroup:
-    """Return the whole tree."""
+    """Return the whole tree, the same each time."""
     from tpuctl.app.options import apply_global_options, shared_options  # noqa: PLC0415  # not needed to name commands
 
     @click.pass_context

@@ -60,7 +60,7 @@ def look_up_id(id_: str, known: Mapping[str, str] = MappingProxyType({})) -> IdE
     id_ = _normalize_id(id_)
     message = message_by_id(id_) or kind_by_id(id_)
     if message is None:
-        return _own_entries(known).get(id_) or _finding_entries().get(id_)
+        return _own_entry(id_, known) or _finding_entries().get(id_)
     own = _own_texts().get(message.kind.replace("_", "-")) if message.kind != "failure" else None
     return IdEntry(
         id=message.id,
@@ -82,10 +82,13 @@ def similar_ids(id_: str, count: int = 3) -> tuple[str, ...]:
 
 def known_ids() -> tuple[str, ...]:
     """Return every id that can be looked up: messages, own errors, exit codes, findings."""
-    own = _own_entries(MappingProxyType({}))
     return tuple(
         dict.fromkeys(
-            (*(message.id for message in (*known_messages(), *unrecognised_kinds())), *own, *_finding_entries())
+            (
+                *(message.id for message in (*known_messages(), *unrecognised_kinds())),
+                *_own_texts(),
+                *_finding_entries(),
+            )
         )
     )
 
@@ -110,31 +113,36 @@ def _normalize_id(id_: str) -> str:
     return word.upper() if word.startswith("tpu") and word[3:].isdigit() else word
 
 
-def _own_entries(known: Mapping[str, str]) -> dict[str, IdEntry]:
-    """Return tpuctl's own errors and exit codes by id; an exit code is related to the errors that end with it.
+def _own_entry(id_: str, known: Mapping[str, str]) -> IdEntry | None:
+    """Return one of tpuctl's own errors or an exit code, None if it is neither.
 
-    The remedy of an exit code is that of its error; of several errors, the best remedy of each behind its id.
+    An exit code is related to the errors that end with it. Its remedy is that of its error; of several errors, the best
+    remedy of each behind its id.
     """
-    entries: dict[str, IdEntry] = {}
-    errors = [text for text in _own_texts().values() if not text["id"].startswith(_EXIT_PREFIX)]
-    for id_, text in _own_texts().items():
-        code, is_code = text["exit_code"], id_.startswith(_EXIT_PREFIX)
-        ends = [error for error in errors if error["exit_code"] == code] if is_code else []
-        remedy = (
-            [f"`{error['id']}`: {error['remedy'][0]}" for error in ends]
-            if len(ends) > 1
-            else (*ends, text)[0].get("remedy", ())
-        )
-        entries[id_] = IdEntry(
-            id=id_,
-            origin=IdKind.EXIT_CODE if is_code else IdKind.ERROR,
-            meaning=text["meaning"],
-            causes=tuple(text.get("causes", ())),
-            remedy=tuple(fill_text(line, known) for line in remedy),
-            exit_code=code,
-            related=tuple(error["id"] for error in ends),
-        )
-    return entries
+    text = _own_texts().get(id_)
+    if text is None:
+        return None
+    code, is_code = text["exit_code"], id_.startswith(_EXIT_PREFIX)
+    ends = [each for each in _own_texts().values() if is_code and _ends_with(each, code)]
+    remedy = (
+        [f"`{error['id']}`: {error['remedy'][0]}" for error in ends]
+        if len(ends) > 1
+        else (*ends, text)[0].get("remedy", ())
+    )
+    return IdEntry(
+        id=id_,
+        origin=IdKind.EXIT_CODE if is_code else IdKind.ERROR,
+        meaning=text["meaning"],
+        causes=tuple(text.get("causes", ())),
+        remedy=tuple(fill_text(line, known) for line in remedy),
+        exit_code=code,
+        related=tuple(error["id"] for error in ends),
+    )
+
+
+def _ends_with(text: Mapping[str, Any], code: int) -> bool:
+    """Return whether a text is that of an error with an exit code."""
+    return not text["id"].startswith(_EXIT_PREFIX) and text["exit_code"] == code
 
 
 @functools.cache

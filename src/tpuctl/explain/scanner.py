@@ -102,6 +102,7 @@ class AnchorIndex:
     exact: Sequence[bytes]  # literals that need their digits or signs: searched for in text without white space
     owners: Mapping[bytes, frozenset[int]]
     edges: frozenset[bytes]  # all those of `loose`
+    by_edge: Mapping[bytes, Sequence[bytes]]  # the literals of `loose` by their rarest edge, by b"" those without one
 
     def found_exactly(self, text: bytes) -> list[bytes]:
         """Return the literals in a text without white space."""
@@ -143,10 +144,13 @@ class AnchorSearch:
         # An edge may be a part of a longer word.
         all_new = b" ".join([b"", *new, b""])
         self._edges.update(edge for edge in self.anchors.edges - self._edges if edge in all_new)
+        loose = self.anchors.loose
         self._possible = [
             letters
-            for letters, (inner, edges) in self.anchors.loose.items()
-            if self._edges.issuperset(edges) and inner <= self._words
+            for edge, literals in self.anchors.by_edge.items()
+            if edge in self._edges or not edge
+            for letters in literals
+            if self._edges.issuperset(loose[letters].edges) and loose[letters].inner <= self._words
         ]
 
 
@@ -178,7 +182,11 @@ def index_anchors(messages: Sequence[Message]) -> AnchorIndex:
             owners[inside] |= owners[letters]
     exact = sorted(owners.keys() - needed.keys())
     all_edges = frozenset(edge for words_of_one in loose.values() for edge in words_of_one.edges)
-    return AnchorIndex(loose, exact, {anchor: frozenset(indices) for anchor, indices in owners.items()}, all_edges)
+    by_edge: dict[bytes, list[bytes]] = {}
+    for letters, words_of_one in loose.items():
+        by_edge.setdefault(next(iter(words_of_one.edges), b""), []).append(letters)
+    found_for = {anchor: frozenset(indices) for anchor, indices in owners.items()}
+    return AnchorIndex(loose, exact, found_for, all_edges, by_edge)
 
 
 # Lines of a block that are examined for workers, or numbers, before each line.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox import representation
@@ -82,6 +83,7 @@ def incarnation_directory(state_path: Path, project: str, zone: str, node_id: st
     return state_path.parent / "workers" / project / zone / f"{node_id}-{number}"
 
 
+@lru_cache(maxsize=16)
 def boots_folder(state_path: Path) -> Path:
     """Return the folder with a file for each worker that had a connection since it was booted."""
     return state_path.absolute().parent / "boots"

@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
@@ -141,6 +142,7 @@ def _read_from(path: Path, offset: int) -> bytes:
         return b""
 
 
+@lru_cache(maxsize=16)
 def log_path(state_path: Path) -> Path:
     """Return the path of the current log file."""
     return state_path.with_name(state_path.name + "-requests")

@@ -36,11 +36,25 @@ _KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[
 def find_sshd(folders: Iterable[str] = platforms.SSHD_FOLDERS) -> str:
     """Return the path of sshd. Raises `SshdUnavailableError` naming its package."""
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
-    found = shutil.which("sshd", path=path)
+    found = _find_program("sshd", path)
     if found is None:
         hint = "install it (Debian and Ubuntu: `sudo apt-get install openssh-server`; no service needs to run)"
         raise SshdUnavailableError("ssh to sandbox workers needs OpenSSH's `sshd`, which was not found", hint=hint)
     return str(Path(found).absolute())  # sshd cannot re-execute itself under a relative name
+
+
+def _find_program(name: str, path: str) -> str | None:
+    """Return the path of a program as `shutil.which` does; one that was found is only looked at again."""
+    found = _FOUND.get((name, path))
+    if found is None or not os.access(found, os.X_OK):
+        found = shutil.which(name, path=path)
+        if found is not None:
+            _FOUND[name, path] = found
+    return found
+
+
+# Programs by their name and the path that was searched.
+_FOUND: dict[tuple[str, str], str] = {}
 
 
 def authorized_keys(login: str, *key_lists: str, now: datetime | None = None) -> str:
