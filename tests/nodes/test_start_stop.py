@@ -152,7 +152,7 @@ def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandb
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("TPUCTL_PRICES", "cheap"), ("TPUCTL_GRANTS", "[{zone: x}]"), ("TPUCTL_OUTPUT", "xml")],
+    [("TPUCTL_GRANTS", "[{zone: x}]"), ("TPUCTL_OUTPUT", "xml")],
 )
 def test_setting_that_only_the_output_needs_fails_before_the_change(
     tpuctl: Console, sandbox: Sandbox, name: str, value: str
