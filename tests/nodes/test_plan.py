@@ -76,7 +76,7 @@ def test_plan_from_each_state_has_the_steps_of_up() -> None:
             {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
             "wait delete create",
         ),
-        (node("STARTING"), {"in_state": timedelta(hours=1)}, "stop start"),
+        (node("STARTING"), {"unchanged_since": -timedelta(hours=1)}, "stop start"),
         (node("STOPPED", schedulingConfig={"spot": True}), {}, "conflict"),
         (node("READY", acceleratorType="v4-32", networkConfigs=[{}, {}]), {}, "wait"),
         (node("CREATING", acceleratorType="v9-4"), {}, "wait"),

@@ -36,10 +36,10 @@ from tpuctl.nodes.actuator import (
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError, current_spec
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
-    context: ActionContext, tasks: Sequence[ReconcileRequest], *, once: bool = False
+    context: ActionContext, tasks: Sequence[Goal], *, once: bool = False
 ) -> list[NodeResult | TpuctlError]:
     """Create, start or repair nodes in parallel until they are usable; with `once`, only take the next step.
 
@@ -91,7 +91,7 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
                 verb=str(Verb.CREATE),
             )
         operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
-    context.look_again(name, spec)
+    context.warn_if_over_budget(name, spec)
     return operation
 
 
@@ -217,7 +217,7 @@ def reset_nodes(
     read right before it is stopped or deleted. The failure of one node does not
     stop the others. A node fails with `ConflictError` if another client holds its lease, unless `force_lease`.
     """
-    requested: list[ReconcileRequest | TpuctlError] = []
+    requested: list[Goal | TpuctlError] = []
     for one in resets:
         try:
             recheck(one.node)
@@ -231,9 +231,7 @@ def reset_nodes(
     return [task if isinstance(task, TpuctlError) else next(results) for task in requested]
 
 
-def _request_reset(
-    context: ActionContext, reset: NodeReset, still_meant: StillSelected, *, force_lease: bool
-) -> ReconcileRequest:
+def _request_reset(context: ActionContext, reset: NodeReset, still_meant: StillSelected, *, force_lease: bool) -> Goal:
     """Send the first request of a reset, and return what is left to do."""
     node, policy = reset.node, reset.policy
     match reset.mode:
@@ -246,10 +244,10 @@ def _request_reset(
                     operation = context.cloud.stop_node(node.name, _judge(node, still_meant))
                     pending = RequestedChange(Verb.STOP, operation, node.id)
             policy = replace(policy, may_start=True)
-            return ReconcileRequest(name=node.name, policy=policy, pending=pending, purpose="reset")
+            return Goal(name=node.name, policy=policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
             _reboot(context, node, force_lease=force_lease)
-            return ReconcileRequest(name=node.name, policy=policy, purpose="reset")
+            return Goal(name=node.name, policy=policy, purpose="reset")
         case ResetMode.RECREATE:
             policy = replace(policy, may_start=True, may_create=True)
             return _recreate(context, node, policy, still_meant, force_lease=force_lease)
@@ -342,7 +340,7 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
 
 def _recreate(
     context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
-) -> ReconcileRequest:
+) -> Goal:
     spec = spec_with_ssh_key(context, current_spec(context.journal, node, context.clock))
     # Checked before the deletion: a node that could not be created again is better kept.
     context.check(node.name, spec, replaces=node)
@@ -351,7 +349,7 @@ def _recreate(
         _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
         operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
         pending = RequestedChange(Verb.DELETE, operation, node.id)
-    return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
+    return Goal(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 
 
 def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:

@@ -17,6 +17,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.busy_nodes import use_in_question
 from tpuctl.nodes.expiry import LimitChange
+from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
 from tpuctl.nodes.node_lookup import (
@@ -32,7 +33,6 @@ from tpuctl.nodes.node_lookup import (
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.zone_choice import (
     ZoneChoice,
     check_zone_options,
@@ -157,7 +157,7 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
-    tasks: list[ReconcileRequest] = []
+    tasks: list[Goal] = []
     if not request.dry_run:
         for name, _, spec in located:
             # Type and capacity of nodes are named also if they do not come up.
@@ -236,7 +236,8 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, request=request)
         # The time counts from the requests of all zones.
-        task = replace(task, since=began, ends=task.ends and spec.expires)
+        limits = replace(task.limits, end=task.limits.end and spec.expires)
+        task = replace(task, since=began, limits=limits)
         return bring_up_nodes(context, [task])
 
     return PlannedWork(
@@ -318,9 +319,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     return name, found, spec
 
 
-def _task(
-    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest
-) -> ReconcileRequest:
+def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest) -> Goal:
     """Return the task of one node. Asks before a replacement and before some changes of its limits.
 
     Raises `NotConfirmedError` if the user refuses.
@@ -349,20 +348,21 @@ def _task(
         is_confirmed = limited is not None and node.id == limited.id
         return is_confirmed or not replace(change, changes_idle=True).objections(node, owner)
 
-    return ReconcileRequest(
-        name=name,
-        policy=policy,
-        spec=spec,
-        probe=request.probe,
-        purpose="up",
-        force_lease=request.force_lease,
-        accepts_healthy=request.goal is None,
-        since=app.silent_since,
-        ends=change.end,
+    limits = NodeLimits(
+        end=change.end,
         removes_end=change.removes_end,
         idle=request.idle,
         removes_idle=request.removes_idle,
-        may_limit=may_limit,
+        apply_to=may_limit,
+    )
+    return Goal(
+        name=name,
+        policy=policy,
+        spec=spec,
+        purpose="up",
+        force_lease=request.force_lease,
+        limits=limits,
+        since=app.silent_since,
     )
 
 

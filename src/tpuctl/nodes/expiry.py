@@ -151,13 +151,13 @@ def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
     return replace(spec, expires=end, labels=labels)
 
 
-def inherit_expiry(spec: NodeSpec, node: Node, *, is_keeper: bool) -> NodeSpec:
+def inherit_expiry(spec: NodeSpec, node: Node, *, watches: bool) -> NodeSpec:
     """Return the spec to recreate a node: it keeps its end, or gets the same duration again if that has passed.
 
     A node without an end gets none from a keeper, such as `watch`; other commands give it that of the spec.
     """
     if node.expires is None:
-        ttl = None if is_keeper else spec.ttl
+        ttl = None if watches else spec.ttl
         return spec if (spec.expires, spec.ttl) == (None, ttl) else replace(spec, expires=None, ttl=ttl)
     if node.expires == spec.expires:
         return spec

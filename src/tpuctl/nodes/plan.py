@@ -26,6 +26,7 @@ from tpuctl.nodes.conditions import (
     DeleteRequest,
     Done,
     Fail,
+    Now,
     ObservedState,
     Policy,
     Reboot,
@@ -112,7 +113,7 @@ def plan_steps(
     policy = replace(policy, timeout=None)
     planned: list[PlanStep] = []
     while len(planned) < _MOST_STEPS:
-        decision = decide(policy, seen, now)
+        decision = decide(policy, seen, Now(timedelta(), now))
         match decision:
             case Done():
                 return tuple(planned)
@@ -154,7 +155,7 @@ def _afterwards(policy: Policy, seen: ObservedState, verb: Verb) -> ObservedStat
         verb = seen.pending
     if verb is Verb.DELETE and seen.request is not None and seen.is_queued:
         return replace(seen, request=None, request_differences=())
-    seen = replace(seen, pending=None, failure=None, has_vanished=False, in_state=timedelta(), since_repair=None)
+    seen = replace(seen, pending=None, failure=None, has_vanished=False, unchanged_since=timedelta(), repaired_at=None)
     state = seen.node.state if seen.node else None
     gone = policy.goal is Condition.GONE or state is NodeState.DELETING
     if verb is Verb.DELETE or (verb is Verb.WAIT and gone):

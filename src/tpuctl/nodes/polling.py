@@ -11,7 +11,7 @@ from tpuctl.models.node import NodeState
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tpuctl.nodes.conditions import ObservedState
+    from tpuctl.nodes.conditions import Now, ObservedState
 
 _SHORTEST_DELAY = timedelta(seconds=1)
 _DENSE_DELAY = timedelta(seconds=1.7)
@@ -21,26 +21,26 @@ _LONGEST_DELAY = timedelta(seconds=15)
 _RECENT_ACTION = timedelta(seconds=20)
 
 
-def poll_delay(seen: ObservedState) -> timedelta:
+def poll_delay(seen: ObservedState, now: Now) -> timedelta:
     """Return the delay until the next poll: 1 to 15 seconds, with a jitter of a fifth.
 
     If past durations of the state are known, the delay is short while the state usually ends; else it grows with its age.
     """
-    pace = seen.poll_state
+    pace, lasted = seen.poll_state, seen.in_state(now)
     if seen.outage:
         return _jittered(_SHORT_DELAY * 1.5 ** min(seen.outage.times - 1, 9), seen)
     usual = () if seen.node and seen.node.state is NodeState.READY else pace.usual
     if usual and seen.pending is None:
         begin, end = usual_window(usual)
-        if seen.in_state < begin:
+        if lasted < begin:
             # No jitter: the poll falls on the beginning of the window.
-            return _bounded((begin - seen.in_state) * 2 ** _throttling(seen))
-        if seen.in_state <= end:
+            return _bounded((begin - lasted) * 2 ** _throttling(seen))
+        if lasted <= end:
             return _jittered(min(_SHORT_DELAY, max(_DENSE_DELAY, (end - begin) / 10)), seen)
-        return _jittered(poll_interval(seen.in_state - end), seen)
-    if pace.since_action is not None and pace.since_action < _RECENT_ACTION:
+        return _jittered(poll_interval(lasted - end), seen)
+    if pace.acted_at is not None and now.at - pace.acted_at < _RECENT_ACTION:
         return _jittered(_SHORT_DELAY, seen)
-    return _jittered(poll_interval(seen.in_state), seen)
+    return _jittered(poll_interval(lasted), seen)
 
 
 def poll_interval(lasted: timedelta) -> timedelta:

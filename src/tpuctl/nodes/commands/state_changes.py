@@ -34,6 +34,7 @@ from tpuctl.nodes.deletion import (
     note_missing,
     search_place,
 )
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.locate import IncompleteListError
 from tpuctl.nodes.node_lookup import (
     near_node,
@@ -50,7 +51,6 @@ from tpuctl.nodes.tear_down import (
     check_whole_request,
     distinct_targets,
 )
-from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -144,7 +144,7 @@ def _change_nodes(
                         raise
                     refused[node.name] = error
                     continue
-            tasks.append(ReconcileRequest(name=node.name, policy=policy, pending=pending))
+            tasks.append(Goal(name=node.name, policy=policy, pending=pending))
         if is_stop:
             close_shared_connections(app, needed)
         outcomes = reconcile_nodes(context, tasks, once=not wait)

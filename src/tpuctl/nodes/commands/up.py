@@ -197,7 +197,6 @@ def _show_plans(
             is_queued=is_queued,
             request=request,
             request_differences=differences_of_request(app, name, request, spec),
-            server_now=app.now(),
         )
         planned = plan_steps(policy, seen, app.now(), expires=end_of_new_node(spec, app.now()) if spec else None)
         wanted = spec or (current_spec(app.journal, found, app.clock) if found else None)
