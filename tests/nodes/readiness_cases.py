@@ -74,7 +74,9 @@ def describe_decision(decision: Decision) -> str:
             return f"delete {node_id}{' to repair' * is_repair}: {reason}"
         case DeleteRequest(reason, _, force, is_repair):
             return f"delete request{' by force' * force}{' to repair' * is_repair}: {reason}"
-        case Create(reason) | Start(reason) | Restart(reason) | Reboot(reason):
+        case Restart(reason, rejected):
+            return "; ".join((f"restart: {reason}", *rejected))
+        case Create(reason) | Start(reason) | Reboot(reason):
             return f"{type(decision).__name__.lower()}: {reason}"
 
 

@@ -105,7 +105,7 @@ def test_limits_and_types_use_live_prices(live: Console, sandbox: Sandbox) -> No
 
     assert (refused, "would cost $47.36/h, more than the budget of $40/h" in err) == (9, True)
     assert live(*create, "--max-price", "12.88")[2] == 0
-    assert "creating v4-8 with tpu-ubuntu2204-base, $12.88/h" in live("up", "two", *create[2:])[1]
+    assert "creating v4-8 (tpu-ubuntu2204-base, $12.88/h)" in live("up", "two", *create[2:])[1]
     assert '"perHour": 12.88' in live("up", "three", *create[2:-1], "--dry-run", "-o", "json")[0]
     assert live("types", "v4-8", "--zone", "us-central2-b")[0].endswith("\t$12.88/h\tabout $3.86/h\n")
     assert live.clock.monotonic() < timedelta(minutes=5)

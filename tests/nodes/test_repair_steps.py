@@ -41,8 +41,8 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
 
     out, err, code = tpuctl(*REPAIR)
 
-    again = [f"restarting it: {SICK}", "starting it: it is STOPPED"]
-    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone"
+    again = [f"restarting it: {SICK}", "starting (was STOPPED)"]
+    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand)"
     assert actions_in(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
         [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],

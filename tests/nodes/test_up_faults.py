@@ -20,8 +20,8 @@ REBOOT = [
     "rebooting every worker: it is READY but UNHEALTHY_TENSORFLOW",
     "if nothing changes: restart it in 3m",
 ]
-RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
-CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
+RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting (was STOPPED)"]
+CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
 SILENT = "its worker does not answer ssh"
 REMEDY = (
     "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
@@ -232,7 +232,7 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
         "the service failed by itself; this is more frequent when many nodes are created at once and when capacity is "
         "short: an internal error has occurred"
     )
-    again = "creating v4-8 with tpu-ubuntu2204-base: the old one is gone"
+    again = "creating v4-8 (tpu-ubuntu2204-base)"
     assert told(err) == [
         *CREATE,
         "gone",
@@ -274,7 +274,7 @@ def test_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox
     _, err, code = tpuctl(*UP)
 
     assert (code, sandbox.changes()) == (6, ["start"])
-    assert told(err)[:4] == ["STOPPED", "starting it: it is STOPPED", "STARTING", "STOPPED"]
+    assert told(err)[:4] == ["STOPPED", "starting (was STOPPED)", "STARTING", "STOPPED"]
 
 
 def test_node_deleted_by_another_client_is_not_recreated(

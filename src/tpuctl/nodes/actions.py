@@ -240,7 +240,7 @@ def _request_reset(context: ActionContext, reset: NodeReset, still_meant: StillS
             if node.state is not NodeState.STOPPED:
                 with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
                     context.record(node.name, "restart", reason="reset", id=node.id, repair=False)
-                    _report(context, node, "stopping it, to start it again", verb="stop")
+                    _report(context, node, "restarting", verb="stop")
                     operation = context.cloud.stop_node(node.name, _judge(node, still_meant))
                     pending = RequestedChange(Verb.STOP, operation, node.id)
             policy = replace(policy, may_start=True)
@@ -276,7 +276,7 @@ def needs_start(node: Node, *, skip_validation: bool = False) -> bool:
 def start_node(context: ActionContext, node: Node, *, force_lease: bool = False) -> RequestedChange:
     """Start a node that `needs_start`. Raises `ConflictError` if another client holds its lease, unless `force_lease`."""
     with hold_lease(context, node.name, "start", force_lease=force_lease):
-        _report(context, node, "starting it", verb="start")
+        _report(context, node, f"starting (was {node.state})", verb="start")
         _write_to_journal(context, node, "start")
         return RequestedChange(Verb.START, context.cloud.start_node(node.name), node.id)
 

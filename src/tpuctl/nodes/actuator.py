@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.durations import format_timestamp
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import AlreadyExistsError, ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node, NodeState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import QueueWindow
     from tpuctl.names import NodeName
-    from tpuctl.nodes.conditions import DeleteRequest
+    from tpuctl.nodes.conditions import DeleteRequest, Restart
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.lease import LeaseKeeper
     from tpuctl.nodes.ssh_workers import SshWorkers
@@ -173,13 +173,14 @@ class Actuator:
     def __init__(self, context: ActionContext, name: NodeName) -> None:
         self._context, self._name = context, name
 
-    def create(self, spec: NodeSpec, window: QueueWindow, reason: str) -> RequestedChange | None:
+    def create(self, spec: NodeSpec, window: QueueWindow, reason: str, *, says_why: bool) -> RequestedChange | None:
         """Create the node, or request it through the queue. None if another client has just created it."""
         context, name = self._context, self._name
         with self._announced(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
             chosen = describe_file_choices(context, name, spec)
             verb = "requesting" if spec.is_queued else "creating"
-            ready(f"{verb} {describe_spec(context, spec, name.zone)}{chosen}: {reason}")
+            why = f": {reason}" if says_why else ""
+            ready(f"{verb} {describe_spec(context, spec, name.zone)}{chosen}{why}")
             try:
                 if spec.is_queued:
                     self._note_window(spec, window)
@@ -206,20 +207,21 @@ class Actuator:
     def start(self, node: Node, reason: str) -> RequestedChange:
         """Start the node."""
         with self._announced(Verb.START, "start", reason=reason, id=node.id) as ready:
-            ready(f"starting it: {reason}")
+            ready(f"starting (was {node.state})")
             return RequestedChange(Verb.START, self._context.cloud.start_node(self._name), node.id)
 
-    def stop(self, node: Node, reason: str) -> RequestedChange:
-        """Stop the node, in order to start it again."""
+    def stop(self, node: Node, decision: Restart, age: timedelta) -> RequestedChange:
+        """Stop the node, in order to start it again; `age` is that of its defect."""
+        reason = "; ".join((decision.reason, *decision.rejected))
         with self._announced(Verb.STOP, "restart", reason=reason, id=node.id) as ready:
-            ready(f"restarting it: {reason}")
+            ready("restarting: " + "; ".join((describe_defect(decision.reason, age), *decision.rejected)))
             operation = self._context.cloud.stop_node(self._name, partial(require_unchanged, node))
             return self._sent(RequestedChange(Verb.STOP, operation, node.id))
 
-    def reboot(self, node: Node, reason: str) -> None:
-        """Reboot every worker from inside."""
+    def reboot(self, node: Node, reason: str, age: timedelta) -> None:
+        """Reboot every worker from inside; `age` is that of the defect."""
         with self._announced(Verb.REBOOT, "reboot", reason=reason, id=node.id) as ready:
-            ready(f"rebooting every worker: {reason}")
+            ready(f"rebooting every worker: {describe_defect(reason, age)}")
             self._context.workers.reboot(node)
 
     def delete(self, node: Node, spec: NodeSpec, reason: str, *, is_repair: bool) -> RequestedChange:
@@ -260,6 +262,14 @@ class Actuator:
         return change
 
 
+def describe_defect(reason: str, age: timedelta) -> str:
+    """Return the reason for a repair with the age of the defect: `READY but UNHEALTHY_TENSORFLOW for 5m`."""
+    if reason.startswith("it has been "):
+        return reason.removeprefix("it has been ")
+    unit = timedelta(minutes=1) if age >= timedelta(minutes=1) else timedelta(seconds=10)
+    return f"{reason.removeprefix('it is ')} for {format_duration(age - age % unit)}"
+
+
 def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec) -> str:
     """Return the settings of the node that come from a project file, in parentheses; empty if there are none."""
     settings = {
@@ -277,11 +287,11 @@ def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec
 
 
 def describe_spec(context: ActionContext, spec: NodeSpec, zone: str) -> str:
-    """Describe a spec and its price, if that is known: `v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h`.
+    """Describe a spec and its price, if that is known: `v6e-8 (v2-alpha-tpuv6e, spot, about $4.35/h)`.
 
     Of a type that a project file chose, also that the price is unknown: the file may be another one's.
     """
-    shape = f" ({spec.topology})" if spec.topology else ""
+    shape = f"{spec.topology}, " if spec.topology else ""
     tier = f", {spec.tier}" if spec.tier else ""
     # The check before the creation has read the prices: nothing is read between the announcement and the request.
     price_of = context.preflight.settings.hourly_price if context.preflight else hourly_price
@@ -289,4 +299,4 @@ def describe_spec(context: ActionContext, spec: NodeSpec, zone: str) -> str:
     is_of_file = context.chosen_by_file.get("type") == spec.accelerator_type
     unknown = ", price unknown" if is_of_file else ""
     cost = unknown if price.per_hour is None else f", {price}"
-    return f"{spec.accelerator_type}{shape} with {spec.runtime_version}{tier}{cost}"
+    return f"{spec.accelerator_type} ({shape}{spec.runtime_version}{tier}{cost})"

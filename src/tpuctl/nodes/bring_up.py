@@ -390,6 +390,8 @@ def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:
         )
     if last is None:
         return f"no request was sent: `{name.node_id}` in {name.zone} is as it was"
+    if last.data.get("setup"):
+        return f"`{name.node_id}` in {name.zone} bills, and its set-up continues on the workers"
     status = f"last status: {last.text.removeprefix('it is ')}"
     is_ready = last.data.get("state") == str(NodeState.READY)
     bills = "bills" if is_ready else "bills as soon as it runs"

@@ -376,6 +376,8 @@ class Restart:
     """Stop the node. Once it is STOPPED, the next decision is to start it."""
 
     reason: str
+    # Why less disruptive repairs are not possible.
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ from tpuctl.nodes.lease import LeaseGuard
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.pending import PendingOperation
 from tpuctl.nodes.queueing import queue_window, request_failure
-from tpuctl.nodes.repair import DEFECTIVE_HEALTH
+from tpuctl.nodes.repair import DEFECTIVE_HEALTH, defect_age
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.setup import NodeSetup
 from tpuctl.nodes.snapshots import NodeSnapshot, compared_fields, node_events
@@ -270,7 +270,7 @@ class NodeReconciler:
             self.record_outage(error)
             return
         if seen.outage:
-            self._leave_out(now - self._answered_at)
+            self._leave_out_outage(now)
         self._answered_at = now
         seen.poll_state = replace(seen.poll_state, throttled=max(0, seen.poll_state.throttled - 1))
         if before and node and before.id != node.id and self.requested.verb is None:
@@ -529,12 +529,12 @@ class NodeReconciler:
         """Count the time without use from the next examination on."""
         self._idle_since, self._has_warned_of_idleness = None, False
 
-    def _leave_out(self, unseen: timedelta) -> None:
-        """Leave the duration of an API outage out of the ages: the state may have been different meanwhile."""
-        seen = self.seen
-        seen.unchanged_since += unseen
-        seen.reported_since += unseen
-        seen.repaired_at = None if seen.repaired_at is None else seen.repaired_at + unseen
+    def _leave_out_outage(self, now: timedelta) -> None:
+        """Leave the time without answers out of the ages: the state may have been different meanwhile."""
+        seen, unseen = self.seen, now - self._answered_at
+        seen.unchanged_since = min(now, seen.unchanged_since + unseen)
+        seen.reported_since = min(now, seen.reported_since + unseen)
+        seen.repaired_at = None if seen.repaired_at is None else min(now, seen.repaired_at + unseen)
 
     def record_outage(self, error: TpuctlError) -> None:
         """Record that the API did not answer. Raises an error that a later snapshot cannot resolve."""
@@ -733,13 +733,13 @@ class NodeReconciler:
                 node, seen.is_ours = self._observed_node(), True
                 self.history.begin(node.id)
                 self.requested.begin(self._actuator.start(node, reason))
-            case Restart(reason):
+            case Restart():
                 seen.attempts, seen.is_ours = replace(tried, restarts=tried.restarts + 1), True
-                self._restart(self._observed_node(), reason)
+                self._restart(self._observed_node(), decision)
             case Reboot(reason):
                 seen.attempts, seen.is_ours = replace(tried, reboots=tried.reboots + 1), True
                 self.has_degraded = True
-                self._actuator.reboot(self._observed_node(), reason)
+                self._actuator.reboot(self._observed_node(), reason, defect_age(seen, self.now))
                 # All ages begin again.
                 self._fingerprint, self._reported = (), ()
                 seen.repaired_at, seen.workers = self._context.clock.monotonic(), ()
@@ -773,7 +773,7 @@ class NodeReconciler:
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
         window = queue_window(self.policy, self.left, context.server_now()).ended_by(spec.expires)
-        change = self._actuator.create(spec, window, reason)
+        change = self._actuator.create(spec, window, reason, says_why=self.seen.has_vanished)
         if change is None:
             return
         self._wanted_end, self._removes_end = None, False
@@ -782,12 +782,12 @@ class NodeReconciler:
         self.history.record_creation(context.server_now(), self.spec)
         self.seen.is_ours, self.seen.has_vanished, self.seen.refused_stop = True, False, None
 
-    def _restart(self, node: Node, reason: str) -> None:
+    def _restart(self, node: Node, decision: Restart) -> None:
         """Stop the node. The next decision is to start it."""
         self.has_degraded = self._awaits_effect = True
         self.history.stopped = node.id
         try:
-            self.requested.begin(self._actuator.stop(node, reason))
+            self.requested.begin(self._actuator.stop(node, decision, defect_age(self.seen, self.now)))
         except LeaseLostError:
             raise
         except ChangedError:

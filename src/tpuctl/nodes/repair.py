@@ -156,7 +156,7 @@ def _plan_restart(
     if why_not := node.why_not_restartable() or seen.refused_stop:
         rejected.append(why_not)
         return None
-    return Restart(_with(defect.reason, rejected))
+    return Restart(defect.reason, tuple(rejected))
 
 
 def _plan_recreate(
