@@ -17,6 +17,9 @@ from tpuctl.sandbox import administration
 FakeSsh = Callable[[str], None]
 SICK = "it is READY but UNHEALTHY_TENSORFLOW"
 QUICK = ("--unhealthy-after", "1m", "--devices-after", "1m", "--recheck-after", "30s", "--timeout", "1h")
+# The first repair waits for a minute, each further one for the 30 s of `--recheck-after`.
+REBOOTING = "rebooting every worker: READY but UNHEALTHY_TENSORFLOW for 1m"
+RESTARTING = "restarting: READY but UNHEALTHY_TENSORFLOW for 30s"
 REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--events", "-", *QUICK)
 
 
@@ -41,9 +44,9 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
 
     out, err, code = tpuctl(*REPAIR)
 
-    again = [f"restarting it: {SICK}", "starting (was STOPPED)"]
+    again = [RESTARTING, "starting (was STOPPED)"]
     made = "creating v4-8 (tpu-ubuntu2204-base, on-demand)"
-    assert actions_in(out) == [f"rebooting every worker: {SICK}", *again, *again, f"deleting it: {SICK}", made]
+    assert actions_in(out) == [REBOOTING, *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
         [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],
         10,
@@ -89,7 +92,7 @@ def test_impossible_repair_is_skipped_with_its_reason(
 
     out, _, code = tpuctl(*REPAIR)
 
-    assert (actions_in(out)[:2], code) == ([f"rebooting every worker: {SICK}", f"deleting it: {SICK}; {why}"], 0)
+    assert (actions_in(out)[:2], code) == ([REBOOTING, f"deleting it: {SICK}; {why}"], 0)
     assert sandbox.changes() == ["delete", "create"]
 
 
@@ -100,7 +103,7 @@ def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sa
 
     out, err, code = tpuctl(*REPAIR)
 
-    assert (actions_in(out), code, sandbox.changes()) == ([f"rebooting every worker: {SICK}"], 10, [])
+    assert (actions_in(out), code, sandbox.changes()) == ([REBOOTING], 10, [])
     why = "it belongs to the queued resource `research`, whose nodes cannot be stopped"
     assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
 
@@ -129,7 +132,7 @@ def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox
     out, _, code = tpuctl(*REPAIR)
 
     rebooted, restarted, deleted, _ = actions_in(out)
-    assert (rebooted, restarted) == (f"rebooting every worker: {SICK}", f"restarting it: {SICK}")
+    assert (rebooted, restarted) == (REBOOTING, RESTARTING)
     assert deleted.startswith(f"deleting it: {SICK}; ")
     assert "Node is busy." in deleted
     assert (code, sandbox.changes()) == (0, ["stop", "delete", "create"])

@@ -17,10 +17,10 @@ from tpuctl.sandbox import administration
 SICK = "READY UNHEALTHY_TENSORFLOW"
 REBOOT = [
     "if nothing changes: reboot every worker in 5m",
-    "rebooting every worker: it is READY but UNHEALTHY_TENSORFLOW",
+    "rebooting every worker: READY but UNHEALTHY_TENSORFLOW for 5m",
     "if nothing changes: restart it in 3m",
 ]
-RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting (was STOPPED)"]
+RESTART = ["restarting: READY but UNHEALTHY_TENSORFLOW for 3m", "STOPPING", "STOPPED", "starting (was STOPPED)"]
 CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
 SILENT = "its worker does not answer ssh"
 REMEDY = (
@@ -60,7 +60,12 @@ def test_unhealthy_node_without_ssh_is_restarted_at_once(
 
     _, err, _ = tpuctl(*UP, "--timeout", "12m")
 
-    assert told(err)[2:7] == [SICK, "if nothing changes: restart it in 5m", f"{RESTART[0]}; {SILENT}", *RESTART[1:3]]
+    assert told(err)[2:7] == [
+        SICK,
+        "if nothing changes: restart it in 5m",
+        f"restarting: READY but UNHEALTHY_TENSORFLOW for 5m; {SILENT}",
+        *RESTART[1:3],
+    ]
 
 
 @one_face
@@ -175,7 +180,7 @@ def test_unreachable_node_of_this_run_is_restarted(
     out, err, code = tpuctl(*UP)
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
-    assert "restarting it: it is READY but its worker does not answer ssh" in told(err)
+    assert "restarting: READY but its worker does not answer ssh for 10m" in told(err)
 
 
 @one_face
