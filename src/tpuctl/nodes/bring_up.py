@@ -16,7 +16,7 @@ from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.busy_nodes import use_in_question
-from tpuctl.nodes.expiry import LimitChange
+from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.locate import search_requested_name
@@ -236,7 +236,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, request=request)
         # The time counts from the requests of all zones.
-        limits = replace(task.limits, end=task.limits.end and spec.expires)
+        limits = replace(task.limits, end=task.limits.end and NodeEnd(spec.expires))
         task = replace(task, since=began, limits=limits)
         return bring_up_nodes(context, [task])
 
@@ -337,7 +337,7 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
     limit, owner = request.limit, user_label(app)
-    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=request.names_idle)
+    change = LimitChange(end=limit.end(app.now()), changes_idle=request.names_idle)
     is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
     limited = found if is_alive and not policy.replace and change != LimitChange() else None
@@ -350,7 +350,6 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
 
     limits = NodeLimits(
         end=change.end,
-        removes_end=change.removes_end,
         idle=request.idle,
         removes_idle=request.removes_idle,
         apply_to=may_limit,

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from datetime import datetime, timedelta
+    from datetime import timedelta
 
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import RequestedChange
     from tpuctl.nodes.conditions import Policy
+    from tpuctl.nodes.expiry import NodeEnd
     from tpuctl.nodes.idleness import IdleLimit
     from tpuctl.nodes.lease import LeaseGuard
 
@@ -23,9 +24,7 @@ class NodeLimits:
     """When a node ends."""
 
     # The end that the user named. A node that exists gets it too.
-    end: datetime | None = None
-    # The user wants no end: a node that exists loses its own.
-    removes_end: bool = False
+    end: NodeEnd | None = None
     # The end of a node is moved on, so that at least three quarters of this time are left.
     moves_end: timedelta | None = None
     # How long the node may be idle.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
+from typing import TYPE_CHECKING, TypeGuard, assert_never
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp
@@ -53,7 +53,7 @@ from tpuctl.nodes.conditions import (
 )
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.endings import decide_end, decide_idle_end, has_expired, idle_warning
-from tpuctl.nodes.expiry import inherit_expiry, is_expired, later_end, move_expiry, set_expiry
+from tpuctl.nodes.expiry import NodeEnd, inherit_expiry, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idleness import IdleAction
 from tpuctl.nodes.journal import NodeHistory, former_spec, is_being_recreated
 from tpuctl.nodes.journal_entries import used_repairs
@@ -145,8 +145,8 @@ class NodeReconciler:
             request_since=started,
         )
         self.setup = NodeSetup(context, self.seen, self.history, self.lease)
-        # The end that the user named, until the node has it, and whether the user wants none, until the node has none.
-        self._wanted_end, self._removes_end = goal.limits.end, goal.limits.removes_end
+        # The end that the user named, until the node has it.
+        self._wanted_end = goal.limits.end
         # The end of the node that was seen last; None if it has none, or is kept.
         self.last_end: datetime | None = None
         # What was seen last of the node with its workers, of the node alone, and of its queued resource.
@@ -408,7 +408,7 @@ class NodeReconciler:
     def _has_time_ended(self, request: QueuedResource | None) -> bool:
         """Return whether the time of a node that does not exist has ended, by its own label and by that of its request."""
         now = self._context.server_now()
-        if self._wanted_end is not None or self._removes_end or self.last_end is None or self.last_end > now:
+        if self._wanted_end is not None or self.last_end is None or self.last_end > now:
             return False
         requested = request.requested_node(self.name.project) if request else None
         return requested is None or (is_expired(requested, now) and not requested.is_kept)
@@ -767,16 +767,16 @@ class NodeReconciler:
             spec = self.spec = remembered.spec
         if spec is None:
             raise NotFoundError(f"`{self.name.node_id}` is gone, and its spec is unknown")
-        if self._removes_end:
-            spec = replace(spec, expires=None, ttl=None)
-        spec = context.stamped(replace(spec, expires=self._wanted_end or spec.expires))
+        if (wanted := self._wanted_end) is not None:
+            spec = replace(spec, expires=wanted.at, ttl=spec.ttl if wanted.at else None)
+        spec = context.stamped(spec)
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
         window = queue_window(self.policy, self.left, context.server_now()).ended_by(spec.expires)
         change = self._actuator.create(spec, window, reason, says_why=self.seen.has_vanished)
         if change is None:
             return
-        self._wanted_end, self._removes_end = None, False
+        self._wanted_end = None
         self._begin_deletion(change)  # facts about an earlier node of that name do not count any more
         self._created_id = None
         self.history.record_creation(context.server_now(), self.spec)
@@ -846,35 +846,32 @@ class NodeReconciler:
             return None
 
     def ensure_expiry(self) -> None:
-        """Give a node that exists the end that the user named, or none, once its labels can be changed, or move its end on."""
-        node, end, limits = self.seen.node, self._wanted_end, self.goal.limits
+        """Give a node that exists the end that the user named once its labels can be changed, or move its end on."""
+        node, wanted, limits = self.seen.node, self._wanted_end, self.goal.limits
         if node is None or node.state not in PATCHABLE_STATES:
             return
         if self.seen.differences or self.requested.pending:
             return  # it may be deleted, and the next one is created with that end
-        change_end: Callable[[Node], dict[str, Any]] = partial(set_expiry, end=end)
-        if end is None and not self._removes_end:
+        if wanted is None:
             if limits.moves_end is not None and node.expires is not None and limits.apply_to(node):
-                end = later_end(node.expires, limits.moves_end, self._context.server_now())
-            if end is None:
-                return
-            change_end = partial(move_expiry, end=end)
-        elif not limits.apply_to(node):
-            change = f"--until {format_timestamp(end)}" if end else "--no-expiry"
-            command = f"`{self._extend_command} {change}`"
-            self.report(
-                EventKind.NOTE, f"its time limit is not changed, because this run did not create the node: {command}"
-            )
-            end = node.expires
-        if node.expires != end:
-            text = f"setting the end of its time: {format_timestamp(end)}" if end else "removing its time limit"
-            self.report(EventKind.ACTION, text, verb=str(Verb.UPDATE))
-            changed = self._change_node(node, change_end)
-            if end is None:
-                self.history.write("extend", reason="expires never", id=node.id)
-            if changed is not None:
-                self.seen.node = Node(node.name, {**node.raw, "labels": changed.labels})
-        self._wanted_end, self._removes_end = None, False
+                later = later_end(node.expires, limits.moves_end, self._context.server_now())
+                if later is not None:
+                    self._set_end(node, NodeEnd(later), partial(move_expiry, end=later))
+            return
+        self._wanted_end = None
+        if not limits.apply_to(node):
+            why = "its time limit is not changed, because this run did not create the node"
+            self.report(EventKind.NOTE, f"{why}: {self._extend_command(wanted)}")
+        elif node.expires != wanted.at:
+            self._set_end(node, wanted, partial(set_expiry, end=wanted.at))
+
+    def _set_end(self, node: Node, end: NodeEnd, change: NodeChange) -> None:
+        self.report(EventKind.ACTION, str(end), verb=str(Verb.UPDATE))
+        changed = self._change_node(node, change)
+        if end.at is None:
+            self.history.write("extend", reason="expires never", id=node.id)
+        if changed is not None:
+            self.seen.node = Node(node.name, {**node.raw, "labels": changed.labels})
 
     def start_guard(self, level: Condition) -> None:
         """Start the guard on worker 0 of a node that has a time limit. Report what remains if it cannot do its work."""
@@ -918,13 +915,11 @@ class NodeReconciler:
         """Release the lease. Report the record that a failed creation left [observed: terraform-provider-google#16147]."""
         if self.seen.failure and self.seen.node and self.seen.node.state is NodeState.CREATING:
             self.report(EventKind.NOTE, f"its record still exists: `tpuctl down {self.name.node_id}` deletes it")
-        elif (node := self.seen.node) and not node.state.is_dead:
-            if self._wanted_end is not None:
-                command = f"`{self._extend_command} --until {format_timestamp(self._wanted_end)}`"
-                self.report(EventKind.NOTE, f"its time limit was not set while it is {node.state}: {command}")
-            elif self._removes_end and node.expires is not None:
-                command = f"`{self._extend_command} --no-expiry`"
-                self.report(EventKind.NOTE, f"its time limit was not removed while it is {node.state}: {command}")
+        elif (node := self.seen.node) and not node.state.is_dead and (wanted := self._wanted_end) is not None:
+            done = "set" if wanted.at is not None else "removed"
+            text = f"its time limit was not {done} while it is {node.state}: {self._extend_command(wanted)}"
+            if (wanted.at, node.expires) != (None, None):
+                self.report(EventKind.NOTE, text)
         if self.goal.lease is None:
             self.lease.release()
 
@@ -939,9 +934,8 @@ class NodeReconciler:
         self.report(kind, text, **data)
         self.history.write(str(kind), text=text, **data)
 
-    @property
-    def _extend_command(self) -> str:
-        return f"tpuctl extend {self.name.zone}/{self.name.node_id}"
+    def _extend_command(self, end: NodeEnd) -> str:
+        return f"`tpuctl extend {self.name.zone}/{self.name.node_id} {end.option}`"
 
     def _observed_node(self) -> Node:
         if self.seen.node is None:

@@ -29,7 +29,7 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, move_expiry
+from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.node_lookup import as_it_was, locate_for_create
@@ -200,7 +200,6 @@ def _reconcile_request(
         purpose="run",
         limits=NodeLimits(
             end=job.limit.end(now),
-            removes_end=job.limit.is_unlimited,
             moves_end=moves_end,
             idle=job.idle,
             removes_idle=job.removes_idle,
@@ -326,7 +325,9 @@ class OneOffNode:
         self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
         if self.was_taken_over and spec and spec.ttl and found and found.expires:
             # The earlier run chose its end, which may be near. A later one stays.
-            limits = replace(limits, end=max(found.expires, limits.end or (now + spec.ttl).replace(microsecond=0)))
+            end = limits.end and limits.end.at
+            end = max(found.expires, end or (now + spec.ttl).replace(microsecond=0))
+            limits = replace(limits, end=NodeEnd(end))
         self._task = replace(task, spec=spec, limits=limits)
         self.was_made: bool = self.was_taken_over
         self.is_removed = False
