@@ -71,7 +71,6 @@ class UpRequest:
     policy: Policy
     preflight: PreflightCheck
     goal: str | None = None  # None: ssh, where workers can be reached
-    probe: str | None = None
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleLimit | None = None

@@ -35,7 +35,8 @@ from tpuctl.nodes.expiry import expiry_note
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, TakenOverError
-from tpuctl.nodes.reconciler import WATCH_INTERVAL, NodeReconciler
+from tpuctl.nodes.polling import WATCH_INTERVAL
+from tpuctl.nodes.reconciler import NodeReconciler
 from tpuctl.nodes.snapshots import fetch_snapshots
 
 if TYPE_CHECKING:

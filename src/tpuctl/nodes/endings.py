@@ -10,6 +10,7 @@ from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.nodes.conditions import Condition, Done, End, EndReason, Requeue
 from tpuctl.nodes.expiry import is_expired
 from tpuctl.nodes.idleness import IDLE_WARNING, IdleAction
+from tpuctl.nodes.polling import WATCH_INTERVAL
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Now, ObservedState
     from tpuctl.nodes.idleness import IdleLimit
 
-_INTERVAL = timedelta(seconds=15)
 # A deletion that the service accepted and that does not show for this long is sent again.
 _DELETION_LAG = timedelta(minutes=5)
 # The service changes a request in these states: it is deleted afterwards, or with the node that comes of it.
@@ -42,19 +42,19 @@ def decide_end(seen: ObservedState, last_end: datetime | None, now: Now) -> End 
     is_sent = sent is not None and now.at - sent.at < _DELETION_LAG
     if has_expired(seen, now) or (is_sent and node is not None):
         if seen.outage:
-            return Requeue(_INTERVAL, "the API does not answer")
+            return Requeue(WATCH_INTERVAL, "the API does not answer")
         if is_sent or (node is not None and node.state is NodeState.DELETING):
-            return Requeue(_INTERVAL, "it is being deleted")
+            return Requeue(WATCH_INTERVAL, "it is being deleted")
         if node is not None and node.state is NodeState.CREATING:
-            return Requeue(_INTERVAL, "its time has ended: it is deleted when it is no longer CREATING")
+            return Requeue(WATCH_INTERVAL, "its time has ended: it is deleted when it is no longer CREATING")
         return End(EndReason.EXPIRED, IdleAction.DELETE)
     if seen.outage:
         return None
     if seen.request is not None and seen.has_time_ended:
         if seen.request.state in _PASSING_STATES:
-            return Requeue(_INTERVAL, f"its time has ended: its queued resource is {seen.request.state}")
+            return Requeue(WATCH_INTERVAL, f"its time has ended: its queued resource is {seen.request.state}")
         if is_sent:
-            return Requeue(_INTERVAL, "its time has ended: its queued resource is being deleted")
+            return Requeue(WATCH_INTERVAL, "its time has ended: its queued resource is being deleted")
         return End(EndReason.EXPIRED, IdleAction.DELETE)
     is_gone = node is None and seen.request is None and not seen.pending
     if is_gone and last_end is not None and last_end <= now.utc:

@@ -174,7 +174,7 @@ def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
 def inherit_expiry(spec: NodeSpec, node: Node, *, watches: bool) -> NodeSpec:
     """Return the spec to recreate a node: it keeps its end, or gets the same duration again if that has passed.
 
-    A node without an end gets none from a keeper, such as `watch`; other commands give it that of the spec.
+    A node without an end gets none from `watch`; other commands give it that of the spec.
     """
     if node.expires is None:
         ttl = None if watches else spec.ttl

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
     from tpuctl.nodes.conditions import Now, ObservedState
 
+# How often a node is fetched that is usable, or that something beside the loop is about: a set-up, a deletion.
+WATCH_INTERVAL = timedelta(seconds=15)
 _SHORTEST_DELAY = timedelta(seconds=1)
 _DENSE_DELAY = timedelta(seconds=1.7)
 _SHORT_DELAY = timedelta(seconds=2)

@@ -60,6 +60,7 @@ from tpuctl.nodes.journal_entries import used_repairs
 from tpuctl.nodes.lease import LeaseGuard
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.pending import PendingOperation
+from tpuctl.nodes.polling import WATCH_INTERVAL
 from tpuctl.nodes.queueing import queue_window, request_failure
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH, defect_age
 from tpuctl.nodes.request_steps import DeletionRefusedError
@@ -85,8 +86,6 @@ if TYPE_CHECKING:
     # Ends a node for good, or with None its queued resource; returns False, and does nothing, if it is no longer meant.
     EndNode = Callable[[NodeName, Node | None, End], bool]
 
-# How often a usable node is fetched: one list call serves all nodes of a zone.
-WATCH_INTERVAL = timedelta(seconds=15)
 # The limit for one round of ssh, and how often the workers of a usable node are probed.
 _SURVEY_TIMEOUT = timedelta(seconds=15)
 _SURVEY_INTERVAL_WHEN_USABLE = timedelta(minutes=1)

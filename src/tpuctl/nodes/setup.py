@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tpuctl.errors import RemoteCommandError, TimedOutError
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import Requeue, Verb
+from tpuctl.nodes.polling import WATCH_INTERVAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
 # A set-up installs packages. The limit ends one that hangs.
 _TIMEOUT = timedelta(hours=1)
-_POLL_INTERVAL = timedelta(seconds=15)
 # How long a look at a set-up waits for its end.
 _GLANCE = timedelta(seconds=0.05)
 
@@ -69,7 +69,7 @@ class NodeSetup:
             # After a failure the user may have given another one.
             self._start(node, (spec and spec.flagged.get("setup")) or script)
         if not (blocks or self.has_ended()):
-            return Requeue(_POLL_INTERVAL, "its set-up runs")
+            return Requeue(WATCH_INTERVAL, "its set-up runs")
         self._finish(node)
         return None
 
@@ -84,7 +84,7 @@ class NodeSetup:
         if left is not None and left <= timedelta():
             hint = f"run `tpuctl up {node_id}` when it has ended"
             raise TimedOutError(f"{who} has not ended, and may be setting `{node_id}` up", hint=hint)
-        return None if blocks else Requeue(_POLL_INTERVAL, f"{who} may be setting it up")
+        return None if blocks else Requeue(WATCH_INTERVAL, f"{who} may be setting it up")
 
     def _start(self, node: Node, script: str) -> None:
         text = f"running its set-up on {node.workers} worker{'s' * (node.workers > 1)}"

@@ -120,26 +120,21 @@ def node_events(
 ) -> Iterator[NodeEvent]:
     """Yield an event for each change between two snapshots of a node and of the queued resource that owns it."""
     (old, known), (node, request) = before, now
+    state = _state_event(name, at, node)
     is_preemption = was_preempted(node, request) and not was_preempted(old, known)
     if is_preemption and (old is not None or node is not None):
-        state = _state_event(name, at, node)
         identity = {"id": old.id} if node is None and old else {}
-        yield replace(
-            state,
-            kind=EventKind.PREEMPTED,
-            text=f"{state.text}: the service took it back",
-            data={**state.data, **identity},
-        )
+        text = f"{state.text}: the service took it back"
+        yield replace(state, kind=EventKind.PREEMPTED, text=text, data={**state.data, **identity})
     elif compared_fields(old) != compared_fields(node):
-        yield _state_event(name, at, node)
+        yield state
     announced = node.upcoming_maintenance if node else None
     if node and announced and announced != (old.upcoming_maintenance if old else None):
         when = f" from {format_timestamp(announced.start)}" if announced.start else ""
         until = f" to {format_timestamp(announced.end)}" if announced.end else ""
         text = f"maintenance is {announced.status}{when}{until}"
-        yield NodeEvent(
-            EventKind.MAINTENANCE, at, name, text, {**_state_event(name, at, node).data, "status": announced.status}
-        )
+        data = {**state.data, "status": announced.status}
+        yield NodeEvent(EventKind.MAINTENANCE, at, name, text, data)
 
 
 def was_preempted(node: Node | None, request: QueuedResource | None) -> bool:

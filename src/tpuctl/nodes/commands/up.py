@@ -144,7 +144,6 @@ def command(
         policy=policy,
         preflight=preflight,
         goal=goal,
-        probe=probe,
         tiers=described.tiers,
         limit=limit,
         idle=idle,
