@@ -22,7 +22,7 @@ from tpuctl.cli.main import main as run
 from tpuctl.clock import ManualClock, SystemClock
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.controller import reconcile_nodes
-from tpuctl.nodes.tracker import ReconcileRequest
+from tpuctl.nodes.goal import Goal
 from tpuctl.output.progress import Progress
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox import administration
@@ -99,11 +99,11 @@ def cost(url: str) -> dict[str, float]:
     names = [node.name for node in app.client.list_nodes(PROJECT, (ZONE,)).nodes]
     (name, *others) = names
     bare = _cpu(lambda: app.client.list_nodes(PROJECT, (ZONE,)) if others else app.client.find_node(name), _LISTS)
-    tasks = [ReconcileRequest(name=each, policy=Policy(goal=Condition.READY, timeout=None)) for each in names]
+    tasks = [Goal(name=each, policy=Policy(goal=Condition.READY, timeout=None)) for each in names]
     return {"bare": bare, "tick": _cpu(lambda: _wait(app, tasks), 1) / _TICKS}
 
 
-def _wait(app: App, tasks: list[ReconcileRequest]) -> None:
+def _wait(app: App, tasks: list[Goal]) -> None:
     try:
         with Progress(app.terminal, app.clock) as progress:
             reconcile_nodes(app.context(progress), tasks)

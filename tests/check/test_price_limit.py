@@ -90,7 +90,7 @@ def test_node_within_the_limit_is_created_and_its_price_is_shown(tpuctl: Console
     out, err, code = tpuctl("up", "trainer", *NODE, "--spot", "--max-price", "$9.72", "--no-wait")
 
     assert (out, code) == ("trainer\tCREATING\n", 0)
-    assert "trainer: creating v6e-8 with v2-alpha-tpuv6e, spot, about $9.72/h: there is none yet\n" in err
+    assert "trainer: creating v6e-8 (v2-alpha-tpuv6e, spot, about $9.72/h)\n" in err
 
 
 @one_face
@@ -118,7 +118,7 @@ def test_zones_above_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -
         "us-central1-b (on-demand) costs $21.60/h, more than the limit of $5/h: left out",
         "us-east5-b (on-demand) costs $21.60/h, more than the limit of $5/h: left out",
         "trainer: trying us-central1-b (spot), 1 of 1",
-        "trainer: creating v6e-8 with v2-alpha-tpuv6e, spot, about $4.35/h: there is none yet",
+        "trainer: creating v6e-8 (v2-alpha-tpuv6e, spot, about $4.35/h)",
         "trainer: CREATING",
     ]
 

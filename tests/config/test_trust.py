@@ -430,16 +430,11 @@ def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbo
     trusted = beside(tpuctl, {"TPUCTL_TRUST_PROJECT_FILE": "1"})
     chosen = f"(project theirs, zone {ZONE}, type v4-8: from tpuctl.yaml)"
 
-    assert (
-        f"creating v4-8 with tpu-ubuntu2204-base, price unknown {chosen}: there is none"
-        in trusted("up", "demo", "--for", "ready")[1]
-    )
-    assert (
-        f"creating v4-8 with tpu-ubuntu2204-base, price unknown {chosen}\n" in trusted("create", "made", "--no-wait")[1]
-    )
+    assert f"creating v4-8 (tpu-ubuntu2204-base, price unknown) {chosen}" in trusted("up", "demo", "--for", "ready")[1]
+    assert f"creating v4-8 (tpu-ubuntu2204-base, price unknown) {chosen}\n" in trusted("create", "made", "--no-wait")[1]
     there = "europe-west4-a"
     by_flag = trusted("up", "other", "--type", "v3-8", "--zone", there, "--for", "ready", "--project", "mine")[1]
-    assert "creating v3-8 with tpu-ubuntu2204-base: there is none" in by_flag
+    assert "creating v3-8 (tpu-ubuntu2204-base)" in by_flag
 
 
 @one_face
@@ -456,7 +451,7 @@ def test_type_of_the_file_is_said_with_its_price_before_the_creation(
 
     assert planned[1] == "   price: $2,150.40/h, list of 2026-08 (type v5p-1024: from tpuctl.yaml)"
     assert "from tpuctl.yaml" not in own
-    assert f"creating v5p-1024 with v2-alpha-tpuv5, $2,150.40/h {chosen}\n" in created
+    assert f"creating v5p-1024 (v2-alpha-tpuv5, $2,150.40/h) {chosen}\n" in created
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,11 @@ from tpuctl.nodes.controller import reconcile_nodes, watch_nodes
 from tpuctl.nodes.deletion import find_named
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.garbage_removal import GarbageRemover
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.selection import Selection, parse_label_conditions
 from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node, tear_down
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.usage import IdleAction, IdleLimit
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.administration import add_node
@@ -127,7 +127,7 @@ def stop(app: App, context: ActionContext) -> None:
 
 def up(_: App, context: ActionContext) -> None:
     policy = replace(READY, may_create=True, may_start=True)
-    bring_up_nodes(context, [ReconcileRequest(name=NAME, policy=policy, purpose="up")])
+    bring_up_nodes(context, [Goal(name=NAME, policy=policy, purpose="up")])
 
 
 @dataclass(frozen=True)
@@ -243,13 +243,13 @@ def test_repair_does_not_take_what_another_client_does_for_its_own(
     put(sandbox, health="UNHEALTHY_TENSORFLOW", labels=LABELS)
     journal = SlowJournal(app.journal, {NAME: lambda: somebody(sandbox, theirs)})
     policy = Policy(
-        goal=Condition.HEALTHY, may_create=True, may_start=True, is_keeper=True, forced=True, max_reboots=0, **limits
+        goal=Condition.HEALTHY, may_create=True, may_start=True, watches=True, ignores_use=True, max_reboots=0, **limits
     )
     reported: list[str] = []
 
     watch_nodes(
         replace(app.context(lambda event: reported.append(event.text)), journal=journal),
-        [ReconcileRequest(name=NAME, policy=replace(policy, timeout=None), purpose="watch")],
+        [Goal(name=NAME, policy=replace(policy, timeout=None), purpose="watch")],
         until=timedelta(hours=1),
         each_round=lambda: None,
     )

@@ -15,6 +15,7 @@ from tpuctl.nodes.conditions import (
     DeleteRequest,
     Done,
     Fail,
+    Now,
     ObservedState,
     Policy,
     Reboot,
@@ -32,6 +33,7 @@ UP = Policy(may_create=True, may_start=True, repair=Repair.RESTART)
 WAIT = Policy()
 SECOND = timedelta(seconds=1)
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+AT_NOW = Now(timedelta(), NOW)
 YES, SILENT, NO_KEY, NO_HOST = map(
     WorkerSnapshot, (SshAnswer.YES, SshAnswer.UNREACHABLE, SshAnswer.KEY_REFUSED, SshAnswer.HOST_KEY_CHANGED)
 )
@@ -72,9 +74,25 @@ def describe_decision(decision: Decision) -> str:
             return f"delete {node_id}{' to repair' * is_repair}: {reason}"
         case DeleteRequest(reason, _, force, is_repair):
             return f"delete request{' by force' * force}{' to repair' * is_repair}: {reason}"
-        case Create(reason) | Start(reason) | Restart(reason) | Reboot(reason):
+        case Restart(reason, rejected):
+            return "; ".join((f"restart: {reason}", *rejected))
+        case Create(reason) | Start(reason) | Reboot(reason):
             return f"{type(decision).__name__.lower()}: {reason}"
 
 
+# The instants of the observed state, by the durations until now that the tables name.
+_INSTANTS = {
+    "in_state": "unchanged_since",
+    "in_request_state": "request_since",
+    "waited": "started",
+    "since_repair": "repaired_at",
+}
+
+
+def observed(seen_node: Node | None, **fields: Any) -> ObservedState:
+    given = {_INSTANTS.get(key, key): -value if key in _INSTANTS else value for key, value in fields.items()}
+    return ObservedState(name=NAME, node=seen_node, **given)
+
+
 def decision_for(policy: Policy, seen_node: Node | None, **fields: Any) -> str:
-    return describe_decision(decide(policy, ObservedState(name=NAME, node=seen_node, **fields), NOW))
+    return describe_decision(decide(policy, observed(seen_node, **fields), AT_NOW))

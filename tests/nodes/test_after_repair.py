@@ -206,6 +206,48 @@ def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
 
 
 @one_face
+def test_interruption_during_a_setup_says_that_it_continues(
+    tpuctl: Console, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.happens = interrupt
+    setup = f"cd {tmp_path}; touch begun; until [ -e go ]; do sleep 0.05; done"
+    _, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", setup)
+    (tmp_path / "go").touch()
+
+    assert code == 130
+    assert f"interrupted: `demo` in {ZONE} bills, and its set-up continues on the workers; nothing was undone" in err
+
+
+@one_face
+def test_watch_notices_that_another_run_has_completed_a_failed_setup(
+    tpuctl: Console, clock: EventfulClock, fake_ssh: FakeSsh
+) -> None:
+    fake_ssh(RUNS)
+    up = ("--type", "v4-8", "--zone", ZONE)
+    assert (tpuctl("up", "well", *up)[2], tpuctl("up", "sick", *up, "--setup", "exit 3")[2]) == (0, 11)
+
+    def complete() -> None:
+        (journal,) = Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("sick.jsonl")
+        (failed, *_) = [line for line in journal.read_text().splitlines() if '"event": "setup"' in line]
+        with journal.open("a") as file:
+            file.write(json.dumps(json.loads(failed) | {"ok": True}) + "\n")
+
+    clock.after(timedelta(minutes=2), complete)
+    out, _, code = tpuctl("watch", "well", "sick", "--until", "10m", "--events", "-")
+
+    of_sick = [event["event"] for event in map(json.loads, out.splitlines()) if event["node"] == "sick"]
+    assert (code, [kind for kind in of_sick if kind not in {"state", "action", "wait"}]) == (
+        0,
+        ["gave-up", "recovered"],
+    )
+
+
+@one_face
 def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
     sandbox.fault("unhealthy", node="sick")

@@ -78,7 +78,7 @@ def test_next_step_from_each_state_is_that_of_up() -> None:
             {"differences": (SpecDifference("tier", "spot", "on-demand"),), "policy": replace(UP, replace=True)},
             "wait",
         ),
-        (node("STARTING"), {"in_state": timedelta(hours=1)}, "stop"),
+        (node("STARTING"), {"unchanged_since": -timedelta(hours=1)}, "stop"),
         (node("STOPPED", schedulingConfig={"spot": True}), {}, "conflict"),
         (node("READY", acceleratorType="v4-32", networkConfigs=[{}, {}]), {}, "wait"),
         (node("CREATING", acceleratorType="v9-4"), {}, "wait"),

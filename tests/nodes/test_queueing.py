@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.nodes.readiness_cases import NAME, NOW, UP, WAIT, decision_for, node
+from tests.nodes.readiness_cases import AT_NOW, NAME, UP, WAIT, decision_for, node
 from tpuctl.errors import NoCapacityError, QuotaError
 from tpuctl.models.node import Node, QueuedState
 from tpuctl.models.queued import QueuedResource
@@ -39,7 +39,7 @@ def request(state: str, initiator: str = "", *, nodes: int = 1, until: str = "20
 
 
 def asked(policy: Policy, found: QueuedResource | None, seen: Node | None = None, **fields: Any) -> str:
-    return decision_for(policy, seen, is_queued=True, request=found, was_there=True, server_now=NOW, **fields)
+    return decision_for(policy, seen, is_queued=True, request=found, was_there=True, **fields)
 
 
 ENDS = "[give the request up in 3600]"
@@ -187,7 +187,7 @@ def test_up_decides_by_the_state_of_the_request(row: str) -> None:
     "policy",
     [
         pytest.param(replace(UP, queue_for=MINUTE), id="the user's limit"),
-        pytest.param(replace(UP, moves_on=True), id="another zone is next"),
+        pytest.param(replace(UP, leaves_no_record=True), id="another zone is next"),
     ],
 )
 def test_expired_request_ends_the_attempt_by_choice(policy: Policy) -> None:
@@ -215,11 +215,11 @@ def test_replace_cancels_a_different_request_only_while_it_waits(state: str, dec
 
 
 def test_patient_run_asks_again_after_a_pause() -> None:
-    policy = replace(UP, is_patient=True)
-    failure = FailedChange(Verb.CREATE, NoCapacityError("none"), ago=timedelta(seconds=20))
+    policy = replace(UP, retries_without_capacity=True)
+    failure = FailedChange(Verb.CREATE, NoCapacityError("none"), at=-timedelta(seconds=20))
 
     assert asked(policy, None, failure=failure) == "wait 2: create failed: none [create it in 40]"
-    assert asked(policy, None, failure=replace(failure, ago=MINUTE)) == "create: the old one is gone"
+    assert asked(policy, None, failure=replace(failure, at=-MINUTE)) == "create: the old one is gone"
 
 
 # how long after the deadline; the state of the request: what the run may still do
@@ -247,9 +247,9 @@ def test_timeout_names_the_request_and_the_command_that_cancels_it() -> None:
     decision = decide(
         UP,
         ObservedState(
-            name=NAME, node=None, is_queued=True, request=request("PROVISIONING"), waited=timedelta(minutes=30)
+            name=NAME, node=None, is_queued=True, request=request("PROVISIONING"), started=-timedelta(minutes=30)
         ),
-        NOW,
+        AT_NOW,
     )
 
     assert isinstance(decision, Fail)
@@ -273,8 +273,8 @@ def test_wait_leaves_requests_alone() -> None:
     seen=st.sampled_from([None, "CREATING", "READY", "PREEMPTED", "DELETING", "TERMINATED"]),
     differs=st.booleans(),
     replaces=st.booleans(),
-    moves_on=st.booleans(),
-    is_patient=st.booleans(),
+    leaves_no_record=st.booleans(),
+    retries_without_capacity=st.booleans(),
     vanished=st.booleans(),
     minutes=st.integers(0, 300),
     failed=st.booleans(),
@@ -286,14 +286,20 @@ def test_force_is_never_used_while_suspending(  # noqa: PLR0917  # drawn by hypo
     seen: str | None,
     differs: bool,
     replaces: bool,
-    moves_on: bool,
-    is_patient: bool,
+    leaves_no_record: bool,
+    retries_without_capacity: bool,
     vanished: bool,
     minutes: int,
     failed: bool,
 ) -> None:
     """Also never for a request of several nodes, and never a second creation while there is a request."""
-    policy = replace(UP, replace=replaces, replace_request=replaces, moves_on=moves_on, is_patient=is_patient)
+    policy = replace(
+        UP,
+        replace=replaces,
+        replace_request=replaces,
+        leaves_no_record=leaves_no_record,
+        retries_without_capacity=retries_without_capacity,
+    )
     found = request(state, initiator, nodes=nodes)
     decision = decide(
         policy,
@@ -304,12 +310,11 @@ def test_force_is_never_used_while_suspending(  # noqa: PLR0917  # drawn by hypo
             request=found,
             request_differences=OTHER_TYPE if differs else (),
             has_vanished=vanished,
-            waited=timedelta(minutes=minutes),
-            in_request_state=timedelta(minutes=minutes),
+            started=-timedelta(minutes=minutes),
+            request_since=-timedelta(minutes=minutes),
             failure=FailedChange(Verb.CREATE, NoCapacityError("none")) if failed else None,
-            server_now=NOW,
         ),
-        NOW,
+        AT_NOW,
     )
 
     if isinstance(decision, DeleteRequest):

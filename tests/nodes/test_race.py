@@ -62,7 +62,7 @@ def test_first_active_zone_wins_and_the_others_are_cancelled_before(bench: RaceB
     created, deleted = bench.changes[:3], bench.changes[3:]
     assert sorted(created) == sorted(("create", zone, "", False) for zone in (A, B, C))
     assert sorted(deleted) == sorted(("delete", zone, WAITING[0], True) for zone in (A, C))
-    what = "requesting v6e-8 with v2-alpha-tpuv6e, spot"
+    what = "requesting v6e-8 (v2-alpha-tpuv6e, spot"
     first = [line.partition(", about")[0].partition(" in ")[0] for line in bench.lines[:3]]
     assert first == [what] * 3
     assert sorted(bench.lines[3:]) == sorted(

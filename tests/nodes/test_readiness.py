@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tests.nodes.readiness_cases import (
+    AT_NOW,
     DIFFERENT,
-    NAME,
     NO_HOST,
     NO_KEY,
     NOW,
@@ -22,13 +22,14 @@ from tests.nodes.readiness_cases import (
     YES,
     decision_for,
     node,
+    observed,
     queued,
     slice_,
     spot,
 )
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.queued import QueuedResource
-from tpuctl.nodes.conditions import Condition, Fail, ObservedState, Policy, RepairAttempts, Verb, WorkerSnapshot
+from tpuctl.nodes.conditions import Condition, Fail, Policy, RepairAttempts, Verb, WorkerSnapshot
 from tpuctl.nodes.decide import decide
 
 # state: what `up` does; what `wait` does
@@ -248,7 +249,7 @@ def test_timeout_error_has_commands_to_continue_and_to_delete() -> None:
 
 
 def asked(policy: Policy, seen_node: Node | None, **fields: Any) -> tuple[str, str | None]:
-    decision = decide(policy, ObservedState(name=NAME, node=seen_node, **fields), NOW)
+    decision = decide(policy, observed(seen_node, **fields), AT_NOW)
     assert isinstance(decision, Fail)
     return decision.error.message, decision.error.hint
 

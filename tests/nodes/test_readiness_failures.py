@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.readiness_cases import NAME, NOW, SECOND, UP, WAIT, YES, decision_for, node
+from tests.nodes.readiness_cases import AT_NOW, NAME, SECOND, UP, WAIT, YES, decision_for, node
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -29,13 +29,13 @@ _ADVICE = (
     "other tiers (`--tier spot,on-demand`) or a smaller size"
 )
 _UNANSWERED = "the API has not answered for 40s (no route); it is unknown whether `trainer` is usable by ssh"
-_PATIENT = replace(UP, is_patient=True)
+_PATIENT = replace(UP, retries_without_capacity=True)
 
 
 def failed(
     error: TpuctlError, seconds: float = 0, times: int = 1, verb: Verb = Verb.CREATE, **more: Any
 ) -> FailedChange:
-    return FailedChange(verb, error, timedelta(seconds=seconds), times, **more)
+    return FailedChange(verb, error, -timedelta(seconds=seconds), times, **more)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_failed_change_is_retried_by_its_kind(
 
 def test_repeated_internal_error_has_advice() -> None:
     error = ServiceUnavailableError("internal error", hint="id 13")
-    decision = decide(UP, ObservedState(name=NAME, node=None, failure=failed(error, times=3)), NOW)
+    decision = decide(UP, ObservedState(name=NAME, node=None, failure=failed(error, times=3)), AT_NOW)
 
     assert isinstance(decision, Fail)
     assert (type(decision.error), decision.error.message, decision.error.hint) == (
@@ -124,7 +124,7 @@ def test_repeated_internal_error_has_advice() -> None:
     ],
 )
 def test_outage_only_waits_until_the_deadline(policy: Policy, times: int, left: int, expected: str) -> None:
-    silence = ApiOutage(timedelta(seconds=40), times, ServiceUnavailableError("no route"))
+    silence = ApiOutage(-timedelta(seconds=40), times, ServiceUnavailableError("no route"))
     waited = timedelta(minutes=30) - left * SECOND
 
     seen = {"outage": silence, "waited": waited, "failure": failed(_FAULT, times=9), "pending": Verb.CREATE}

@@ -19,7 +19,7 @@ from tpuctl.nodes.conditions import (
 )
 
 _DEVICES, _STARTUP = replace(UP, goal=Condition.DEVICES), replace(UP, goal=Condition.STARTUP)
-_PROBE = replace(_DEVICES, has_probe=True)
+_PROBE = replace(_DEVICES, probe="true")
 _DONE = WorkerSnapshot(SshAnswer.YES, startup=StartupState.DONE, chips=4)
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.nodes.readiness_cases import DIFFERENT, NAME, NOW, WAIT, node
+from tests.nodes.readiness_cases import AT_NOW, DIFFERENT, NAME, NOW, WAIT, node
 from tpuctl.errors import AccessError, NoCapacityError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.node import Health, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
@@ -41,6 +41,7 @@ from tpuctl.nodes.decide import decide
 _ACTS = (Create, Start, Restart, Reboot, Delete)
 _durations = st.timedeltas(min_value=timedelta(), max_value=timedelta(hours=3))
 _maybe = st.none() | _durations
+_instants = _durations.map(lambda lasted: -lasted)  # now is 0
 _errors = st.sampled_from([AccessError("no"), NoCapacityError("full"), ServiceUnavailableError("13"), TpuctlError("?")])
 _few = st.integers(0, 3)
 _ONGOING = {"maintenanceStatus": "ONGOING"}
@@ -60,10 +61,10 @@ _policies = st.builds(
     may_create=st.booleans(),
     may_start=st.booleans(),
     replace=st.booleans(),
-    forced=st.booleans(),
-    is_patient=st.booleans(),
+    ignores_use=st.booleans(),
+    retries_without_capacity=st.booleans(),
     recreate_deleted=st.booleans(),
-    has_probe=st.booleans(),
+    probe=st.sampled_from([None, "true"]),
     repair=st.sampled_from(Repair),
     max_reboots=_few,
     max_restarts=_few,
@@ -91,12 +92,12 @@ _seen = st.builds(
     node=st.none() | _nodes | _nodes | _nodes,
     request=st.none() | _requests,
     differences=st.sampled_from([(), (), DIFFERENT]),
-    in_state=_durations,
-    waited=_durations,
+    unchanged_since=_instants,
+    started=_instants,
     workers=st.lists(_workers, max_size=2).map(tuple),
     is_ours=st.booleans(),
     attempts=st.builds(RepairAttempts, _few, _few, _few),
-    since_repair=_maybe,
+    repaired_at=st.none() | _instants,
     was_there=st.booleans(),
     has_vanished=st.booleans(),
     last_alive=st.sampled_from([None, NOW]),
@@ -105,14 +106,14 @@ _seen = st.builds(
     failure=st.none()
     | st.none()
     | st.builds(
-        FailedChange, st.sampled_from(Verb), _errors, _durations, st.integers(1, 5), st.sampled_from([None, "7"])
+        FailedChange, st.sampled_from(Verb), _errors, _instants, st.integers(1, 5), st.sampled_from([None, "7"])
     ),
     held_by=st.sampled_from([None, None, "ann"]),
-    outage=st.none() | st.none() | st.builds(ApiOutage, _durations, st.integers(1, 99), _errors),
+    outage=st.none() | st.none() | st.builds(ApiOutage, _instants, st.integers(1, 99), _errors),
     poll_state=st.builds(
         PollState,
         usual=st.none() | _durations,
-        since_action=_maybe,
+        acted_at=st.none() | _instants,
         throttled=st.integers(0, 99),
         jitter=st.floats(0, 1, exclude_max=True),
     ),
@@ -122,10 +123,10 @@ _seen = st.builds(
 @settings(max_examples=450, deadline=None)
 @given(_policies, _seen)
 def test_decisions_on_any_state_keep_the_limits(policy: Policy, seen: ObservedState) -> None:
-    decision = decide(policy, seen, NOW)
+    decision = decide(policy, seen, AT_NOW)
     there = seen.node
 
-    if policy.timeout is not None and seen.waited >= policy.timeout:
+    if policy.timeout is not None and -seen.started >= policy.timeout:
         assert isinstance(decision, Done | Fail)
     if seen.outage:
         assert isinstance(decision, Requeue | Fail)
@@ -138,15 +139,15 @@ def test_decisions_on_any_state_keep_the_limits(policy: Policy, seen: ObservedSt
         assert policy.recreate_deleted or not seen.has_vanished
     if isinstance(decision, Requeue):
         assert timedelta() < decision.delay <= timedelta(seconds=15)
-        assert policy.timeout is None or seen.waited + decision.delay <= policy.timeout
+        assert policy.timeout is None or -seen.started + decision.delay <= policy.timeout
         assert decision.next is None or decision.next.after > timedelta()
 
 
 @settings(max_examples=450, deadline=None)
 @given(_policies, _seen)
 def test_repairs_on_any_state_keep_the_budget_and_interrupt_no_work(policy: Policy, seen: ObservedState) -> None:
-    seen = replace(seen, outage=None, held_by=None, waited=timedelta())
-    decision, there, tried = decide(policy, seen, NOW), seen.node, seen.attempts
+    seen = replace(seen, outage=None, held_by=None, started=timedelta())
+    decision, there, tried = decide(policy, seen, AT_NOW), seen.node, seen.attempts
     is_recreation = isinstance(decision, Delete) and decision.is_repair and not seen.differences
 
     if isinstance(decision, Delete):
@@ -167,10 +168,10 @@ def test_repairs_on_any_state_keep_the_budget_and_interrupt_no_work(policy: Poli
     if is_recreation:
         assert tried.recreates < policy.max_recreates
         assert policy.repair is Repair.RECREATE
-        assert policy.forced or all(worker.answer is not SshAnswer.YES for worker in seen.workers)
+        assert policy.ignores_use or all(worker.answer is not SshAnswer.YES for worker in seen.workers)
     if there is not None and (isinstance(decision, Reboot | Restart) or is_recreation):
         is_left_alone = any(worker.holders for worker in seen.workers) or there.upcoming_maintenance is not None
-        assert policy.forced or not is_left_alone
+        assert policy.ignores_use or not is_left_alone
         assert there.health.is_known or there.state is not NodeState.READY
         assert there.health is not Health.UNHEALTHY_MAINTENANCE or there.state is not NodeState.READY
 
@@ -178,7 +179,7 @@ def test_repairs_on_any_state_keep_the_budget_and_interrupt_no_work(policy: Poli
 @settings(max_examples=120, deadline=None)
 @given(st.sampled_from(Condition), _seen)
 def test_wait_on_any_state_changes_nothing(goal: Condition, seen: ObservedState) -> None:
-    assert isinstance(decide(replace(WAIT, goal=goal, timeout=None), seen, NOW), (Done, Fail, Requeue))
+    assert isinstance(decide(replace(WAIT, goal=goal, timeout=None), seen, AT_NOW), (Done, Fail, Requeue))
 
 
 @settings(max_examples=120, deadline=None)

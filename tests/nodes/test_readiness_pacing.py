@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.nodes.readiness_cases import NAME, NOW, node
+from tests.nodes.readiness_cases import AT_NOW, NAME, node
 from tpuctl.nodes.conditions import ObservedState, Policy, PollState, Requeue, Verb
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.polling import poll_interval
@@ -24,9 +24,13 @@ def seconds(number: float) -> timedelta:
 def pause(in_state: float = 0, pending: Verb | None = None, **pace: Any) -> float:
     """The seconds until the next poll of a node in CREATING."""
     seen = ObservedState(
-        name=NAME, node=node("CREATING"), in_state=seconds(in_state), pending=pending, poll_state=PollState(**pace)
+        name=NAME,
+        node=node("CREATING"),
+        unchanged_since=-seconds(in_state),
+        pending=pending,
+        poll_state=PollState(**pace),
     )
-    decision = decide(_POLICY, seen, NOW)
+    decision = decide(_POLICY, seen, AT_NOW)
     assert isinstance(decision, Requeue)
     return decision.delay.total_seconds()
 
@@ -42,7 +46,7 @@ _USUAL = seconds(200)
         ({"in_state": 50}, 5),
         ({"in_state": 150}, 15),
         ({"in_state": 9999}, 15),
-        ({"in_state": 9999, "since_action": seconds(19)}, 2),
+        ({"in_state": 9999, "acted_at": -seconds(19)}, 2),
         ({"in_state": 50, "jitter": 0.0}, 4),
         ({"in_state": 50, "jitter": 0.999999999}, 6),
         ({"in_state": 9999, "jitter": 0.999}, 15),
@@ -51,13 +55,13 @@ _USUAL = seconds(200)
         ({"in_state": 30, "throttled": 2}, 12),
         ({"in_state": 30, "throttled": 99}, 15),
         # With the usual duration: rare, then at the beginning of the window, then frequent, then rare again.
-        ({"in_state": 10, "usual": _USUAL, "since_action": seconds(10)}, 15),
+        ({"in_state": 10, "usual": _USUAL, "acted_at": -seconds(10)}, 15),
         ({"in_state": 165, "usual": _USUAL}, 5),
         ({"in_state": 170, "usual": _USUAL}, 2),
         ({"in_state": 230, "usual": _USUAL}, 2),
         ({"in_state": 430, "usual": _USUAL}, 15),
         ({"in_state": 200, "usual": _USUAL, "throttled": 1}, 4),
-        ({"in_state": 10, "usual": _USUAL, "since_action": seconds(10), "pending": Verb.START}, 2),
+        ({"in_state": 10, "usual": _USUAL, "acted_at": -seconds(10), "pending": Verb.START}, 2),
         ({"in_state": 18, "usual": seconds(20)}, 1.7),
     ],
 )

@@ -35,7 +35,7 @@ _OURS: dict[str, Any] = {"is_ours": True, "in_state": _UNHEALTHY}
 _BOTH: dict[str, Any] = _OURS | {"in_state": _UNHEALTHY + _WORKER}  # a slice of two
 _SICK_TEXT = "it is READY but UNHEALTHY_TENSORFLOW"
 _REBOOT, _RECREATE, _NONE = (replace(UP, repair=step) for step in (Repair.REBOOT, Repair.RECREATE, Repair.NONE))
-_FORCED, _RECREATE_FORCED = replace(UP, forced=True), replace(_RECREATE, forced=True)
+_FORCED, _RECREATE_FORCED = replace(UP, ignores_use=True), replace(_RECREATE, ignores_use=True)
 _SLICE_TEXT = "it is a slice of 2 workers, and the service stops single-worker nodes only"
 _SPOT_TEXT = "it is a spot node, and those cannot be started again once stopped"
 _QUEUED_TEXT = "it belongs to the queued resource `q1`, whose nodes cannot be stopped"
@@ -123,13 +123,13 @@ _EVIDENCE: list[_Row] = [
         f"broken: `trainer`: {_SHORT_TEXT}, unchanged after 1 restart; {_ENTERED_TEXT}",
     ),
     (
-        replace(_DEVICES_TOO, forced=True),
+        replace(_DEVICES_TOO, ignores_use=True),
         node(),
         _OURS | {"workers": (_SHORT,), "attempts": RepairAttempts(0, 1)},
         f"delete 7 to repair: {_SHORT_TEXT}",
     ),
     (
-        replace(_DEVICES, has_probe=True),
+        replace(_DEVICES, probe="true"),
         node(),
         _OURS | {"workers": (replace(_SHORT, failed="exit 3"),)},
         "reboot: it is READY but its worker fails the probe (exit 3)",

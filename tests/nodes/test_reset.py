@@ -24,7 +24,7 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["stop", "start"])
     lines = told(err.removeprefix(f"{RESTART} [y/N] "))
     assert lines[:5] == [
-        "stopping it, to start it again", "STOPPING", "STOPPED", "starting it: it is STOPPED", "STARTING",
+        "restarting", "STOPPING", "STOPPED", "starting (was STOPPED)", "STARTING",
     ]  # fmt: skip
     assert lines[-1].startswith("usable, ssh answers, after ")
 
@@ -142,7 +142,7 @@ def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> No
         "deleting it, to create it again",
         "DELETING",
         "gone",
-        "creating v4-16 with tpu-ubuntu2204-base, spot: the old one is gone",
+        "creating v4-16 (tpu-ubuntu2204-base, spot)",
         "CREATING",
     ]
     after = json.loads(tpuctl("status", "demo", "-o", "json", "--show-metadata")[0])[0]

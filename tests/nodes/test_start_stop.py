@@ -22,7 +22,7 @@ def test_stop_and_start_wait_for_the_state(tpuctl: Console, sandbox: Sandbox) ->
     assert stopped[::2] == ("demo\tSTOPPED\n", 0)
     assert told(stopped[1])[:3] == ["stopping it", "STOPPING", "STOPPED"]
     assert started[::2] == ("demo\tREADY\n", 0)
-    assert told(started[1])[:2] == ["starting it", "STARTING"]
+    assert told(started[1])[:2] == ["starting (was STOPPED)", "STARTING"]
     assert sandbox.changes() == ["stop", "start"]
 
 
@@ -137,7 +137,7 @@ def test_start_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None
 
     out, err, code = tpuctl("start", "demo")
 
-    assert (out, code, told(err)[:3]) == ("", 6, ["starting it", "STARTING", "STOPPED"])
+    assert (out, code, told(err)[:3]) == ("", 6, ["starting (was STOPPED)", "STARTING", "STOPPED"])
 
 
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])

@@ -17,11 +17,11 @@ from tpuctl.sandbox import administration
 SICK = "READY UNHEALTHY_TENSORFLOW"
 REBOOT = [
     "if nothing changes: reboot every worker in 5m",
-    "rebooting every worker: it is READY but UNHEALTHY_TENSORFLOW",
+    "rebooting every worker: READY but UNHEALTHY_TENSORFLOW for 5m",
     "if nothing changes: restart it in 3m",
 ]
-RESTART = ["restarting it: it is READY but UNHEALTHY_TENSORFLOW", "STOPPING", "STOPPED", "starting it: it is STOPPED"]
-CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
+RESTART = ["restarting: READY but UNHEALTHY_TENSORFLOW for 3m", "STOPPING", "STOPPED", "starting (was STOPPED)"]
+CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
 SILENT = "its worker does not answer ssh"
 REMEDY = (
     "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
@@ -60,7 +60,12 @@ def test_unhealthy_node_without_ssh_is_restarted_at_once(
 
     _, err, _ = tpuctl(*UP, "--timeout", "12m")
 
-    assert told(err)[2:7] == [SICK, "if nothing changes: restart it in 5m", f"{RESTART[0]}; {SILENT}", *RESTART[1:3]]
+    assert told(err)[2:7] == [
+        SICK,
+        "if nothing changes: restart it in 5m",
+        f"restarting: READY but UNHEALTHY_TENSORFLOW for 5m; {SILENT}",
+        *RESTART[1:3],
+    ]
 
 
 @one_face
@@ -175,7 +180,7 @@ def test_unreachable_node_of_this_run_is_restarted(
     out, err, code = tpuctl(*UP)
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
-    assert "restarting it: it is READY but its worker does not answer ssh" in told(err)
+    assert "restarting: READY but its worker does not answer ssh for 10m" in told(err)
 
 
 @one_face
@@ -232,7 +237,7 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
         "the service failed by itself; this is more frequent when many nodes are created at once and when capacity is "
         "short: an internal error has occurred"
     )
-    again = "creating v4-8 with tpu-ubuntu2204-base: the old one is gone"
+    again = "creating v4-8 (tpu-ubuntu2204-base)"
     assert told(err) == [
         *CREATE,
         "gone",
@@ -274,7 +279,7 @@ def test_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox
     _, err, code = tpuctl(*UP)
 
     assert (code, sandbox.changes()) == (6, ["start"])
-    assert told(err)[:4] == ["STOPPED", "starting it: it is STOPPED", "STARTING", "STOPPED"]
+    assert told(err)[:4] == ["STOPPED", "starting (was STOPPED)", "STARTING", "STOPPED"]
 
 
 def test_node_deleted_by_another_client_is_not_recreated(

@@ -42,7 +42,7 @@ def test_up_waits_for_capacity_and_until_ssh_answers(tpuctl: Console, sandbox: S
     out, err, code = tpuctl(*QUEUE, "--timeout", "2h")
 
     assert (out, code) == ("demo\tREADY\n", 0)
-    assert told(err)[0] == "requesting v6e-8 with v2-alpha-tpuv6e, spot, about $9.72/h: there is none yet"
+    assert told(err)[0] == "requesting v6e-8 (v2-alpha-tpuv6e, spot, about $9.72/h)"
     assert [line for line in told(err) if line.startswith("queued")] == [
         "queued resource CREATING",
         "queued resource ACCEPTED",
@@ -129,7 +129,7 @@ def test_watch_requests_a_preempted_node_again(tpuctl: Console, sandbox: Sandbox
     ] == [
         "DELETING: the service took it back",
         "deleting its queued resource `demo`: it is SUSPENDED, by the service: only its record is left",
-        "requesting v6e-8 with v2-alpha-tpuv6e, spot, about $9.72/h: the old one is gone",
+        "requesting v6e-8 (v2-alpha-tpuv6e, spot, about $9.72/h)",
         "usable, ssh answers; its health is not reported yet",
     ]
     assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])

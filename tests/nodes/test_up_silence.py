@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
 
-CREATE = ["creating v4-8 with tpu-ubuntu2204-base: there is none yet", "CREATING"]
+CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
 
 
 def timeless(err: str) -> list[str]:

@@ -7,9 +7,9 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, one_face, put, said, still, told
 
-RECREATED = ["DELETING", "gone", "creating v4-8 with tpu-ubuntu2204-base, on-demand: the old one is gone", "CREATING"]
+RECREATED = ["DELETING", "gone", "creating v4-8 (tpu-ubuntu2204-base, on-demand)", "CREATING"]
 TAKEN = "PREEMPTED: the service took it back"
-STARTED = ["STOPPED", "starting it: it is STOPPED", "STARTING", "READY"]
+STARTED = ["STOPPED", "starting (was STOPPED)", "STARTING", "READY"]
 
 
 @pytest.mark.parametrize(

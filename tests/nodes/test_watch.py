@@ -43,7 +43,7 @@ def test_preempted_node_is_recreated_with_its_spec(sandbox: Sandbox, watch: Call
         ("action", "deleting it: it was preempted: only its record is left"),
         ("state", "DELETING"),
         ("state", "gone"),
-        ("action", "creating v4-8 with tpu-ubuntu2204-base, spot: the old one is gone"),
+        ("action", "creating v4-8 (tpu-ubuntu2204-base, spot)"),
         *MADE,
     ]
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
@@ -162,7 +162,7 @@ def test_node_deleted_by_another_client_is_recreated_with_the_flag(
 
     out, _, code = watch("--recreate-deleted", happens=lambda: somebody(sandbox, "delete"))
 
-    made = "creating v4-8 with tpu-ubuntu2204-base, on-demand: another client deleted it"
+    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand): another client deleted it"
     assert story(out)[1:] == [("state", "DELETING"), ("state", "gone"), ("action", made), *MADE]
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 

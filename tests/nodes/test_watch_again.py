@@ -45,7 +45,7 @@ def test_watch_killed_between_delete_and_create_continues(
     out, _, code = watch()
 
     assert story(out)[-3:] == [
-        ("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"),
+        ("action", "creating v4-8 (tpu-ubuntu2204-base, spot)"),
         *MADE,
     ]
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
@@ -67,7 +67,7 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
     sandbox.advance(minutes=10)
     out, _, code = another_machine(tpuctl)(*command, **places)
 
-    assert story(out) == [("action", "creating v4-8 with tpu-ubuntu2204-base, spot: there is none yet"), *MADE]
+    assert story(out) == [("action", "creating v4-8 (tpu-ubuntu2204-base, spot)"), *MADE]
     assert (code, changes(sandbox)) == (0, ["delete", "create"])
     assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["team"] == "vision"
 

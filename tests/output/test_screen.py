@@ -130,7 +130,7 @@ def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> Non
         130,
         [
             "sandbox: nothing here is real, and nothing is billed",
-            "     Ns → demo creating v4-8 with tpu-ubuntu2204-base: there is none yet",
+            "     Ns → demo creating v4-8 (tpu-ubuntu2204-base)",
             "     Ns • demo CREATING",
             "^C",
             f"warning: interrupted: {known}; nothing was undone",

@@ -116,8 +116,8 @@ class PreflightCheck:
         if errors := report.of(Level.ERROR):
             raise check_failed_error(errors, wanted.what)
 
-    def look_again(self, name: NodeName, spec: NodeSpec, *, tell: Callable[[NodeEvent], None]) -> None:
-        """Say if all nodes cost more than the budget right after the creation of one: another run created some meanwhile.
+    def warn_if_over_budget(self, name: NodeName, spec: NodeSpec, *, tell: Callable[[NodeEvent], None]) -> None:
+        """Warn if concurrent runs together exceed the budget. Call it right after a creation.
 
         Nothing is deleted, and an answer that is missing is not said: the check before the creation had it.
         """

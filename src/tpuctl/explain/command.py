@@ -69,7 +69,7 @@ from tpuctl.explain.messages import Action, MessageRole
 from tpuctl.explain.scanner import LogReader
 from tpuctl.files import output_path
 from tpuctl.models.node import Health
-from tpuctl.nodes.tracker import was_preempted
+from tpuctl.nodes.snapshots import was_preempted
 from tpuctl.output.terminal import Cell, OutputFormat, View, table_view
 
 if TYPE_CHECKING:

@@ -4,13 +4,15 @@ Start with `controller.py`, the loop: **fetch, decide, act, report, sleep**. `up
 `reset`, `start`, `stop` and `down`, all go through it. A restart is not a routine of several calls but one decision after
 another, and a run keeps no state that the next run would miss: the next run continues one that was killed.
 
-- fetch: `tracker.py`. One list call for each zone serves all nodes that are due; a node that is missing in a list is fetched by
-  name before it counts as absent. A failed call is an API outage and never evidence about a node. Workers are probed
-  (`ssh_workers.py`, `inspection.py`) only if their answers can change the decision.
-- decide: `decide.py`, with `repair.py`, `polling.py` and the values in `conditions.py`. Pure: policy, observed state and time
-  go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
+- fetch: `snapshots.py`; `reconciler.py` holds what was observed of one node. One list call for each zone serves all nodes that
+  are due; a node that is missing in a list is fetched by name before it counts as absent. A failed call is an API outage and
+  never evidence about a node. Workers are probed (`ssh_workers.py`, `inspection.py`) only if their answers can change the
+  decision.
+- decide: `decide.py`, with `repair.py`, `polling.py`, for `watch` also `endings.py`, and the values in `conditions.py`. Pure:
+  policy, observed state and time go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
 - act: each change is announced in the lease (`lease.py`), written to the journal and reported, and the lease is checked right
-  before the request (`actuator.announced_change`). A deletion is not sent unless the journal has the spec (`JournalError`).
+  before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec (`JournalError`).
+  `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` does that;
   `queue_rendering.py` shows queued resources.

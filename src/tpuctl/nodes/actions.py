@@ -35,10 +35,10 @@ from tpuctl.nodes.actuator import (
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
-    context: ActionContext, tasks: Sequence[ReconcileRequest], *, once: bool = False
+    context: ActionContext, tasks: Sequence[Goal], *, once: bool = False
 ) -> list[NodeResult | TpuctlError]:
     """Create, start or repair nodes in parallel until they are usable; with `once`, only take the next step.
 
@@ -88,7 +88,7 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
             text = f"creating {describe_spec(context, spec, name.zone)}{chosen}"
             context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
         operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
-    context.look_again(name, spec)
+    context.warn_if_over_budget(name, spec)
     return operation
 
 
@@ -202,7 +202,7 @@ class NodeReset:
 
 def request_reset(
     context: ActionContext, reset: NodeReset, still_meant: StillSelected = lambda *_: None, *, force_lease: bool = False
-) -> ReconcileRequest:
+) -> Goal:
     """Send the first request of a reset, and return what is left to do.
 
     `still_meant` raises if the node is no longer meant right before it is stopped or deleted. Raises `ConflictError` if another
@@ -215,14 +215,14 @@ def request_reset(
             if node.state is not NodeState.STOPPED:
                 with hold_lease(context, node.name, "reset", force_lease=force_lease, keep=True):
                     context.record(node.name, "restart", reason="reset", id=node.id, repair=False)
-                    _report(context, node, "stopping it, to start it again", verb="stop")
+                    _report(context, node, "restarting", verb="stop")
                     operation = context.cloud.stop_node(node.name, _judge(node, still_meant))
                     pending = RequestedChange(Verb.STOP, operation, node.id)
             policy = replace(policy, may_start=True)
-            return ReconcileRequest(name=node.name, policy=policy, pending=pending, purpose="reset")
+            return Goal(name=node.name, policy=policy, pending=pending, purpose="reset")
         case ResetMode.REBOOT:
             _reboot(context, node, force_lease=force_lease)
-            return ReconcileRequest(name=node.name, policy=policy, purpose="reset")
+            return Goal(name=node.name, policy=policy, purpose="reset")
         case ResetMode.RECREATE:
             policy = replace(policy, may_start=True, may_create=True)
             return _recreate(context, node, policy, still_meant, force_lease=force_lease)
@@ -251,7 +251,7 @@ def needs_start(node: Node, *, skip_validation: bool = False) -> bool:
 def start_node(context: ActionContext, node: Node, *, force_lease: bool = False) -> RequestedChange:
     """Start a node that `needs_start`. Raises `ConflictError` if another client holds its lease, unless `force_lease`."""
     with hold_lease(context, node.name, "start", force_lease=force_lease):
-        _report(context, node, "starting it", verb="start")
+        _report(context, node, f"starting (was {node.state})", verb="start")
         _write_to_journal(context, node, "start")
         return RequestedChange(Verb.START, context.cloud.start_node(node.name), node.id)
 
@@ -315,7 +315,7 @@ def _reboot(context: ActionContext, node: Node, *, force_lease: bool) -> None:
 
 def _recreate(
     context: ActionContext, node: Node, policy: Policy, still_meant: StillSelected, *, force_lease: bool
-) -> ReconcileRequest:
+) -> Goal:
     spec = spec_with_ssh_key(context, context.journal.past(node.name).spec_as_it_is(node))
     # Checked before the deletion: a node that could not be created again is better kept.
     context.check(node.name, spec, replaces=node)
@@ -324,7 +324,7 @@ def _recreate(
             _report(context, node, "deleting it, to create it again", verb="delete", id=node.id)
             operation = context.cloud.delete_node(node.name, _judge(node, still_meant))
         pending = RequestedChange(Verb.DELETE, operation, node.id)
-    return ReconcileRequest(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
+    return Goal(name=node.name, policy=policy, spec=spec, pending=pending, purpose="reset")
 
 
 def _write_to_journal(context: ActionContext, node: Node, event: str) -> None:

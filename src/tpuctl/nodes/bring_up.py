@@ -17,12 +17,12 @@ from tpuctl.models.spec import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
-from tpuctl.nodes.expiry import LimitChange
+from tpuctl.nodes.expiry import LimitChange, NodeEnd
+from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.usage import IdleChange, use_in_question
 from tpuctl.nodes.zone_choice import (
     ZoneChoice,
@@ -62,7 +62,6 @@ class UpRequest:
     policy: Policy
     preflight: PreflightCheck
     goal: str | None = None  # None: ssh, where workers can be reached
-    probe: str | None = None
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleChange = field(default_factory=IdleChange)
@@ -170,7 +169,7 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
-    tasks: list[ReconcileRequest] = []
+    tasks: list[Goal] = []
     if not request.dry_run:
         for name, _, spec in located:
             # Type and capacity of nodes are named also if they do not come up.
@@ -249,7 +248,8 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         app.choose_zone(winner.zone)
         task = _task(app, winner, None, spec, request=request)
         # The time counts from the requests of all zones.
-        task = replace(task, since=began, ends=task.ends and spec.expires)
+        limits = replace(task.limits, end=task.limits.end and NodeEnd(spec.expires))
+        task = replace(task, since=began, limits=limits)
         return bring_up_nodes(context, [task])
 
     return PlannedWork(
@@ -331,9 +331,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     return name, found, spec
 
 
-def _task(
-    app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest
-) -> ReconcileRequest:
+def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest) -> Goal:
     """Return the task of one node. Asks before a replacement and before some changes of its limits.
 
     Raises `NotConfirmedError` if the user refuses.
@@ -351,7 +349,7 @@ def _task(
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
     limit, owner = request.limit, app.owner_label
-    change = LimitChange(end=limit.end(app.now()), removes_end=limit.is_unlimited, changes_idle=request.idle.is_named)
+    change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
     is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
     limited = found if is_alive and not policy.replace and change != LimitChange() else None
@@ -362,19 +360,19 @@ def _task(
         is_confirmed = limited is not None and node.id == limited.id
         return is_confirmed or not replace(change, changes_idle=True).objections(node, owner)
 
-    return ReconcileRequest(
+    limits = NodeLimits(
+        end=change.end,
+        idle=request.idle,
+        apply_to=may_limit,
+    )
+    return Goal(
         name=name,
         policy=policy,
         spec=spec,
-        probe=request.probe,
         purpose="up",
         force_lease=request.force_lease,
-        accepts_healthy=request.goal is None,
+        limits=limits,
         since=app.silent_since,
-        ends=change.end,
-        removes_end=change.removes_end,
-        idle=request.idle,
-        may_limit=may_limit,
     )
 
 
@@ -402,6 +400,8 @@ def _describe_bills(names: Sequence[NodeName], last: NodeEvent | None) -> str:
         )
     if last is None:
         return f"no request was sent: `{name.node_id}` in {name.zone} is as it was"
+    if last.data.get("setup"):
+        return f"`{name.node_id}` in {name.zone} bills, and its set-up continues on the workers"
     status = f"last status: {last.text.removeprefix('it is ')}"
     is_ready = last.data.get("state") == str(NodeState.READY)
     bills = "bills" if is_ready else "bills as soon as it runs"

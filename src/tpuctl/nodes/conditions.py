@@ -1,6 +1,6 @@
 """What a run knows about a node: conditions, policy, observed state, decisions, and which conditions the state meets. Pure.
 
-The values are frozen. `decide` and `repair` have the rules that turn them into a decision.
+The values are frozen, but for the observed state. `decide` and `repair` have the rules that turn them into a decision.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
+    from tpuctl.nodes.usage import IdleAction
 
 
 class Condition(StrEnum):
@@ -158,17 +159,19 @@ class Policy:
     # Cancel a queued resource that differs from its spec, and ask again: nothing is lost but its place.
     replace_request: bool = False
     # The run keeps the node usable: it repairs the node unless a process holds its TPU or that is unknown.
-    is_keeper: bool = False
+    watches: bool = False
     # Repair the node even if it may be in use.
-    forced: bool = False
+    ignores_use: bool = False
     # Retry while there is no capacity or quota, with pauses that double from `backoff` to `longest_backoff`.
-    is_patient: bool = False
+    retries_without_capacity: bool = False
     # Another zone is tried after this one: without capacity here, nothing may be left behind.
-    moves_on: bool = False
+    leaves_no_record: bool = False
     # Create the node again after another client deleted it.
     recreate_deleted: bool = False
-    # The user's probe decides whether devices work, not the number of chips.
-    has_probe: bool = False
+    # The user's command that decides whether devices work. None: the number of chips does.
+    probe: str | None = None
+    # The user named no goal: HEALTHY is enough if the workers cannot be reached from this machine.
+    accepts_healthy: bool = False
     # Only wait for changes of others: a defect does not end the wait.
     is_read_only: bool = False
     # A node on which a startup script failed is not usable, if the goal includes the startup.
@@ -193,12 +196,20 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Now:
+    """The present moment. Instants are by the monotonic clock, the ends of nodes and requests by the service's."""
+
+    at: timedelta
+    utc: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class FailedChange:
     """A change that the service accepted and then did not carry out."""
 
     verb: Verb
     error: TpuctlError = field(compare=False)
-    ago: timedelta = timedelta()
+    at: timedelta = timedelta()
     # Failures of this verb in a row.
     times: int = 1
     # The node that was changed, or that a failed creation left behind.
@@ -209,7 +220,7 @@ class FailedChange:
 class ApiOutage:
     """A time in which the API does not answer. It is no evidence about any node."""
 
-    duration: timedelta
+    since: timedelta
     # Failed calls in a row, and the error of the last.
     times: int
     error: TpuctlError = field(compare=False)
@@ -230,17 +241,28 @@ class PollState:
 
     # How long similar nodes were CREATING, if this one is.
     usual: timedelta | None = None
-    # The time since this run last sent a change.
-    since_action: timedelta | None = None
+    # When this run last sent a change.
+    acted_at: timedelta | None = None
     # How often the API has recently refused a call because of its rate limit.
     throttled: int = 0
     # Random, from 0 up to 1.
     jitter: float = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
+class SentEnd:
+    """When this run sent the deletion that ends a node for good; `node_id` is empty for that of a request without a node."""
+
+    node_id: str
+    at: timedelta
+
+
+@dataclass(slots=True, kw_only=True)
 class ObservedState:
-    """The observed state of a node, and what this run has done so far."""
+    """The observed state of a node, and what this run has done so far. The reconciler alone changes it.
+
+    Instants are by the monotonic clock.
+    """
 
     name: NodeName
     # None only after a 404 from the API.
@@ -253,24 +275,25 @@ class ObservedState:
     has_time_ended: bool = False
     # How a queued resource that has no node yet differs from the spec.
     request_differences: tuple[SpecDifference, ...] = ()
-    # How long the state of the queued resource has been unchanged, and the service's time.
-    in_request_state: timedelta = timedelta()
-    server_now: datetime | None = None
+    # Since when the state of the queued resource has been unchanged.
+    request_since: timedelta = timedelta()
     # How the node differs from its spec.
     differences: tuple[SpecDifference, ...] = ()
-    # How long state, health and worker answers have been unchanged.
-    in_state: timedelta = timedelta()
-    # How long state and health have been unchanged.
-    in_health: timedelta = timedelta()
-    # How long this run has worked on the node.
-    waited: timedelta = timedelta()
+    # Since when state, health and worker answers have been unchanged.
+    unchanged_since: timedelta = timedelta()
+    # Since when state and health have been unchanged.
+    reported_since: timedelta = timedelta()
+    # When this run began to work on the node, moved on by the time of its set-ups, which have a limit of their own.
+    started: timedelta = timedelta()
+    # When the set-up began that runs now.
+    set_up_since: timedelta | None = None
     # One entry for each worker; empty if no worker was probed.
     workers: tuple[WorkerSnapshot, ...] = ()
     # This run, or an earlier one that did not finish, created or started the node.
     is_ours: bool = False
     attempts: RepairAttempts = field(default_factory=RepairAttempts)
-    # The time since the last repair took effect.
-    since_repair: timedelta | None = None
+    # When the last repair took effect.
+    repaired_at: timedelta | None = None
     # This run has observed a node of that name.
     was_there: bool = False
     # The node was deleted, but not by this run.
@@ -284,11 +307,28 @@ class ObservedState:
     # The pending change is one of the queued resource.
     is_request_pending: bool = False
     failure: FailedChange | None = None
+    end_sent: SentEnd | None = None
     # The other process that holds the lease.
     held_by: str | None = None
     # Set while the API does not answer: all other fields are outdated.
     outage: ApiOutage | None = None
     poll_state: PollState = field(default_factory=PollState)
+
+    def in_state(self, now: Now) -> timedelta:
+        """Return how long state, health and worker answers have been unchanged."""
+        return now.at - self.unchanged_since
+
+    def in_request_state(self, now: Now) -> timedelta:
+        """Return how long the state of the queued resource has been unchanged."""
+        return now.at - self.request_since
+
+    def waited(self, now: Now) -> timedelta:
+        """Return how long this run has worked on the node, without its set-ups."""
+        return (now.at if self.set_up_since is None else self.set_up_since) - self.started
+
+    def time_left(self, policy: Policy, now: Now) -> timedelta | None:
+        """Return the time until the deadline, negative after it; None without one."""
+        return None if policy.timeout is None else policy.timeout - self.waited(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +376,8 @@ class Restart:
     """Stop the node. Once it is STOPPED, the next decision is to start it."""
 
     reason: str
+    # Why less disruptive repairs are not possible.
+    rejected: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,6 +416,21 @@ class Fail:
     error: TpuctlError
 
 
+class EndReason(StrEnum):
+    """Why a run ends a node for good."""
+
+    EXPIRED = "expired"
+    IDLE = "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Stop or delete the node for good, or delete its queued resource if it has no node."""
+
+    reason: EndReason
+    action: IdleAction
+
+
 Change = Create | Start | Restart | Reboot | Delete | DeleteRequest
 Decision = Done | Requeue | Change | Fail
 
@@ -400,7 +457,7 @@ def worker_meets(policy: Policy, worker: WorkerSnapshot, level: Condition, promi
         return None
     if level is Condition.STARTUP:
         return worker.startup.has_ended if worker.startup is not None else None
-    if policy.has_probe:
+    if policy.probe:
         # The probe runs after the script that reports the startup: without that report it did not run.
         return worker.failed is None if worker.failed or worker.startup is not None else None
     if worker.misidentified:
@@ -532,7 +589,7 @@ def usable_note(policy: Policy, seen: ObservedState, node: Node) -> str | None:
         worker.startup is StartupState.CLOUD_INIT_FAILED for worker in seen.workers
     ):
         notes.append("cloud-init has failed")
-    if policy.goal is Condition.DEVICES and not policy.has_probe and promised_chips(node) is None:
+    if policy.goal is Condition.DEVICES and not policy.probe and promised_chips(node) is None:
         notes.append(f"the number of chips of `{node.accelerator_type}` is unknown, so it was not compared")
     return "; ".join(notes) or None
 
@@ -598,7 +655,7 @@ def explain_short_workers(policy: Policy, seen: ObservedState, node: Node, level
     if len(seen.workers) == 1:
         return f"its worker {reasons[0]}"
     if len(set(reasons.values())) == 1 and len(reasons) > 1:
-        each = "each " if level is Condition.DEVICES and not policy.has_probe else ""
+        each = "each " if level is Condition.DEVICES and not policy.probe else ""
         return f"{len(short)} of {len(seen.workers)} workers: {each}{reasons[short[0]]} ({named_workers(short)})"
     named = ", ".join(f"worker {index} {reasons[index]}" for index in short[:_MOST_NAMED_WORKERS])
     return named + (f" and {len(short) - _MOST_NAMED_WORKERS} more" if len(short) > _MOST_NAMED_WORKERS else "")
@@ -609,7 +666,7 @@ def _shortfall(policy: Policy, worker: WorkerSnapshot, level: Condition, promise
         return str(worker.answer)
     if level is Condition.STARTUP:
         return "has not ended its startup" if worker.startup is not None else "has not reported its startup"
-    if policy.has_probe:
+    if policy.probe:
         return f"fails the probe ({worker.failed})" if worker.failed else "has not been probed yet"
     if worker.misidentified:
         return worker.misidentified

@@ -64,52 +64,50 @@ from tpuctl.nodes.repair import (
 )
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from tpuctl.nodes.conditions import ApiOutage
+    from tpuctl.nodes.conditions import ApiOutage, Now
 
 
-def decide(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
+def decide(policy: Policy, seen: ObservedState, now: Now) -> Decision:
     """Return the next action. The first rule that matches wins.
 
-    `now` is the service's time. After the deadline the rules neither wait nor begin a change.
+    After the deadline the rules neither wait nor begin a change.
     """
-    left = None if policy.timeout is None else policy.timeout - seen.waited
+    left = seen.time_left(policy, now)
     is_over = left is not None and left <= timedelta()
     if seen.outage:
         if is_over:
-            return Fail(outage_error(policy, seen, seen.outage))
-        pause = poll_delay(seen) if left is None else min(poll_delay(seen), left)
-        return Requeue(pause, f"API not answering for {format_duration(seen.outage.duration)}")
+            return Fail(outage_error(policy, seen, seen.outage, now))
+        pause = poll_delay(seen, now) if left is None else min(poll_delay(seen, now), left)
+        return Requeue(pause, f"API not answering for {format_duration(now.at - seen.outage.since)}")
     decision = _decide_by_state(policy, seen, now)
     if isinstance(decision, Done | Fail):
         return decision
     if left is not None and is_over:
-        if isinstance(decision, Requeue | DeleteRequest) and may_clean_up(policy, seen, left):
+        if isinstance(decision, Requeue | DeleteRequest) and may_clean_up(policy, seen, left, now):
             return decision
-        return Fail(timeout_error(policy, seen, decision))
+        return Fail(timeout_error(policy, seen, decision, now))
     if seen.held_by and not isinstance(decision, Requeue):
-        decision = _wait_for_holder(seen)
+        decision = _wait_for_holder(seen, now)
     if isinstance(decision, Requeue) and left is not None:
         return Requeue(min(decision.delay, left), decision.reason, decision.next)
     return decision
 
 
-def _decide_by_state(policy: Policy, seen: ObservedState, now: datetime) -> Decision:
+def _decide_by_state(policy: Policy, seen: ObservedState, now: Now) -> Decision:
     if seen.pending and seen.is_request_pending:
-        return _wait(seen, f"{seen.pending} of its queued resource requested")
+        return _wait(seen, now, f"{seen.pending} of its queued resource requested")
     # The record of a dead request is deleted before its failure ends the run.
     asks = seen.is_queued and policy.goal.is_usable
-    if asks and seen.request is not None and (decision := decide_request(policy, seen, seen.request)):
+    if asks and seen.request is not None and (decision := decide_request(policy, seen, seen.request, now)):
         return decision
-    if seen.failure and (decision := decide_after_failure(policy, seen, seen.failure)):
+    if seen.failure and (decision := decide_after_failure(policy, seen, seen.failure, now)):
         return decision
     if seen.pending and not change_is_visible(seen.pending, seen.node):
-        return _wait(seen, f"{seen.pending} requested")
+        return _wait(seen, now, f"{seen.pending} requested")
     if not policy.goal.is_usable:
-        return _decide_unusable_goal(policy, seen)
+        return _decide_unusable_goal(policy, seen, now)
     if seen.node is None or seen.node.state is NodeState.DELETING:
-        return _decide_gone(policy, seen)
+        return _decide_gone(policy, seen, now)
     return _decide_present(policy, seen, seen.node, now)
 
 
@@ -130,7 +128,7 @@ def change_is_visible(verb: Verb, node: Node | None) -> bool:
             assert_never(verb)
 
 
-def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
+def _decide_unusable_goal(policy: Policy, seen: ObservedState, now: Now) -> Decision:
     """Decide for the goals STOPPED, GONE and PREEMPTED: this run only waits until a change shows."""
     node, goal = seen.node, policy.goal
     if node is None:
@@ -149,21 +147,21 @@ def _decide_unusable_goal(policy: Policy, seen: ObservedState) -> Decision:
     }
     if cannot.get(goal):
         return Fail(ConflictError(f"`{seen.name.node_id}` is {node.state} and will not be {goal.upper()}"))
-    return _wait(seen, f"it is {node.state}")
+    return _wait(seen, now, f"it is {node.state}")
 
 
-def _decide_gone(policy: Policy, seen: ObservedState) -> Decision:
+def _decide_gone(policy: Policy, seen: ObservedState, now: Now) -> Decision:
     """Decide about a node that does not exist or is being deleted."""
     if _is_suspended_by_service(seen) and not (seen.is_queued and policy.may_create):
         return Fail(preempted_error(seen))
     if seen.held_by:
         # A holder that recreates the node deletes it first.
-        return _wait_for_holder(seen)
+        return _wait_for_holder(seen, now)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return Fail(vanished_error(seen))
     if seen.node is not None:
         if policy.may_create:
-            return _wait(seen, "it is being deleted")
+            return _wait(seen, now, "it is being deleted")
         return Fail(ConflictError(f"`{seen.name.node_id}` is being deleted"))
     if seen.has_vanished:
         return Create("another client deleted it")
@@ -176,14 +174,14 @@ def _is_suspended_by_service(seen: ObservedState) -> bool:
     return seen.request is not None and seen.request.was_suspended_by_service
 
 
-def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: Now) -> Decision:
     """Decide about a node that exists, by its state."""
     if node.state.is_dead:
-        return _decide_dead(policy, seen, node)
+        return _decide_dead(policy, seen, node, now)
     if not node.state.is_known:
-        return _wait(seen, f"state {node.state} is new to this version of tpuctl")
+        return _wait(seen, now, f"state {node.state} is new to this version of tpuctl")
     if seen.differences and (policy.may_create or policy.replace):
-        return _decide_different(policy, seen, node)
+        return _decide_different(policy, seen, node, now)
     if node.state in {NodeState.HIDDEN, NodeState.UNKNOWN}:
         return Fail(broken_node_error(node))
     if node.state is NodeState.STOPPED:
@@ -192,14 +190,14 @@ def _decide_present(policy: Policy, seen: ObservedState, node: Node, now: dateti
         return _decide_ready(policy, seen, node, now)
     threshold = slow_after(policy, node)
     if threshold is None:
-        return _wait(seen, f"it is {node.state}")
+        return _wait(seen, now, f"it is {node.state}")
     return plan_slow_state_repair(policy, seen, node, threshold, now)
 
 
-def _decide_dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+def _decide_dead(policy: Policy, seen: ObservedState, node: Node, now: Now) -> Decision:
     if policy.may_create:
         if node.queued_resource and seen.is_queued:
-            return _wait(seen, f"it is {node.state}, its queued resource does not show it yet")
+            return _wait(seen, now, f"it is {node.state}, its queued resource does not show it yet")
         if node.queued_resource:
             return Fail(queued_resource_error(node))
         word = "was preempted" if node.is_preempted else f"is {node.state}"
@@ -212,12 +210,12 @@ def _decide_dead(policy: Policy, seen: ObservedState, node: Node) -> Decision:
     )
 
 
-def _decide_different(policy: Policy, seen: ObservedState, node: Node) -> Decision:
+def _decide_different(policy: Policy, seen: ObservedState, node: Node, now: Now) -> Decision:
     if policy.replace and not seen.attempts.recreates:
         if node.queued_resource:
             return Fail(queued_resource_error(node))
         if node.state in {NodeState.CREATING, NodeState.STATE_UNSPECIFIED}:
-            return _wait(seen, f"it is {node.state} and will be replaced when that has ended")
+            return _wait(seen, now, f"it is {node.state} and will be replaced when that has ended")
         # Counts as a repair, so that a node that differs again is not replaced forever.
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
     return Fail(
@@ -240,7 +238,7 @@ def _decide_stopped(policy: Policy, seen: ObservedState, node: Node) -> Decision
     return Start("it is STOPPED")
 
 
-def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Decision:
+def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: Now) -> Decision:
     if first_missing_condition(policy, seen, node) is None:
         if policy.refuses_failed_startup and policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
             return Fail(failed_startup_error(seen))
@@ -248,15 +246,15 @@ def _decide_ready(policy: Policy, seen: ObservedState, node: Node, now: datetime
     found = None if policy.goal is Condition.READY or policy.is_read_only else find_defect(policy, seen, node, now)
     why = explain_not_usable(policy, seen, node)
     if found is None and policy.repair is Repair.RECREATE and _is_in_maintenance(node):
-        return _wait(seen, f"{why}; {_maintenance_advice(node)}")
+        return _wait(seen, now, f"{why}; {_maintenance_advice(node)}")
     if found is None:
-        return _wait(seen, why)
+        return _wait(seen, now, why)
     act = plan_repair(policy, seen, node, found)
-    left = found.threshold - defect_age(seen)
+    left = found.threshold - defect_age(seen, now)
     if left > timedelta():
-        return Requeue(poll_delay(seen), why, NextStep(describe_repair(act), left))
+        return Requeue(poll_delay(seen, now), why, NextStep(describe_repair(act), left))
     if seen.held_by and isinstance(act, Fail):
-        return _wait_for_holder(seen)
+        return _wait_for_holder(seen, now)
     return act
 
 
@@ -274,12 +272,12 @@ def _maintenance_advice(node: Node) -> str:
     return f"the service ends maintenance, repair does not: {again} recreates it now, its boot disk is lost"
 
 
-def _wait(seen: ObservedState, reason: str) -> Requeue:
-    return Requeue(poll_delay(seen), reason)
+def _wait(seen: ObservedState, now: Now, reason: str) -> Requeue:
+    return Requeue(poll_delay(seen, now), reason)
 
 
-def _wait_for_holder(seen: ObservedState) -> Requeue:
-    return _wait(seen, f"it is being repaired by {seen.held_by}")
+def _wait_for_holder(seen: ObservedState, now: Now) -> Requeue:
+    return _wait(seen, now, f"it is being repaired by {seen.held_by}")
 
 
 # A retry cannot succeed.
@@ -288,7 +286,7 @@ _CAPACITY_FAILURES = (NoCapacityError, QuotaError, RequestExpiredError)
 _RETRY_PAUSE = {Verb.CREATE: "create it", Verb.START: "start it", Verb.DELETE: "delete it"}
 
 
-def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedChange) -> Decision | None:
+def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedChange, now: Now) -> Decision | None:
     """Return the action after a change that the service accepted and did not carry out; None if the current state decides."""
     node = seen.node
     if failure.verb is Verb.DELETE:
@@ -308,12 +306,12 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         and node.state is NodeState.CREATING
         and node.id == failure.node_id != ""
     )
-    if node and is_record_left and policy.moves_on:
+    if node and is_record_left and policy.leaves_no_record:
         return Delete(f"its creation failed: {error.message}", node.id)
-    if may_repeat and isinstance(error, RequestExpiredError) and _outlasts_its_request(policy, seen):
+    if may_repeat and isinstance(error, RequestExpiredError) and _outlasts_its_request(policy, seen, now):
         return None
-    is_patient = policy.is_patient and not error.is_lasting
-    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not is_patient):
+    retries = policy.retries_without_capacity and not error.is_lasting
+    if isinstance(error, _FINAL_FAILURES) or not may_repeat or (is_scarce and not retries):
         return Fail(error)
     if not is_scarce and failure.times > policy.internal_retries:
         # The hint names the usual cause of an internal error [observed: code 13 without capacity].
@@ -332,25 +330,25 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
         if not timedelta() < pause < policy.longest_backoff:
             break
         pause = min(policy.longest_backoff, pause * 2)
-    left = pause - failure.ago
+    left = pause - (now.at - failure.at)
     if left <= timedelta():
         return None
     return Requeue(
-        min(left, poll_delay(seen)),
+        min(left, poll_delay(seen, now)),
         f"{failure.verb} failed: {error.message}",
         NextStep(_RETRY_PAUSE[failure.verb], left),
     )
 
 
-def _outlasts_its_request(policy: Policy, seen: ObservedState) -> bool:
+def _outlasts_its_request(policy: Policy, seen: ObservedState, now: Now) -> bool:
     """Return whether an expired request was one of an earlier run with an earlier deadline: this run asks again.
 
     Not if it ended because the time of its node did.
     """
     if seen.has_time_ended:
         return False
-    left = None if policy.timeout is None else policy.timeout - seen.waited
-    return policy.queue_for is None and not policy.moves_on and (left is None or left > SHORTEST_QUEUE)
+    left = seen.time_left(policy, now)
+    return policy.queue_for is None and not policy.leaves_no_record and (left is None or left > SHORTEST_QUEUE)
 
 
 _CONDITION_WORDS = {
@@ -360,10 +358,10 @@ _CONDITION_WORDS = {
 }
 
 
-def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -> TimedOutError:
+def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, now: Now) -> TimedOutError:
     """Return the timeout error: the state of the node, the next action (`left`), and how to continue or to delete the node."""
     name = seen.name.node_id
-    after = f" after {format_duration(seen.waited)}" if policy.timeout else ""
+    after = f" after {format_duration(seen.waited(now))}" if policy.timeout else ""
     if seen.node is None and seen.request is not None and seen.is_queued:
         request = seen.request
         verb = "wait" if policy.is_read_only else "up"
@@ -374,7 +372,7 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
     if seen.node is None:
-        within = f" within {format_duration(seen.waited)}" if policy.timeout else ""
+        within = f" within {format_duration(seen.waited(now))}" if policy.timeout else ""
         if isinstance(left, Requeue) and not seen.was_there and not seen.failure:
             return TimedOutError(f"`{name}` did not appear{within}", hint=f"check it with `tpuctl status {name}`")
         why = f": {left.reason}" if isinstance(left, Requeue) else ""
@@ -391,7 +389,7 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
     owner = seen.node.queued_resource
     queued = f" (it belongs to the queued resource `{last_segment(owner)}`)" if owner else ""
     again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Requeue) else f"`tpuctl up {name}`"
-    again = "the same command" if policy.has_probe else again
+    again = "the same command" if policy.probe else again
     hint = f"no change was undone; continue with {again}"
     if seen.node.state is not NodeState.DELETING:
         hint += f", or delete it with `tpuctl down {name}`"
@@ -402,13 +400,13 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change) -
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
 
 
-def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage) -> TimedOutError:
+def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage, now: Now) -> TimedOutError:
     """Return the error of a deadline that passed while the API did not answer."""
     name = seen.name.node_id
     known = f"its last known state is {seen.node.state}" if seen.node else "its state is unknown"
     return TimedOutError(
-        f"the API has not answered for {format_duration(outage.duration)} ({outage.error.message}); it is unknown whether "
-        f"`{name}` is {_wanted(policy)}; {known}",
+        f"the API has not answered for {format_duration(now.at - outage.since)} ({outage.error.message}); it is unknown "
+        f"whether `{name}` is {_wanted(policy)}; {known}",
         hint=f"no change was undone; check it with `tpuctl status {name}`",
     )
 

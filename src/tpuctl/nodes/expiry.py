@@ -99,34 +99,54 @@ def later_end(end: datetime, ttl: timedelta, now: datetime) -> datetime | None:
     return (now + ttl).replace(microsecond=0) if end - now < ttl * 3 / 4 else None
 
 
+@dataclass(frozen=True, slots=True)
+class NodeEnd:
+    """The end that a user wants for the time of a node: a moment, or None for never."""
+
+    at: datetime | None
+
+    def __str__(self) -> str:
+        return (
+            "removing its time limit"
+            if self.at is None
+            else f"setting the end of its time: {format_timestamp(self.at)}"
+        )
+
+    @property
+    def option(self) -> str:
+        """The option of `tpuctl extend` that sets this end."""
+        return "--no-expiry" if self.at is None else f"--until {format_timestamp(self.at)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitChange:
-    """What a user wants for the limits of a node that exists: an end or none, and with `changes_idle` a limit of idleness."""
+    """What a user wants for the limits of a node that exists: an end, and with `changes_idle` a limit of idleness."""
 
-    end: datetime | None = None
-    removes_end: bool = False
+    end: NodeEnd | None = None
     changes_idle: bool = False
 
     def shortens(self, node: Node) -> bool:
         """Return whether the node would end earlier than without the change."""
-        return self.end is not None and (node.expires is None or self.end < node.expires)
+        end = self.end.at if self.end else None
+        return end is not None and (node.expires is None or end < node.expires)
 
     def objections(self, node: Node, owner: str) -> tuple[str, ...]:
         """Return why the change needs a question to the user, whose label is `owner`; empty if it needs none."""
         found = []
-        changes_end = self.end not in {None, node.expires} or (self.removes_end and EXPIRY_LABEL in node.labels)
+        end = self.end.at if self.end else None
+        changes_end = end not in {None, node.expires} or (self.end == NodeEnd(None) and EXPIRY_LABEL in node.labels)
         if (changes_end or self.changes_idle) and (not owner or node.owner != owner):
             found.append(f"its owner is {node.owner}" if node.owner else "its owner is unknown")
-        if self.end is not None and node.expires is not None and self.end < node.expires:
-            found.append(f"its end moves from {format_timestamp(node.expires)} to {format_timestamp(self.end)}")
+        if end is not None and node.expires is not None and end < node.expires:
+            found.append(f"its end moves from {format_timestamp(node.expires)} to {format_timestamp(end)}")
         return tuple(found)
 
     def describe(self, name: str) -> str:
         """Return the change of a node of that name, in words."""
         words = []
-        if self.end is not None:
-            words.append(f"set the end of its time to {format_timestamp(self.end)}")
-        elif self.removes_end:
+        if self.end is not None and self.end.at is not None:
+            words.append(f"set the end of its time to {format_timestamp(self.end.at)}")
+        elif self.end is not None:
             words.append("remove its time limit")
         if self.changes_idle:
             words.append("change its idle limit")
@@ -151,13 +171,13 @@ def stamp_spec(spec: NodeSpec, *, owner: str, now: datetime) -> NodeSpec:
     return replace(spec, expires=end, labels=labels)
 
 
-def inherit_expiry(spec: NodeSpec, node: Node, *, is_keeper: bool) -> NodeSpec:
+def inherit_expiry(spec: NodeSpec, node: Node, *, watches: bool) -> NodeSpec:
     """Return the spec to recreate a node: it keeps its end, or gets the same duration again if that has passed.
 
-    A node without an end gets none from a keeper, such as `watch`; other commands give it that of the spec.
+    A node without an end gets none from `watch`; other commands give it that of the spec.
     """
     if node.expires is None:
-        ttl = None if is_keeper else spec.ttl
+        ttl = None if watches else spec.ttl
         return spec if (spec.expires, spec.ttl) == (None, ttl) else replace(spec, expires=None, ttl=ttl)
     if node.expires == spec.expires:
         return spec

@@ -35,8 +35,8 @@ from tpuctl.nodes.garbage import (
     group_resources,
     judge_group,
 )
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.request_actions import RequestRemoval
-from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -120,7 +120,7 @@ class GarbageRemover:
         if wait:
             self._repeat(items, sent, until=until)
         tasks = [
-            ReconcileRequest(name=name, policy=policy, pending=change)
+            Goal(name=name, policy=policy, pending=change)
             for one in sent
             if isinstance(one, _SentDeletion)
             for name, change in one.changes

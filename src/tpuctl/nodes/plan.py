@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from enum import StrEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Any, assert_never
@@ -19,6 +20,7 @@ from tpuctl.nodes.conditions import (
     DeleteRequest,
     Done,
     Fail,
+    Now,
     ObservedState,
     Policy,
     Reboot,
@@ -103,7 +105,7 @@ def next_step(
     A node that is created has the `spec`, and its time ends when it `expires`. Raises the error that `up` would fail with.
     """
     window = queue_window(policy, policy.timeout, now).ended_by(expires) if seen.is_queued else None
-    match decision := decide(replace(policy, timeout=None), seen, now):
+    match decision := decide(replace(policy, timeout=None), seen, Now(timedelta(), now)):
         case Done():
             return None
         case Fail(error):

@@ -214,10 +214,11 @@ def repair_policy(
         max_recreates=settings.number("max_recreates"),
         thresholds=Thresholds(**thresholds),
         goal=choose_goal(app, goal, probe=probe),
-        has_probe=probe is not None,
+        probe=probe,
+        accepts_healthy=goal is None,
         may_create=True,
         may_start=True,
-        forced=yes,
+        ignores_use=yes,
         **further,
     )
 

@@ -6,8 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tpuctl.nodes.conditions import ObservedState
+    from tpuctl.nodes.conditions import Now, ObservedState
 
+# How often a node is fetched that is usable, or that something beside the loop is about: a set-up, a deletion.
+WATCH_INTERVAL = timedelta(seconds=15)
 _SHORTEST_DELAY = timedelta(seconds=1)
 _DENSE_DELAY = timedelta(seconds=1.7)
 _SHORT_DELAY = timedelta(seconds=2)
@@ -18,25 +20,25 @@ _RECENT_ACTION = timedelta(seconds=20)
 _SPREAD = 0.15
 
 
-def poll_delay(seen: ObservedState) -> timedelta:
+def poll_delay(seen: ObservedState, now: Now) -> timedelta:
     """Return the delay until the next poll: 1 to 15 seconds, with a jitter of a fifth.
 
     While a creation usually ends, the delay is short, and rarely a poll comes before; else it grows with the age of the state.
     """
-    pace = seen.poll_state
+    pace, lasted = seen.poll_state, seen.in_state(now)
     if seen.outage:
         return _jittered(_SHORT_DELAY * 1.5 ** min(seen.outage.times - 1, 9), seen)
     if pace.usual and seen.pending is None:
         begin, end = pace.usual * (1 - _SPREAD), pace.usual * (1 + _SPREAD)
-        if seen.in_state < begin:
+        if lasted < begin:
             # No jitter: the poll falls on the beginning of the window.
-            return _bounded((begin - seen.in_state) * 2 ** _throttling(seen))
-        if seen.in_state <= end:
+            return _bounded((begin - lasted) * 2 ** _throttling(seen))
+        if lasted <= end:
             return _jittered(min(_SHORT_DELAY, max(_DENSE_DELAY, (end - begin) / 10)), seen)
-        return _jittered(poll_interval(seen.in_state - end), seen)
-    if pace.since_action is not None and pace.since_action < _RECENT_ACTION:
+        return _jittered(poll_interval(lasted - end), seen)
+    if pace.acted_at is not None and now.at - pace.acted_at < _RECENT_ACTION:
         return _jittered(_SHORT_DELAY, seen)
-    return _jittered(poll_interval(seen.in_state), seen)
+    return _jittered(poll_interval(lasted), seen)
 
 
 def poll_interval(lasted: timedelta) -> timedelta:

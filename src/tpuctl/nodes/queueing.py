@@ -14,7 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
 from tpuctl.models.node import QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE, QueueWindow
-from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, ObservedState, Policy, Requeue, Verb
+from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, Now, ObservedState, Policy, Requeue, Verb
 from tpuctl.nodes.polling import poll_delay
 
 if TYPE_CHECKING:
@@ -37,35 +37,35 @@ _LONGEST_DELAY = timedelta(minutes=1)
 _NODE_LAG = timedelta(minutes=5)
 
 
-def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource, now: Now) -> Decision | None:
     """Return the next action for a request; None if the state of its node decides."""
     if not request.state.is_known or request.state is QueuedState.STATE_UNSPECIFIED:
-        return _wait(seen, f"its queued resource is {request.state}, a state that tpuctl does not know")
+        return _wait(seen, now, f"its queued resource is {request.state}, a state that tpuctl does not know")
     match request.state:
         case QueuedState.SUSPENDING:
-            return _wait(seen, f"its queued resource is SUSPENDING{_by(request)}")
+            return _wait(seen, now, f"its queued resource is SUSPENDING{_by(request)}")
         case QueuedState.DELETING:
             if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
                 return None  # another client ended it: the same as for a node
             if policy.may_create:
-                return _wait(seen, "its old queued resource is being deleted")
+                return _wait(seen, now, "its old queued resource is being deleted")
             return Fail(ConflictError(f"the queued resource `{request.queued_resource_id}` is being deleted"))
         case QueuedState.FAILED | QueuedState.SUSPENDED:
-            return _decide_dead_request(policy, seen, request)
+            return _decide_dead_request(policy, seen, request, now)
     if seen.request_differences:
         return _decide_different_request(policy, seen, request)
     if seen.node is not None:
         return None
     if request.state is QueuedState.ACTIVE:
-        if seen.in_request_state < _NODE_LAG and not seen.has_vanished:
-            return _wait(seen, "its queued resource is ACTIVE, the node does not show yet")
-        return _decide_dead_request(policy, seen, request)
+        if seen.in_request_state(now) < _NODE_LAG and not seen.has_vanished:
+            return _wait(seen, now, "its queued resource is ACTIVE, the node does not show yet")
+        return _decide_dead_request(policy, seen, request, now)
     if seen.has_time_ended and request.state in UNDECIDED:
         return Fail(expired_request_error(seen, request))
-    return _wait_for_nodes(policy, seen, request)
+    return _wait_for_nodes(policy, seen, request, now)
 
 
-def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedResource, now: Now) -> Decision | None:
     """Decide about a request that will never have a node again: its record holds the name and quota."""
     name, request_id = seen.name.node_id, request.queued_resource_id
     if request.state is QueuedState.SUSPENDED and request.initiator == "USER":
@@ -79,7 +79,7 @@ def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedRes
         return Fail(several_nodes_error(seen, request))
     # The node of a suspended request disappears with it; its record would be deleted by `force` only.
     if seen.node is not None and not seen.node.state.is_dead:
-        return _wait(seen, f"its queued resource is {request.state}{_by(request)}")
+        return _wait(seen, now, f"its queued resource is {request.state}{_by(request)}")
     what = f"it is {request.state}{_by(request)}" if request.state is not QueuedState.ACTIVE else "its node is gone"
     return DeleteRequest(f"{what}: only its record is left", request.name)
 
@@ -95,25 +95,26 @@ def _decide_different_request(policy: Policy, seen: ObservedState, request: Queu
     return Fail(different_request_error(seen, request, seen.request_differences))
 
 
-def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource) -> Requeue:
-    lasted = format_duration(seen.in_request_state)
+def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource, now: Now) -> Requeue:
+    age = seen.in_request_state(now)
+    lasted = format_duration(age)
     if request.state is QueuedState.PROVISIONING:
         reason = f"its queued resource is PROVISIONING for {lasted}"
-        if seen.in_request_state > policy.thresholds.provisioning:
+        if age > policy.thresholds.provisioning:
             reason += f", longer than {format_duration(policy.thresholds.provisioning)}; it is not cancelled"
-        return _wait(seen, reason)
+        return _wait(seen, now, reason)
     # It may last for hours: the delay grows with it, beyond that of a state of a node.
-    slow = min(_LONGEST_DELAY, seen.in_request_state / 10) * (0.8 + 0.4 * seen.poll_state.jitter)
-    delay = max(poll_delay(seen), slow)
+    slow = min(_LONGEST_DELAY, age / 10) * (0.8 + 0.4 * seen.poll_state.jitter)
+    delay = max(poll_delay(seen, now), slow)
     reason = f"its queued resource is {request.state} for {lasted}"
     end = request.valid_until
-    left = None if end is None or seen.server_now is None else end - seen.server_now
+    left = None if end is None else end - now.utc
     if left is None or left <= timedelta():
         return Requeue(delay, reason)
     return Requeue(min(delay, left), reason, NextStep("give the request up", left))
 
 
-def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
+def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta, now: Now) -> bool:
     """Return whether the run may go on after its deadline, to delete the record of its own request."""
     if not (seen.is_queued and policy.may_create) or -left >= CLEAN_UP_TIME:
         return False
@@ -124,7 +125,7 @@ def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta) -> bool:
         return request is not None
     # The service fails it at its own limit: a request that the user lets wait for longer is left.
     end = request.valid_until
-    has_ended = end is not None and seen.server_now is not None and end <= seen.server_now + CLEAN_UP_TIME
+    has_ended = end is not None and end <= now.utc + CLEAN_UP_TIME
     return request.state in UNDECIDED and has_ended
 
 
@@ -218,5 +219,5 @@ def _by(request: QueuedResource) -> str:
     return {"USER": ", by a user", "SERVICE": ", by the service"}.get(request.initiator, "")
 
 
-def _wait(seen: ObservedState, reason: str) -> Requeue:
-    return Requeue(poll_delay(seen), reason)
+def _wait(seen: ObservedState, now: Now, reason: str) -> Requeue:
+    return Requeue(poll_delay(seen, now), reason)

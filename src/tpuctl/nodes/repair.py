@@ -37,9 +37,7 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.polling import poll_delay
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
-    from tpuctl.nodes.conditions import ObservedState, Policy
+    from tpuctl.nodes.conditions import Now, ObservedState, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +57,10 @@ def plan_repair(policy: Policy, seen: ObservedState, node: Node, defect: Defect)
     name, reason = seen.name.node_id, defect.reason
     if policy.repair is Repair.NONE:
         return Fail(BrokenNodeError(f"`{name}`: {reason}", hint=_reset_hint(node)))
-    if (user := tpu_holder(seen)) and not policy.forced:
+    if (user := tpu_holder(seen)) and not policy.ignores_use:
         hint = f"end that process, or repair the node despite it with `tpuctl up {name} --yes`"
         return Fail(BrokenNodeError(f"`{name}`: {reason}; not repaired: {user}", hint=hint))
-    is_entrusted = seen.is_ours or policy.forced or (policy.is_keeper and is_idle(seen))
+    is_entrusted = seen.is_ours or policy.ignores_use or (policy.watches and is_idle(seen))
     if is_alive(seen) and not is_entrusted:
         hint = f"not repaired, because it may be in use; {_reset_hint(node)}, `tpuctl up {name} --yes` repairs it"
         return Fail(BrokenNodeError(f"`{name}`: {reason}", hint=hint))
@@ -93,15 +91,16 @@ def _reset_hint(node: Node) -> str:
 
 
 def plan_slow_state_repair(
-    policy: Policy, seen: ObservedState, node: Node, threshold: timedelta, now: datetime
+    policy: Policy, seen: ObservedState, node: Node, threshold: timedelta, now: Now
 ) -> Requeue | Restart | Delete:
     """Decide about a state that lasts too long: restart, else recreate if that is allowed, else wait."""
-    if seen.in_state < threshold:
+    lasted = seen.in_state(now)
+    if lasted < threshold:
         planned = _restart_or_recreate(policy, seen, node, "", now)
-        then = None if planned is None else NextStep(describe_repair(planned), threshold - seen.in_state)
-        return Requeue(poll_delay(seen), f"it is {node.state}", then)
-    reason = f"it has been {node.state} for {format_duration(seen.in_state)}"
-    return _restart_or_recreate(policy, seen, node, reason, now) or Requeue(poll_delay(seen), reason)
+        then = None if planned is None else NextStep(describe_repair(planned), threshold - lasted)
+        return Requeue(poll_delay(seen, now), f"it is {node.state}", then)
+    reason = f"it has been {node.state} for {format_duration(lasted)}"
+    return _restart_or_recreate(policy, seen, node, reason, now) or Requeue(poll_delay(seen, now), reason)
 
 
 def describe_repair(act: Reboot | Restart | Delete | Fail) -> str:
@@ -125,12 +124,12 @@ def tpu_holder(seen: ObservedState) -> str | None:
     return None
 
 
-def is_under_maintenance(node: Node, now: datetime) -> bool:
+def is_under_maintenance(node: Node, now: Now) -> bool:
     """Return whether maintenance is ongoing or due: it ends by itself [API field text of upcomingMaintenance]."""
     announced = node.upcoming_maintenance
     if announced is None:
         return False
-    is_open = announced.start is not None and announced.end is not None and announced.start <= now < announced.end
+    is_open = announced.start is not None and announced.end is not None and announced.start <= now.utc < announced.end
     return announced.status == "ONGOING" or is_open
 
 
@@ -157,7 +156,7 @@ def _plan_restart(
     if why_not := node.why_not_restartable() or seen.refused_stop:
         rejected.append(why_not)
         return None
-    return Restart(_with(defect.reason, rejected))
+    return Restart(defect.reason, tuple(rejected))
 
 
 def _plan_recreate(
@@ -165,7 +164,7 @@ def _plan_recreate(
 ) -> Delete | None:
     if not _may_recreate(policy, seen, node):
         return None
-    if _accepts_ssh(seen) and not policy.forced and not (policy.is_keeper and is_idle(seen)):
+    if _accepts_ssh(seen) and not policy.ignores_use and not (policy.watches and is_idle(seen)):
         rejected.append("not recreated: a worker still accepts ssh (`--yes` overrides)")
         return None
     return Delete(_with(defect.reason, rejected), node.id, is_repair=True)
@@ -182,15 +181,15 @@ def _may_recreate(policy: Policy, seen: ObservedState, node: Node) -> bool:
 
 
 def _restart_or_recreate(
-    policy: Policy, seen: ObservedState, node: Node, reason: str, now: datetime
+    policy: Policy, seen: ObservedState, node: Node, reason: str, now: Now
 ) -> Restart | Delete | None:
-    if not policy.forced and (is_under_maintenance(node, now) or tpu_holder(seen)):
+    if not policy.ignores_use and (is_under_maintenance(node, now) or tpu_holder(seen)):
         return None
     why_not = node.why_not_restartable() or seen.refused_stop
     may_restart = policy.repair.allows(Repair.RESTART) and seen.attempts.restarts < policy.max_restarts
     if may_restart and not why_not:
         return Restart(reason)
-    if _may_recreate(policy, seen, node) and (policy.forced or not _accepts_ssh(seen)):
+    if _may_recreate(policy, seen, node) and (policy.ignores_use or not _accepts_ssh(seen)):
         return Delete(_with(reason, [why_not] if why_not else []), node.id, is_repair=True)
     return None
 
@@ -221,7 +220,7 @@ def scale_threshold(policy: Policy, node: Node, threshold: timedelta) -> timedel
 DEFECTIVE_HEALTH = frozenset({Health.TIMEOUT, Health.UNHEALTHY_TENSORFLOW})
 
 
-def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) -> Defect | None:
+def find_defect(policy: Policy, seen: ObservedState, node: Node, now: Now) -> Defect | None:
     """Return the evidence that a READY node will not become usable by itself; None without evidence.
 
     None too if the service is repairing the node.
@@ -233,7 +232,7 @@ def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) 
     answers = [worker.answer for worker in seen.workers]
     if SshAnswer.UNREACHABLE in answers:
         # A firewall that blocks ssh looks the same: it is evidence only on a node that tpuctl created or started.
-        if not seen.is_ours and not policy.forced:
+        if not seen.is_ours and not policy.ignores_use:
             return None
         reason = f"it is READY but {describe_answers(answers)}"
         return Defect(reason, _defect_threshold(policy, seen, node, "unanswered"), is_silence=True)
@@ -250,19 +249,17 @@ def find_defect(policy: Policy, seen: ObservedState, node: Node, now: datetime) 
     return None
 
 
-def defect_age(seen: ObservedState) -> timedelta:
+def defect_age(seen: ObservedState, now: Now) -> timedelta:
     """Return how long a defect has lasted, for comparison with its threshold.
 
     For a health reported by the service, an answer of a worker in between does not restart the count.
     """
     is_reported = seen.node is not None and seen.node.health in DEFECTIVE_HEALTH
-    duration = max(seen.in_state, seen.in_health) if is_reported else seen.in_state
-    return duration if seen.since_repair is None else min(duration, seen.since_repair)
+    since = min(seen.unchanged_since, seen.reported_since) if is_reported else seen.unchanged_since
+    return now.at - (since if seen.repaired_at is None else max(since, seen.repaired_at))
 
 
 def _defect_threshold(policy: Policy, seen: ObservedState, node: Node, first: str) -> timedelta:
     """Return the threshold of a defect; after a repair, the time that the repair has to take effect."""
     thresholds = policy.thresholds
-    return scale_threshold(
-        policy, node, getattr(thresholds, first) if seen.since_repair is None else thresholds.recheck
-    )
+    return scale_threshold(policy, node, getattr(thresholds, first) if seen.repaired_at is None else thresholds.recheck)

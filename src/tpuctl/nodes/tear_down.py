@@ -20,24 +20,25 @@ from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import NoLongerMeantError, RequestedChange, require_same
-from tpuctl.nodes.conditions import Condition, Policy, Verb
+from tpuctl.nodes.conditions import Condition, EndReason, Policy, Verb
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.garbage import group_of
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.lookup import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
 from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.request_steps import DeletionRefusedError
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.usage import IdleAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.conditions import End
     from tpuctl.nodes.garbage import ResourceGroup
     from tpuctl.nodes.request_actions import StillMeant
     from tpuctl.nodes.usage import IdleLimit
@@ -343,9 +344,7 @@ def tear_down(
             add_what_is_left(result, target.node)
     accepted = [target for target in distinct_targets(targets) if target.deleted in pending]
     tasks = {
-        target.deleted: ReconcileRequest(
-            name=target.name, policy=policy, pending=pending[target.deleted], since=started
-        )
+        target.deleted: Goal(name=target.name, policy=policy, pending=pending[target.deleted], since=started)
         for target in accepted
         # A node of that name may be another one's: only the queued resource was named.
         if target.node or not target.is_request_named
@@ -359,7 +358,7 @@ def tear_down(
 def _await_gone(
     context: ActionContext,
     targets: Sequence[DeletionTarget],
-    tasks: Mapping[str, ReconcileRequest],
+    tasks: Mapping[str, Goal],
     removals: Mapping[str, Sequence[RequestRemoval]],
 ) -> dict[str, NodeResult | TpuctlError]:
     """Wait until targets are gone whose deletion was accepted: the nodes of the tasks, and the queued resources."""
@@ -435,6 +434,19 @@ def _send(
 
         operation = context.cloud.delete_node(target.name, judge)
     return RequestedChange(Verb.DELETE, operation, seen_id)
+
+
+def end_node(
+    context: ActionContext, name: NodeName, node: Node | None, end: End, limit: IdleLimit | None, *, by: str
+) -> bool:
+    """End a node for good, or with None for `node` its queued resource. Return False, and do nothing, if it is no longer meant.
+
+    `limit` is that of an idle node. Raises `DeletionRefusedError` while its queued resource forbids the deletion, and what
+    the API raises.
+    """
+    if end.reason is EndReason.EXPIRED:
+        return delete_expired_node(context, name, node, by=by)
+    return node is not None and limit is not None and end_idle_node(context, node, limit, by=by)
 
 
 def delete_expired_node(context: ActionContext, name: NodeName, node: Node | None, *, by: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration, format_timestamp, local_time
 from tpuctl.errors import InvalidInputError, NotConfirmedError
-from tpuctl.nodes.expiry import LONGEST_TIME, SHORTEST_TIME
+from tpuctl.nodes.expiry import LONGEST_TIME, SHORTEST_TIME, NodeEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,23 +44,23 @@ class TimeLimit:
     # `--ttl forever`: a new node has no end, whatever the settings say.
     is_unlimited: bool = False
 
-    def end(self, now: datetime) -> datetime | None:
-        """Return the end that the user named, None for none. `now` is the service's time.
+    def end(self, now: datetime) -> NodeEnd | None:
+        """Return the end that the user named, None if that of a node stays as it is. `now` is the service's time.
 
         Raises `InvalidInputError` if it has passed by that clock, which decides: a node would be deleted at once.
         """
         if self.until is None:
-            return None
+            return NodeEnd(None) if self.is_unlimited else None
         end = next_moment(self.until, now)
         check_time_left(f"--until {format_timestamp(end)}", end - now)
-        return end.replace(microsecond=0)
+        return NodeEnd(end.replace(microsecond=0))
 
     def applied(self, spec: NodeSpec, now: datetime) -> NodeSpec:
         """Return the spec of a new node with this limit; without one, that of the settings stays."""
-        if self.is_unlimited:
-            return replace(spec, ttl=None, expires=None)
         end = self.end(now)
-        return spec if end is None else replace(spec, ttl=end - now, expires=end)
+        if end is None:
+            return spec
+        return replace(spec, ttl=None if end.at is None else end.at - now, expires=end.at)
 
 
 def check_time_left(what: str, left: timedelta) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.nodes.conditions import Policy
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.policies import choose_goal, deadline, retry_until_answered
-from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ def plan_wait(
     probe: str | None,
     timeout: timedelta | str | None,
     allow_failed_startup: bool,
-) -> list[ReconcileRequest]:
+) -> list[Goal]:
     """Return what to wait for, of the nodes that `find_targets` returns for the condition. Changes nothing.
 
     Without a goal that is ssh, where workers can be reached. Retries while the API does not answer; raises `TimedOutError` at
@@ -34,15 +34,13 @@ def plan_wait(
     since, wanted = app.clock.monotonic(), choose_goal(app, goal, probe=probe)
     policy = Policy(
         goal=wanted,
-        has_probe=probe is not None,
+        probe=probe,
+        accepts_healthy=goal is None,
         is_read_only=True,
         refuses_failed_startup=probe is None and not allow_failed_startup,
         timeout=deadline(app, timeout),
     )
     targets = retry_until_answered(app, lambda: find_targets(wanted), timeout=policy.timeout, since=since)
     return [
-        ReconcileRequest(
-            name=name, policy=policy, probe=probe, accepts_healthy=goal is None, since=since, is_queued=is_queued
-        )
-        for name, is_queued in dict.fromkeys(targets)
+        Goal(name=name, policy=policy, since=since, is_queued=is_queued) for name, is_queued in dict.fromkeys(targets)
     ]

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.controller import NodeReconciler, NodeResult
-    from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.goal import Goal
+    from tpuctl.nodes.reconciler import NodeReconciler
 
 
 def with_tier(spec: NodeSpec, tier: Tier | None) -> NodeSpec:
@@ -67,7 +68,7 @@ def spec_of_attempt(
 def bring_up_somewhere(
     context: ActionContext,
     find_offers: Callable[[], Sequence[Offer]],
-    task: ReconcileRequest,
+    task: Goal,
     spec: NodeSpec,
     *,
     is_begun: bool = False,
@@ -81,7 +82,7 @@ def bring_up_somewhere(
     """
     clock = context.clock
     began = clock.monotonic() if task.since is None else task.since
-    task = replace(task, policy=replace(task.policy, moves_on=True), since=began)
+    task = replace(task, policy=replace(task.policy, leaves_no_record=True), since=began)
     # From the first attempt to the last: `down` must find who would create the node, in a pause too.
     leases: dict[NodeName, LeaseGuard] = {}
     with released_at_end(leases):
@@ -104,7 +105,7 @@ def bring_up_somewhere(
 
 def _search(
     context: ActionContext,
-    task: ReconcileRequest,
+    task: Goal,
     spec: NodeSpec,
     names: Mapping[Offer, NodeName],
     leases: Mapping[NodeName, LeaseGuard],
@@ -200,12 +201,12 @@ class ZoneRing:
         # Where waiting does not help: a quota of 0, say.
         self._hopeless: set[NodeName] = set()
 
-    def successor(self, node: NodeReconciler) -> tuple[ReconcileRequest, timedelta] | None:
+    def successor(self, node: NodeReconciler) -> tuple[Goal, timedelta] | None:
         """Return the same node in the next zone, and the pause before it; None unless its zone has no capacity for it.
 
         The journal of the new zone gets the spec first, so that the next run goes on there.
         """
-        seen, spec, old = node.seen, node.tracker.spec, node.name
+        seen, spec, old = node.seen, node.spec, node.name
         is_empty = seen.node is None and seen.request is None
         if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
             return None
@@ -228,4 +229,4 @@ class ZoneRing:
         pause = min(policy.backoff * 2 ** min(self._rounds[old.node_id], 10), policy.longest_backoff)
         text = f"{old.zone}: {Attempt(Offer(old.zone), seen.failure.error, self._context.server_now()).answer}; trying {zone}"
         self._context.report(EventKind.NOTE, name, text, moved_from=old.zone)
-        return replace(node.task, name=name, spec=spec), pause if is_new_round else timedelta()
+        return replace(node.goal, name=name, spec=spec), pause if is_new_round else timedelta()

@@ -30,13 +30,13 @@ from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.as_it_was import as_it_was
 from tpuctl.nodes.conditions import Condition, Policy
-from tpuctl.nodes.expiry import DEFAULT_GRACE, is_expired, later_end, move_expiry
+from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
+from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.output.terminal import StatusLine
 from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.prices import hourly_price
@@ -159,7 +159,7 @@ _LONGEST_RUN = timedelta(days=1)
 
 def _reconcile_request(
     app: App, node: str | None, job: OneOffRequest, timeout: timedelta | None
-) -> tuple[ReconcileRequest, Node | None]:
+) -> tuple[Goal, Node | None]:
     """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
     described = job.described
     if job.names_file:
@@ -179,7 +179,7 @@ def _reconcile_request(
             f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
             hint="leave NODE out to use a generated name",
         )
-    policy = repair_policy(app, {}, timeout=deadline(app, None))
+    policy = replace(repair_policy(app, {}, timeout=deadline(app, None)), accepts_healthy=False)
     now = app.now()
     if not job.remove:  # the label of a node that is removed identifies the spec of this run
         spec = as_it_was(app, name, found, spec, price=hourly_price)
@@ -192,15 +192,16 @@ def _reconcile_request(
         waits = policy.timeout or _LONGEST_RUN if spec.is_queued else timedelta()
         moves_end = (timeout or _LONGEST_RUN) + DEFAULT_GRACE
         spec = replace(spec, ttl=waits + moves_end, expires=None)
-    task = ReconcileRequest(
+    task = Goal(
         name=name,
         policy=policy,
         spec=spec,
         purpose="run",
-        ends=job.limit.end(now),
-        removes_end=job.limit.is_unlimited,
-        idle=job.idle,
-        moves_end=moves_end,
+        limits=NodeLimits(
+            end=job.limit.end(now),
+            moves_end=moves_end,
+            idle=job.idle,
+        ),
     )
     return task, found
 
@@ -313,18 +314,20 @@ class OneOffNode:
     creator. `is_removed`: the node does not exist, or soon will not; `was_deleted`: because this run deleted it.
     """
 
-    def __init__(self, task: ReconcileRequest, found: Node | None, *, removes: bool, now: datetime) -> None:
+    def __init__(self, task: Goal, found: Node | None, *, removes: bool, now: datetime) -> None:
         spec = task.spec.with_removal_label() if task.spec and removes else task.spec
-        self._task = replace(task, spec=spec, may_limit=lambda _: self.was_made)
+        limits = replace(task.limits, apply_to=lambda _: self.was_made)
         self._node: Node | None = None
         self.was_there = found is not None
         mark = spec.labels.get(REMOVAL_LABEL) if spec else None
         self.was_taken_over = found is not None and mark is not None and found.labels.get(REMOVAL_LABEL) == mark
         if self.was_taken_over and spec and spec.ttl and found and found.expires:
             # The earlier run chose its end, which may be near. A later one stays.
-            end = max(found.expires, task.ends or (now + spec.ttl).replace(microsecond=0))
-            self._task = replace(self._task, ends=end)
-        self.was_made = self.was_taken_over
+            end = limits.end and limits.end.at
+            end = max(found.expires, end or (now + spec.ttl).replace(microsecond=0))
+            limits = replace(limits, end=NodeEnd(end))
+        self._task = replace(task, spec=spec, limits=limits)
+        self.was_made: bool = self.was_taken_over
         self.is_removed = False
         self.was_deleted = False
 
@@ -341,7 +344,7 @@ class OneOffNode:
     @property
     def moves_end(self) -> timedelta | None:
         """How far ahead the end of the node is while this run lives; None for one whose end is not moved on."""
-        return self._task.moves_end if self.was_made else None
+        return self._task.limits.moves_end if self.was_made else None
 
     def note(self, event: NodeEvent) -> None:
         """Record a creation by this run, or that another client created the node first; a listener for the run's events."""

@@ -27,10 +27,10 @@ from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.conditions import Condition, Policy, Repair
 from tpuctl.nodes.controller import NodeResult, watch_nodes
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lookup import SearchPlace, find_node, search_requested_name
 from tpuctl.nodes.tear_down import check_whole_request, end_absent_node, find_deletion_target, tear_down
-from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.zone_order import Offer
 from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt
 
@@ -172,7 +172,7 @@ class _CapacityRun:
             start_after=context.clock.now() + life.start_after if life.start_after else None,
         )
         first = NodeName(PROJECT, life.zones[0], NODE)
-        task = ReconcileRequest(name=first, policy=policy, spec=spec, purpose="up", since=context.clock.monotonic())
+        task = Goal(name=first, policy=policy, spec=spec, purpose="up", since=context.clock.monotonic())
         if len(life.zones) == 1:
             (result,) = bring_up_nodes(context, [task])
             if isinstance(result, TpuctlError):
@@ -213,12 +213,12 @@ class _CapacityRun:
             may_create=True,
             may_start=True,
             repair=Repair.RESTART,
-            is_keeper=True,
-            is_patient=True,
+            watches=True,
+            retries_without_capacity=True,
             recreate_deleted=self._life.recreate_deleted,
             timeout=None,
         )
-        task = ReconcileRequest(name=name or known[0], policy=policy, purpose="watch")
+        task = Goal(name=name or known[0], policy=policy, purpose="watch")
         errors = watch_nodes(context, [task], until=plan.timeout, each_round=lambda: None)
         if errors:
             raise errors[0]

@@ -25,8 +25,8 @@ from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
 from tpuctl.nodes.controller import NodeResult, watch_nodes
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import Journal
-from tpuctl.nodes.tracker import ReconcileRequest
 
 _FOR_EVER = 20  # starts of a run that is killed again and again
 # The kinds of errors, and their documented exit codes.
@@ -163,14 +163,14 @@ def _error(error: TpuctlError, at: datetime) -> RunResult:
     return RunResult(int(error.exit_code), at, is_over=True, node_id=None, words=words)
 
 
-def _task(life: Life) -> ReconcileRequest:
+def _task(life: Life) -> Goal:
     goal = life.goal
     tier = Tier.SPOT if life.spot else None
     named = frozenset({"accelerator_type", "runtime_version"})
     spec = NodeSpec(accelerator_type=life.accelerator_type, runtime_version=disturbances.ASKED, tier=tier, named=named)
     purpose = goal.command if goal.may_change else None
     name = NodeName(PROJECT, life.zone, life.node_id)
-    return ReconcileRequest(name=name, policy=_policy(life), spec=spec if goal.has_spec else None, purpose=purpose)
+    return Goal(name=name, policy=_policy(life), spec=spec if goal.has_spec else None, purpose=purpose)
 
 
 def _policy(life: Life) -> Policy:
@@ -182,9 +182,9 @@ def _policy(life: Life) -> Policy:
         may_create=goal.may_change,
         may_start=goal.may_change,
         replace=goal.replace,
-        forced=goal.forced,
-        is_patient=goal.patient,
-        is_keeper=goal.command == "watch",
+        ignores_use=goal.forced,
+        retries_without_capacity=goal.patient,
+        watches=goal.command == "watch",
         recreate_deleted=goal.recreate_deleted,
         repair=Repair(goal.repair),
         max_reboots=goal.max_reboots,

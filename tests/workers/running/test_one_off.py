@@ -64,8 +64,10 @@ def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice,
     assert bad[2] == 11
     assert "error: the command failed on 2 of 2 workers: 0-1 (exit 3)\nci: deleting it\n" in bad[1]
     assert (of_file[0], of_file[2]) == ("1\n", 11)
-    made = f"creating v4-8 with tpu-ubuntu2204-base, spot, price unknown (zone {ZONE}, type v4-8, tier spot: from spec.yaml)"
-    assert f": {made}: there is none yet\n" in of_file[1]
+    made = (
+        f"creating v4-8 (tpu-ubuntu2204-base, spot, price unknown) (zone {ZONE}, type v4-8, tier spot: from spec.yaml)"
+    )
+    assert f": {made}\n" in of_file[1]
     assert (sandbox.changes(), nodes(tpuctl)) == (["create", "delete"] * 3, "")
     assert {name: text for name, text in contents(tpuctl.folder).items() if not name.startswith("tpuctl-logs/run-")} == {
         "spec.yaml": (tpuctl.folder / "spec.yaml").read_text(), "logs/worker-0.log": "0\n", "logs/worker-1.log": "1\n",

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actions import StillSelected
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.change_options import ChangeOptions
+    from tpuctl.nodes.goal import Goal
     from tpuctl.nodes.plan import PlanStep
     from tpuctl.nodes.selection import Selection
-    from tpuctl.nodes.tracker import ReconcileRequest
 
 # Nodes with the next request for each.
 Planned: TypeAlias = "Sequence[tuple[Node, PlanStep]]"
@@ -96,7 +96,7 @@ class NodeVerb:
     question: Callable[[Planned], tuple[str, Sequence[Node]]]
     # Sends the request for a node, if it needs one. Returns what is awaited then, or the result. The check gets the node, and
     # what has its name right before it is stopped or deleted.
-    send: Callable[[ActionContext, Node, PlanStep | None, StillSelected], ReconcileRequest | NodeResult]
+    send: Callable[[ActionContext, Node, PlanStep | None, StillSelected], Goal | NodeResult]
     # What an interruption leaves, and the command that goes on with it; `{}` stands for the nodes.
     leaves: str
     resume: str
@@ -135,7 +135,7 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
         confirm(app, options, *verb.question(planned))
         names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node, _ in items)
         results: dict[NodeName, NodeResult | TpuctlError] = {}
-        tasks: list[ReconcileRequest] = []
+        tasks: list[Goal] = []
         with (
             app.progress(events=options.events) as progress,
             app.in_flight(verb.leaves.format(names), resume=verb.resume.format(names)),

@@ -15,7 +15,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_duration, 
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, parse_labelled
 from tpuctl.nodes.commands.time_options import MomentType
-from tpuctl.nodes.expiry import LimitChange, extended_expiry
+from tpuctl.nodes.expiry import LimitChange, NodeEnd, extended_expiry
 from tpuctl.nodes.time_limits import check_time_left, confirm_limits, next_moment, note_clock_difference
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class _Extension:
     def change_of(self, node: Node, now: datetime) -> LimitChange:
         """Return the change of a node. Raises `InvalidInputError` as `new_end`."""
         end = self.new_end(node, now)
-        return LimitChange(end=end, removes_end=end is None)
+        return LimitChange(end=NodeEnd(end))
 
 
 @cli_command("extend")
@@ -129,7 +129,7 @@ def _bound(extension: _Extension, app: App, *, seen: Node, owner: str | None) ->
                 f"another client changed `{node.name.node_id}`: {'; '.join(reasons)}",
                 hint="nothing was done; run the command again",
             )
-        return change.end
+        return change.end.at if change.end else None
 
     return new_end
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
-    from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.nodes.goal import Goal
 
 # The first request of each reset.
 _MODES = {
@@ -82,7 +82,7 @@ def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode
     def policy() -> Policy:
         return Policy(goal=choose_goal(app, goal), timeout=deadline(app, options.timeout))
 
-    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> ReconcileRequest:
+    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> Goal:
         own_policy = with_reachable_goal(app, policy(), node.name, goal=goal, node=node)
         reset = NodeReset(node, _MODES[step.verb if step else Verb.WAIT], own_policy)
         task = request_reset(context, reset, still_meant, force_lease=options.force_lease)

@@ -9,9 +9,9 @@ from tpuctl.nodes.actions import needs_start, needs_stop, start_node, stop_node
 from tpuctl.nodes.commands.change_frame import NodeVerb, Planned, change_nodes
 from tpuctl.nodes.commands.selected_changes import hourly_price, name_nodes, show_selected
 from tpuctl.nodes.conditions import Condition, Policy, Verb
+from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline
-from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -82,13 +82,13 @@ def _sending(
     options: ChangeOptions,
     goal: Condition,
     request: Callable[[ActionContext, Node, StillSelected], RequestedChange],
-) -> Callable[[ActionContext, Node, PlanStep | None, StillSelected], ReconcileRequest]:
+) -> Callable[[ActionContext, Node, PlanStep | None, StillSelected], Goal]:
     """Return what requests the change of a node that needs it; each is awaited."""
     policy = Policy(goal=goal, may_start=True, timeout=deadline(app, options.timeout))
 
-    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> ReconcileRequest:
+    def send(context: ActionContext, node: Node, step: PlanStep | None, still_meant: StillSelected) -> Goal:
         pending = request(context, node, still_meant) if step else None
-        return ReconcileRequest(name=node.name, policy=policy, pending=pending)
+        return Goal(name=node.name, policy=policy, pending=pending)
 
     return send
 

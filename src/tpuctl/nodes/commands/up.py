@@ -132,7 +132,6 @@ def command(
         policy=policy,
         preflight=preflight,
         goal=goal,
-        probe=probe,
         tiers=described.tiers,
         limit=limit,
         idle=idle,
@@ -180,7 +179,6 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
             is_queued=is_queued,
             request=request,
             request_differences=differences_of_request(app, name, request, spec),
-            server_now=app.now(),
         )
         expires = end_of_new_node(spec, app.now()) if spec else None
         step = next_step(work.policy, seen, app.now(), spec=spec, expires=expires)

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.selection_options import GivenSelection
-    from tpuctl.nodes.controller import NodeReconciler
+    from tpuctl.nodes.goal import Goal
     from tpuctl.nodes.hooks import Hooks
-    from tpuctl.nodes.tracker import ReconcileRequest
+    from tpuctl.nodes.reconciler import NodeReconciler
     from tpuctl.nodes.usage import IdleLimit
 
 
@@ -114,9 +114,9 @@ def command(
       tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
     """
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
+    from tpuctl.nodes.goal import Goal, NodeLimits  # noqa: PLC0415  # as above
     from tpuctl.nodes.lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tracker import ReconcileRequest  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tear_down import end_node  # noqa: PLC0415  # as above
     from tpuctl.nodes.usage import IdleChange  # noqa: PLC0415  # as above
 
     options, limit = WatchOptions(**given), idle_change(app, idling.idle, idling.on_idle).limit
@@ -127,8 +127,8 @@ def command(
         goal=options.goal,
         probe=options.probe,
         yes=options.yes,
-        is_keeper=True,
-        is_patient=True,
+        watches=True,
+        retries_without_capacity=True,
         recreate_deleted=options.recreate_deleted,
         timeout=None,
         queue_for=UNATTENDED_WAIT,
@@ -151,17 +151,15 @@ def command(
         app.choose_zone(None)
     names = retry_until_answered(app, find_names, timeout=None)
     owner = app.owner_label
-    tasks = [
-        ReconcileRequest(
+    limits = NodeLimits(idle=IdleChange(limit), apply_to=lambda node: options.yes or node.owner == owner)
+    goals = [
+        Goal(
             name=name,
             policy=policy,
             spec=spec,
-            probe=options.probe,
             purpose="watch",
             force_lease=options.force_lease,
-            accepts_healthy=options.goal is None,
-            idle=IdleChange(limit),
-            may_limit=lambda node: options.yes or node.owner == owner,
+            limits=limits,
         )
         for name in names
     ]
@@ -174,8 +172,8 @@ def command(
         ):
             if spec is None:
                 _require_lasting_journal(app)
-            limits = preflight_check(app, {}, only_limits=True)
-            context = app.context(broadcast(progress, hooks), preflight=limits)
+            preflight = preflight_check(app, {}, only_limits=True)
+            context = app.context(broadcast(progress, hooks), preflight=preflight)
 
             def each_round() -> None:
                 for failure in hooks.poll():
@@ -186,14 +184,13 @@ def command(
                 end = _duration(app, options.until)
                 errors = watch_nodes(
                     context,
-                    tasks,
+                    goals,
                     until=end,
                     each_round=each_round,
                     move=_mover(app, context),
-                    delete_expired=lambda name, node: delete_expired_node(context, name, node, by="watch"),
-                    end_idle=lambda node, idle: end_idle_node(context, node, idle, by="watch"),
+                    end_node=lambda name, node, end: end_node(context, name, node, end, limit, by="watch"),
                 )
-                if len(errors) == len(tasks):
+                if len(errors) == len(goals):
                     # No node is left to watch. A container ends with this process, so its hooks must finish first.
                     hooks.wait(progress)
     except TerminatedError:
@@ -215,7 +212,7 @@ def _guard_words(names: Sequence[NodeName], limit: IdleLimit | None) -> str:
     )
 
 
-def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple[ReconcileRequest, timedelta] | None]:
+def _mover(app: App, context: ActionContext) -> Callable[[NodeReconciler], tuple[Goal, timedelta] | None]:
     """Return what moves a node without capacity to another zone of `--zone a,b` or `any`; with one zone it stays."""
     from tpuctl.nodes.zone_search import ZoneRing  # noqa: PLC0415  # not needed by --help and completion
 
