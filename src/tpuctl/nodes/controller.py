@@ -130,10 +130,8 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
             if not once:
                 node.ensure_ssh_key()
             match decision := node.decide():
-                case Done(level, note) if level.is_usable:
-                    return _reach(node, level, note, once=once)
-                case Done(level, note):
-                    return _finish(node, level, note)
+                case Done():
+                    pass  # a set-up may take longer than the time left
                 case Requeue():
                     if not once:
                         node.requeue(decision)
@@ -145,6 +143,8 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
                     node.execute(decision)
                 case _:
                     assert_never(decision)
+        if isinstance(decision, Done):
+            return _reach(node, decision.level, decision.note, once=once)
         if once:
             node.fetch()
     except ServiceUnavailableError as error:
@@ -163,11 +163,11 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
 
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
-    """Run the set-up of a usable node; then report it once as usable. A watch goes on."""
-    if (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
+    """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
+    if level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
         node.requeue(wait)
         return None
-    if not node.policy.watches:
+    if not (node.policy.watches and level.is_usable):
         return _finish(node, level, note)
     was_usable = node.is_usable
     if not was_usable:
