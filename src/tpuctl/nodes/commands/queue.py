@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeReference
-    from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.nodes.resource_group import ResourceGroup
     from tpuctl.output.column_widths import Column
     from tpuctl.output.terminal import Terminal, View
 
@@ -256,14 +256,15 @@ def queue_cancel(
     """
     from tpuctl.nodes.commands.dry_run import show_plan  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.nodes.commands.state_changes import plan_deletion  # noqa: PLC0415  # as above
-    from tpuctl.nodes.conditions import Condition, Policy  # noqa: PLC0415  # as above
+    from tpuctl.nodes.group_lookup import check_whole_request  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
     from tpuctl.nodes.rendering import deleted_view  # noqa: PLC0415  # as above
-    from tpuctl.nodes.tear_down import check_whole_request, distinct_targets, tear_down  # noqa: PLC0415  # as above
+    from tpuctl.nodes.resource_group import distinct_groups  # noqa: PLC0415  # as above
+    from tpuctl.nodes.tear_down import tear_down  # noqa: PLC0415  # as above
 
     limit = deadline(app, timeout)
     with within_deadline(app, None if no_wait else limit):
-        targets = distinct_targets([_cancel_target(app, name) for name in names])
+        targets = distinct_groups([_cancelled_group(app, name) for name in names])
     for target in targets:
         check_whole_request(target, all_nodes=all_nodes)
     if dry_run:
@@ -275,8 +276,7 @@ def queue_cancel(
         app.in_flight(f"a deletion of `{shown}` that was sent continues", resume=f"tpuctl queue cancel {shown}"),
         app.progress(events=events) as progress,
     ):
-        policy = Policy(goal=Condition.GONE, timeout=limit)
-        outcomes = tear_down(app.context(progress), targets, policy, by="queue cancel", wait=not no_wait)
+        outcomes = tear_down(app.context(progress), targets, by="queue cancel", timeout=limit, wait=not no_wait)
     errors = [outcome for outcome in outcomes if isinstance(outcome, TpuctlError)]
     if len(errors) == 1 and len(targets) == 1:
         raise errors[0]
@@ -289,32 +289,31 @@ def queue_cancel(
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
-def _cancel_target(app: App, text: str) -> DeletionTarget:
-    """Return the queued resource of a name as the target of a deletion, with the first of its nodes that exists."""
-    from tpuctl.nodes.tear_down import request_target  # noqa: PLC0415  # not needed by --help
+def _cancelled_group(app: App, text: str) -> ResourceGroup:
+    """Return the queued resource of a name with those of its nodes that exist."""
+    from tpuctl.nodes.group_lookup import request_group  # noqa: PLC0415  # not needed by --help
 
     reference = app.reference(text, allow_queued=True)
     request = _find(app, reference)
     nodes = _existing_nodes(app, request, reference)
-    found: DeletionTarget = request_target(request, tuple(nodes.values()), reference, reference.project or app.project)
+    found: ResourceGroup = request_group(request, tuple(nodes.values()), reference, reference.project or app.project)
     return found
 
 
-def _confirm_nodes(app: App, targets: Sequence[DeletionTarget], *, yes: bool) -> None:
+def _confirm_nodes(app: App, targets: Sequence[ResourceGroup], *, yes: bool) -> None:
     """Ask whether requests whose nodes exist may be deleted. Raises `NotConfirmedError` if the user refuses."""
     from tpuctl.nodes.busy_nodes import use_in_question  # noqa: PLC0415  # not needed by --help
-    from tpuctl.nodes.deletion import existing_nodes  # noqa: PLC0415  # as above
 
-    running = [target for target in targets if target.node]
+    running = [target for target in targets if target.nodes]
     if not running:
         return
     what = ", ".join(
         f"the queued resource `{target.request.queued_resource_id}` ({target.request.state}) with its node "
-        f"`{target.node.name.node_id}` ({target.node.state})"
+        f"`{target.name.node_id}` ({target.nodes[0].state})"
         for target in running
-        if target.request and target.node
+        if target.request
     )
-    nodes = [node for target in running for node in existing_nodes(app, target)]
+    nodes = [node for target in running for node in target.nodes]
     in_use = use_in_question(app, nodes, if_idle=False, yes=yes)
     if not app.terminal.confirm(f"{in_use}delete {what} and all data on it?", yes=yes):
         raise NotConfirmedError("nothing was done")

@@ -27,14 +27,9 @@ from tpuctl.nodes.commands.selected_changes import (
 )
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
-from tpuctl.nodes.deletion import (
-    delete_targets,
-    existing_nodes,
-    find_named,
-    note_missing,
-    search_place,
-)
+from tpuctl.nodes.group_lookup import absent_error, check_whole_request
 from tpuctl.nodes.locate import IncompleteListError
+from tpuctl.nodes.named_deletion import delete_groups, find_named, note_missing, search_place
 from tpuctl.nodes.node_lookup import (
     near_node,
     nothing_selected_error,
@@ -44,12 +39,7 @@ from tpuctl.nodes.node_lookup import (
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline, within_deadline
 from tpuctl.nodes.rendering import deleted_view, show_results
-from tpuctl.nodes.tear_down import (
-    DeletionTarget,
-    absent_error,
-    check_whole_request,
-    distinct_targets,
-)
+from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups
 from tpuctl.nodes.tracker import ReconcileRequest
 
 if TYPE_CHECKING:
@@ -212,18 +202,18 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         # Of a selection every node of a queued resource matches.
         check_whole_request(target, all_nodes=options.all_nodes or not selection.is_by_name)
     if options.dry_run:
-        steps = (step for target in distinct_targets(targets) for step in plan_deletion(target))
+        steps = (step for target in distinct_groups(targets) for step in plan_deletion(target))
         show_plan(app, tuple(steps), spec=None)
         note_missing(app, missing, by)
         return report_silent_zones(app, found.unreachable, ExitCode.OK)
 
-    def approve(asked: Sequence[DeletionTarget]) -> None:
-        if found.groups and asked == targets:
+    def approve(asked: Sequence[ResourceGroup]) -> None:
+        if not selection.is_by_name and asked == targets:
             confirm_groups(app, found, if_idle=options.if_idle, yes=options.yes)
         else:
             _confirm(app, asked, options)
 
-    deletion = delete_targets(
+    deletion = delete_groups(
         app,
         targets,
         missing,
@@ -235,8 +225,7 @@ def delete_nodes(app: App, given: GivenSelection, options: ChangeOptions, *, by:
         all_nodes=options.all_nodes,
         # A node that does not exist meets no condition.
         ends_creations=not selection.has_conditions,
-        recheck=lambda target: found.recheck(app, target),
-        still_meant=lambda current: found.require_selected(app, current),
+        still_meant=None if selection.is_by_name else partial(found.require_selected, app),
     )
     errors = [result for _, result in deletion.results if isinstance(result, TpuctlError)]
     deleted = [target for target, result in deletion.results if not isinstance(result, TpuctlError)]
@@ -255,13 +244,13 @@ def _named(app: App, context: ActionContext, selection: Selection) -> DeletionCh
     return DeletionChoice(selection, targets=tuple(targets), missing=tuple(missing))
 
 
-def _confirm(app: App, targets: Sequence[DeletionTarget], options: ChangeOptions) -> None:
+def _confirm(app: App, targets: Sequence[ResourceGroup], options: ChangeOptions) -> None:
     """Ask whether these may be deleted. Raises `NotConfirmedError` if the user refuses."""
-    nodes = list(chain.from_iterable(existing_nodes(app, target) for target in targets))
+    once = distinct_groups(targets)
+    nodes = list(chain.from_iterable(group.nodes for group in once))
     in_use = use_in_question(app, nodes, if_idle=options.if_idle, yes=options.yes)
-    once = distinct_targets(targets)
     what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
-    disks = sum(target.node is not None for target in once)
+    disks = sum(bool(target.nodes) for target in once)
     also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
     if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
         also += f", and the requests of the same race in {', '.join(racing)}"
@@ -269,7 +258,7 @@ def _confirm(app: App, targets: Sequence[DeletionTarget], options: ChangeOptions
         raise NotConfirmedError("nothing was done")
 
 
-def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
+def plan_deletion(target: ResourceGroup) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
     if target.other_requests:
         reason = "requested by the same race"
@@ -287,10 +276,11 @@ def plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     return (*steps, PlanStep(Verb.DELETE, target.name, description)) if is_own_step else tuple(steps)
 
 
-def _description(target: DeletionTarget) -> str:
+def _description(target: ResourceGroup) -> str:
     """Return in words what is deleted."""
-    kept = ", kept by its label `tpuctl-keep`" if target.node and target.node.is_kept else ""
-    node = f"the {target.node.accelerator_type} node ({target.node.state}{kept})" if target.node else ""
+    first = next((node for node in target.nodes if node.name == target.name), None)
+    kept = ", kept by its label `tpuctl-keep`" if first and first.is_kept else ""
+    node = f"the {first.accelerator_type} node ({first.state}{kept})" if first else ""
     if target.request is None:
         return node
     request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"
