@@ -12,22 +12,26 @@ another, and a run keeps no state that the next run would miss: the next run con
 - act: each change is announced in the lease (`lease.py`), written to the journal and reported, and the lease is checked right
   before the request (`actuator.announced_change`). A deletion is not sent unless the journal has the spec (`JournalError`).
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
-- `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` does that;
-  `queue_rendering.py` shows queued resources.
+- `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced, looked
+  at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness, `garbage_removal.py` for
+  `gc`. `group_lookup.py` finds the group of a name.
+- `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` awaits and
+  retries it, and `queue_rendering.py` shows it.
+- `poll.py` is the loop around one step that waits for something in the cloud.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
 - `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
 - `expiry.py` and `idleness.py` (pure) say when the time of a node ends; `node_guard.py` starts the guard on worker 0, which
   ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
-- `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.
-- `actions.py` and `tear_down.py` have what single commands request; `locate.py` finds a node by name; `journal.py` and
+- `garbage.py` (pure) decides what `gc` deletes, `idle_workers.py` asks workers for their use.
+- `actions.py` has what single commands request; `locate.py` finds a node by name; `journal.py` and
   `journal_entries.py` are the memory between runs; `rendering.py` shows nodes; `key_authorization.py` makes
   workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
-What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `deletion.py`, and
+What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `named_deletion.py`, and
 below them `policies.py`, `zone_choice.py`, `time_limits.py`, `node_lookup.py` and `busy_nodes.py`.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
+from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Final
 
@@ -59,8 +60,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.resource_group import StillMeant
 
-# Groups that are deleted at the same time.
-_AT_ONCE: Final = 8
 # Refusals in a row for a state that does not change. The service may refuse what its own state allows for a moment.
 _MAX_REFUSALS: Final = 3
 # A group with more nodes than these is looked at with one list.
@@ -137,16 +136,8 @@ def delete(
     results: dict[_GroupDeletion, Ended | TpuctlError] = {}
 
     def take(steps: dict[_GroupDeletion, Callable[[], Ended | Wait]]) -> None:
-        results.update(
-            poll_all(
-                alone,
-                steps,
-                until=until,
-                late=_GroupDeletion.late,
-                name_of=lambda run: run.group.name,
-                at_once=_AT_ONCE,
-            )
-        )
+        late, name_of = _GroupDeletion.late, attrgetter("group.name")
+        results.update(poll_all(alone, steps, until=until, late=late, name_of=name_of))
 
     def accepted(*, has_nodes: bool) -> list[_GroupDeletion]:
         return [run for run in runs if results[run] is Ended.DELETED and bool(run.group.nodes) is has_nodes]
@@ -191,19 +182,24 @@ class _GroupDeletion:
         """Send what the group still needs. Raises what keeps it, and without `wait` what passes, too."""
         self._refusal = None
         try:
-            return self._send(wait=wait)
-        except (ServiceUnavailableError, QuotaError) as error:
-            if not wait:
+            end = self._send(wait=wait)
+        except TpuctlError as error:
+            self._end_rest()
+            if not (wait and isinstance(error, ServiceUnavailableError | QuotaError)):
                 raise
             self._refusal = error
             return Wait(f"its deletion was not accepted, and is sent again: {error.lines[0]}", error.retry_after)
-        finally:
-            if self._is_announced and not self._has_ended_rest:
-                self._has_ended_rest = True
-                try:
-                    self._deletion.then()
-                except TpuctlError as error:
-                    self.error_of_rest = error
+        self._end_rest()
+        return end
+
+    def _end_rest(self) -> None:
+        """End what goes with the group, once."""
+        if self._is_announced and not self._has_ended_rest:
+            self._has_ended_rest = True
+            try:
+                self._deletion.then()
+            except TpuctlError as error:
+                self.error_of_rest = error
 
     def follow(self) -> Ended | Wait:
         """Wait until its queued resources are gone; one that stays is deleted again."""
@@ -230,8 +226,8 @@ class _GroupDeletion:
         deletion, group = self._deletion, self.group
         with self._claimed() as check:
             now = fetch_group(self._context.cloud, group)
-            is_taken = now is None or (self._leases is LeaseUse.TAKE and now.is_being_deleted)
-            if is_taken and not self._was_sent:
+            # What a user ends is also ended for its holder, who may be about to create it again.
+            if self._leases is LeaseUse.TAKE and (now is None or now.is_being_deleted) and not self._was_sent:
                 return Ended.GONE
             deletion.ask()
             if now is not None:

@@ -161,18 +161,16 @@ def complete_group(context: ActionContext, group: ResourceGroup, requests: Seque
 def check_whole_request(group: ResourceGroup, *, all_nodes: bool) -> None:
     """Raise `ConflictError` if the deletion includes other nodes, unless `all_nodes`."""
     request = group.request
-    if request and group.is_request_named and len(request.node_ids) > 1 and not all_nodes:
-        raise ConflictError(
-            f"the queued resource `{request.queued_resource_id}` has {len(request.node_ids)} nodes: "
-            f"{', '.join(request.node_ids)}",
-            hint="add `--all-nodes` to delete them all",
-        )
-    if request and len(request.node_ids) > 1 and not all_nodes:
-        others = ", ".join(node_id for node_id in request.node_ids if node_id != group.name.node_id)
-        raise ConflictError(
-            f"`{group.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
-            hint="add `--all-nodes` to delete them all",
-        )
+    if request is None or len(request.node_ids) < 2 or all_nodes:
+        return
+    if group.is_request_named:
+        ids = request.node_ids
+        text = f"the queued resource `{request.queued_resource_id}` has {len(ids)} nodes: {', '.join(ids)}"
+    else:
+        node_id = group.name.node_id
+        others = ", ".join(other for other in request.node_ids if other != node_id)
+        text = f"`{node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}"
+    raise ConflictError(text, hint="add `--all-nodes` to delete them all")
 
 
 def _full_name(group: ResourceGroup) -> str:

@@ -14,7 +14,7 @@ from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.node_lookup import is_in_journal, near_node
 from tpuctl.nodes.policies import within_deadline
 from tpuctl.nodes.resource_group import distinct_groups
-from tpuctl.nodes.tear_down import end_absent_node, end_searches, tear_down
+from tpuctl.nodes.tear_down import end_creations, tear_down
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,21 +35,6 @@ def find_named(
     found = [(reference, find_group(context, app.place, reference)) for reference in references]
     groups = [group for _, group in found if group]
     return groups, [reference for reference, group in found if group is None]
-
-
-def find_created_meanwhile(
-    app: App, context: ActionContext, missing: Sequence[NodeReference], *, by: str
-) -> tuple[list[ResourceGroup], list[NodeReference]]:
-    """End the work of other clients that are about to create missing nodes; return what they have created, and the rest."""
-    place = search_place(app)
-    created = [
-        find_group(context, place, reference)
-        for reference in missing
-        if end_absent_node(context, place, reference, by=by)
-    ]
-    groups = [group for group in created if group]
-    ids = {group.name.node_id for group in groups}
-    return groups, [reference for reference in missing if reference.node_id not in ids]
 
 
 def search_place(app: App) -> SearchPlace:
@@ -98,26 +83,17 @@ def delete_groups(
     missing names. Call `check_whole_request` before.
     """
     approve(groups)
-    late: list[ResourceGroup] = []
-    if missing and ends_creations:
-        with listen() as listener, within_deadline(app, timeout if wait else None):
-            late, missing = find_created_meanwhile(app, app.context(listener), missing, by=by)
-        for group in late:
-            check_whole_request(group, all_nodes=all_nodes)
-        approve(late)
     with listen() as listener, within_deadline(app, timeout if wait else None):
-        context = app.context(listener)
-        created = [
-            found
-            for group in groups
-            for name in end_searches(context, group.name, by=by)
-            if (found := find_group(context, search_place(app), NodeReference(name.node_id, name.zone, name.project)))
-        ]
+        context, place = app.context(listener), search_place(app)
+        references = end_creations(context, place, groups, missing if ends_creations else (), by=by)
+        created = [found for reference in references if (found := find_group(context, place, reference))]
+    for group in created:
+        check_whole_request(group, all_nodes=all_nodes)
     if created:
-        for group in created:
-            check_whole_request(group, all_nodes=all_nodes)
         approve(created)
-    groups = [*groups, *late, *created]
+    groups = [*groups, *created]
+    ids = {group.asked for group in created}
+    missing = [reference for reference in missing if reference.node_id not in ids]
     names = " ".join(f"{group.name.zone}/{group.name.node_id}" for group in distinct_groups(groups))
     with (
         app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -180,35 +181,40 @@ def _end_for(context: ActionContext, deletion: Deletion, *, by: str) -> bool:
     return True
 
 
-def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeReference, *, by: str) -> bool:
-    """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
-    project = reference.project or place.project
-    named = place.name(reference)
-    known = [name for name in context.journal.names() if (name.project, name.node_id) == (project, reference.node_id)]
-    # A search holds the leases of all its zones, and the journal has only those in which it has tried.
-    known += context.leases.namesakes(NodeName(project, "", reference.node_id))
-    found = False
-    for name in dict.fromkeys([named] if named else known):
-        holder = context.leases.holder(name)
-        if holder is not None and holder.record.ended is None:
-            end_lease(context, name, by)
-            found = True
-    return found
+def end_creations(
+    context: ActionContext,
+    place: SearchPlace,
+    groups: Sequence[ResourceGroup],
+    missing: Sequence[NodeReference],
+    *,
+    by: str,
+) -> list[NodeReference]:
+    """End the leases with which other clients create these nodes next; return what they may have created meanwhile.
 
-
-def end_searches(context: ActionContext, name: NodeName, *, by: str) -> list[NodeName]:
-    """End the leases of other zones that the holder of a node's lease has, so that it does not create the node there next.
-
-    Return the zones in which it has created the node meanwhile. A node that existed in another zone before is another one.
+    The holder of a group's lease may create its node in another zone. A node that existed there before is another one.
     """
-    holder = context.leases.holder(name)
-    if holder is None or holder.record.ended is not None:
-        return []
-    ended = []
-    for other in context.leases.namesakes(name):
-        theirs = context.leases.holder(other) if other != name else None
-        is_same = theirs is not None and theirs.record.owner == holder.record.owner and theirs.record.ended is None
-        if is_same and context.cloud.find_node(other) is None:
-            end_lease(context, other, by)
-            ended.append(other)
-    return [other for other in ended if context.cloud.find_node(other) is not None]
+    leases, cloud = context.leases, context.cloud
+
+    def living(names: Sequence[NodeName]) -> dict[NodeName, str]:
+        """Return who holds the leases of these nodes."""
+        found = {name: leases.holder(name) for name in dict.fromkeys(names)}
+        return {name: one.record.owner for name, one in found.items() if one is not None and one.record.ended is None}
+
+    created = []
+    for reference in missing:
+        anywhere = NodeName(reference.project or place.project, "", reference.node_id)
+        # A search holds the leases of all its zones, and the journal has only those in which it has tried.
+        known = [name for name in context.journal.names() if replace(name, zone="") == anywhere]
+        named = place.name(reference)
+        held = living([named] if named else [*known, *leases.namesakes(anywhere)])
+        for name in held:
+            end_lease(context, name, by)
+        created += [reference] if held else []
+    for group in groups:
+        owner = living([group.name]).get(group.name)
+        others = living([name for name in leases.namesakes(group.name) if name != group.name]) if owner else {}
+        absent = [name for name, holder in others.items() if holder == owner and cloud.find_node(name) is None]
+        for name in absent:
+            end_lease(context, name, by)
+        created += [NodeReference(one.node_id, one.zone, one.project) for one in absent if cloud.find_node(one)]
+    return created

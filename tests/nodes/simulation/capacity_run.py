@@ -30,7 +30,7 @@ from tpuctl.nodes.controller import NodeResult, watch_nodes
 from tpuctl.nodes.group_lookup import check_whole_request, find_group
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.locate import SearchPlace, search_node, search_requested_name
-from tpuctl.nodes.tear_down import end_absent_node, tear_down
+from tpuctl.nodes.tear_down import end_creations, tear_down
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.zone_order import Offer
 from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt
@@ -192,7 +192,7 @@ class _CapacityRun:
     def _down(self, plan: CommandPlan) -> str:
         context = self._context()
         target = find_group(context, _PLACE, _REFERENCE)
-        if target is None and end_absent_node(context, _PLACE, _REFERENCE, by="down"):
+        if target is None and end_creations(context, _PLACE, (), [_REFERENCE], by="down"):
             target = find_group(context, _PLACE, _REFERENCE)
         if target is None:
             return "already gone"
