@@ -12,9 +12,9 @@ another, and a run keeps no state that the next run would miss: the next run con
 - act: each change is announced in the lease (`lease.py`), written to the journal and reported, and the lease is checked right
   before the request (`actuator.announced_change`). A deletion is not sent unless the journal has the spec (`JournalError`).
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
-- `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced, looked
-  at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness, `garbage_removal.py` for
-  `gc`. `group_lookup.py` finds the group of a name.
+- `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced,
+  looked at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness,
+  `garbage_removal.py` for `gc`. `group_lookup.py` finds the group of a name.
 - `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` awaits and
   retries it, and `queue_rendering.py` shows it.
 - `poll.py` is the loop around one step that waits for something in the cloud.
@@ -31,8 +31,8 @@ another, and a run keeps no state that the next run would miss: the next run con
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
-What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `named_deletion.py`, and
-below them `policies.py`, `zone_choice.py`, `time_limits.py`, `node_lookup.py` and `busy_nodes.py`.
+What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `named_deletion.py`,
+and below them `policies.py`, `zone_choice.py`, `time_limits.py`, `node_lookup.py` and `busy_nodes.py`.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also
 `app`, and `commands/` click. The

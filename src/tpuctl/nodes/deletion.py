@@ -6,15 +6,15 @@ before each request `TpuClient` reads once more what the request deletes. What t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum, auto
 from functools import partial
 from operator import attrgetter
 from threading import RLock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT
 from tpuctl.durations import format_duration
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.resource_group import StillMeant
@@ -100,10 +99,15 @@ class Deletion:
     ask: Callable[[], None] = lambda: None
     # What goes with the group, whether its first request is accepted or not, unless the group must stay.
     then: Callable[[], None] = lambda: None
-    # The spec for the journal; None for that of each node, or of the request.
-    spec: NodeSpec | None = None
+    # More for the entry of the journal; a spec in the place of that of the node or request.
+    entry: Mapping[str, Any] = field(default_factory=dict)
     # Leaves a mark in a lease that was taken, so that no watcher creates the nodes again.
     is_final: bool = True
+
+    def report(self, context: ActionContext, name: NodeName, what: str) -> None:
+        """Report that a request is about to be sent."""
+        text = f"deleting {what}" + (f" ({self.why})" if self.why else "")
+        context.report(EventKind.ACTION, name, text, verb=str(Verb.DELETE))
 
 
 def delete(
@@ -172,9 +176,7 @@ class _GroupDeletion:
         # Why what goes with the group is left.
         self.error_of_rest: TpuctlError | None = None
         self._context, self._lock, self._leases, self._by = context, lock, leases, by
-        self._removals = [
-            _RequestRemoval(context, self.group.name, request, self._judge) for request in self.group.requests
-        ]
+        self._removals = [_RequestRemoval(context, deletion, request, self._judge) for request in self.group.requests]
         self._is_announced = self._has_ended_rest = self._may_be_gone = False
         self._refusal: TpuctlError | None = None
 
@@ -303,15 +305,15 @@ class _GroupDeletion:
         if self._leases is LeaseUse.END:
             for name in group.names:
                 end_lease(context, name, self._by)
-        own = self._deletion.spec
         for node in group.nodes:
-            spec = own or current_spec(context.journal, node, context.clock)
-            context.record(node.name, "delete", reason=reason, spec=spec.to_json(), id=node.id)
+            spec = current_spec(context.journal, node, context.clock)
+            entry = {"spec": spec.to_json(), "id": node.id, **self._deletion.entry}
+            context.record(node.name, "delete", reason=reason, **entry)
         if not group.nodes:
-            request = group.request
-            if own is None and request and len(request.node_ids) == 1 and context.journal.last_spec(group.name) is None:
-                own = request.spec(group.project)
-            context.record(group.name, "delete", reason=reason, **({"spec": own.to_json()} if own else {}))
+            request, entry = group.request, {**self._deletion.entry}
+            if request and len(request.node_ids) == 1 and context.journal.last_spec(group.name) is None:
+                entry = {"spec": request.spec(group.project).to_json(), **entry}
+            context.record(group.name, "delete", reason=reason, **entry)
         self._is_announced = True
 
     def _judge(self, current: ResourceGroup) -> None:
@@ -343,21 +345,20 @@ class _GroupDeletion:
             self._judge(group_of(self.group.project, None, [current]))
             if not is_reported:
                 is_reported = True
-                text = "deleting it" + (f" ({self._deletion.why})" if self._deletion.why else "")
-                self._context.report(EventKind.ACTION, node.name, text, verb=str(Verb.DELETE))
+                self._deletion.report(self._context, node.name, "it")
 
         return self._context.cloud.delete_node(node.name, judge)
 
 
 class _RequestRemoval:
-    """The deletion of one queued resource, and of no other of its name. `name` is the node that events are about."""
+    """The deletion of one queued resource, and of no other of its name."""
 
-    def __init__(self, context: ActionContext, name: NodeName, request: QueuedResource, judge: StillMeant) -> None:
+    def __init__(self, context: ActionContext, deletion: Deletion, request: QueuedResource, judge: StillMeant) -> None:
         self.request = request
         # The last delete that the service accepted; None before it.
         self.operation: Operation | None = None
         self.has_forced = self.is_accepted = self.is_gone = False
-        self._context, self._name, self._judge = context, name, judge
+        self._context, self._deletion, self._judge = context, deletion, judge
         self._ended_at: timedelta | None = None
         # Refused deletes in a row, and the state in which they were refused.
         self._refusals = 0
@@ -427,10 +428,10 @@ class _RequestRemoval:
         def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
             if (current.created, current.state) != (seen.created, seen.state):
                 raise RequestChangedError
-            self._judge(group_of(self._name.project, current, nodes))
+            self._judge(group_of(self._deletion.group.project, current, nodes))
             again = " again: it is still there" if self.operation else ""
-            text = f"deleting its queued resource `{self.request.queued_resource_id}`{again}"
-            self._context.report(EventKind.ACTION, self._name, text, verb=str(Verb.DELETE))
+            what = f"its queued resource `{self.request.queued_resource_id}`{again}"
+            self._deletion.report(self._context, self._deletion.group.name, what)
 
         try:
             self.operation = self._context.cloud.delete_queued_resource(self.request.name, judge, force=force)

@@ -131,7 +131,8 @@ def retry_request(
     # A request that could not be made again is better kept.
     context.check(name, spec, replaces=request.requested_node(name.project))
     with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
-        deletion = Deletion(ResourceGroup(name.project, (), request), reason=f"retry: it is {request.state}", spec=spec)
+        group, why = ResourceGroup(name.project, (), request), f"retry: it is {request.state}"
+        deletion = Deletion(group, reason=why, entry={"spec": spec.to_json()})
         (end,) = delete(context, [deletion], leases=LeaseUse.HELD, by="queue retry", timeout=timeout)
         if isinstance(end, TpuctlError):
             raise end
