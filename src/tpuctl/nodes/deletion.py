@@ -97,7 +97,7 @@ class Deletion:
     meant: StillMeant = lambda _: None
     # Reads what takes longer and `meant` needs, such as the use of the workers: before the first look, and after the journal.
     ask: Callable[[], None] = lambda: None
-    # What goes with the group, whether its first request is accepted or not, unless the group must stay.
+    # Ends what goes with the group, whether its first request is accepted or not, unless the group must stay.
     then: Callable[[], None] = lambda: None
     # More for the entry of the journal; a spec in the place of that of the node or request.
     entry: Mapping[str, Any] = field(default_factory=dict)
@@ -139,9 +139,13 @@ def delete(
     runs = [_GroupDeletion(alone, lock, one, leases, by) for one in deletions]
     results: dict[_GroupDeletion, Ended | TpuctlError] = {}
 
+    def end_rest() -> None:
+        for run in runs:
+            run.end_rest()
+
     def take(steps: dict[_GroupDeletion, Callable[[], Ended | Wait]]) -> None:
         late, name_of = _GroupDeletion.late, attrgetter("group.name")
-        results.update(poll_all(alone, steps, until=until, late=late, name_of=name_of))
+        results.update(poll_all(alone, steps, until=until, late=late, name_of=name_of, after_round=end_rest))
 
     def accepted(*, has_nodes: bool) -> list[_GroupDeletion]:
         return [run for run in runs if results[run] is Ended.DELETED and bool(run.group.nodes) is has_nodes]
@@ -184,17 +188,14 @@ class _GroupDeletion:
         """Send what the group still needs. Raises what keeps it, and without `wait` what passes, too."""
         self._refusal = None
         try:
-            end = self._send(wait=wait)
-        except TpuctlError as error:
-            self._end_rest()
-            if not (wait and isinstance(error, ServiceUnavailableError | QuotaError)):
+            return self._send(wait=wait)
+        except (ServiceUnavailableError, QuotaError) as error:
+            if not wait:
                 raise
             self._refusal = error
             return Wait(f"its deletion was not accepted, and is sent again: {error.lines[0]}", error.retry_after)
-        self._end_rest()
-        return end
 
-    def _end_rest(self) -> None:
+    def end_rest(self) -> None:
         """End what goes with the group, once."""
         if self._is_announced and not self._has_ended_rest:
             self._has_ended_rest = True
