@@ -226,6 +226,16 @@ def test_what_happens_before_the_last_look_counts(
     assert bool(ended[len(theirs) :]) is not is_spared, ended
 
 
+def test_gc_does_not_say_that_it_deletes_what_it_leaves(app: App, sandbox: Sandbox) -> None:
+    put_node(sandbox, "READY", is_queued=False)
+    journal = SlowJournal(app.journal, {NAME: lambda: relabel(app, {"tpuctl-keep": "yes"})})
+    reported: list[str] = []
+
+    collect(expired=True)(app, replace(app.context(lambda event: reported.append(event.text)), journal=journal))
+
+    assert reported == []
+
+
 @pytest.mark.parametrize(
     ("limits", "theirs"),
     [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, one_face, put, said, still, told
+from tests.others import somebody
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
 from tpuctl.output.terminal import StandardStreams
@@ -325,14 +327,14 @@ def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Cons
 
 
 class _Slow(io.StringIO):
-    """A user who confirms after another client has recreated the node."""
+    """A user who confirms after another client has done something."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
+    def __init__(self, meanwhile: Callable[[], object]) -> None:
         super().__init__("y\n")
-        self._sandbox = sandbox
+        self._meanwhile = meanwhile
 
     def readline(self, size: int | None = -1, /) -> str:  # type: ignore[override]  # typeshed has bytes in its base
-        put(self._sandbox)
+        self._meanwhile()
         return super().readline(-1 if size is None else size)
 
 
@@ -340,7 +342,7 @@ class _Slow(io.StringIO):
 def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
     put(sandbox)
     stderr = io.StringIO()
-    streams = StandardStreams(_Slow(sandbox), io.StringIO(), stderr, stdin_is_terminal=True)
+    streams = StandardStreams(_Slow(lambda: put(sandbox)), io.StringIO(), stderr, stdin_is_terminal=True)
 
     code = main(Invocation((*command, "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock))
 
@@ -445,3 +447,25 @@ def test_refused_deletion_does_not_delay_that_of_others(tpuctl: Console, sandbox
 
     assert (out, code) == ("other\n", 1), err
     assert f"`demo` was left READY and bills while it runs; delete it with `tpuctl down {ZONE}/demo`" in err
+
+
+@one_face
+def test_request_that_is_suspending_does_not_delay_the_deletion_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_queued_resource("demo", zone=ZONE, state="SUSPENDING", node_ids=("demo",))
+    put(sandbox, "other")
+
+    out, _, code = tpuctl("down", "demo", "other", "--yes", "--timeout", "10m")
+
+    assert (out, code, sandbox.changes()) == ("other\n", 5, ["delete"])
+
+
+@one_face
+def test_down_of_what_another_client_has_just_deleted_ends_its_watch_too(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    streams = StandardStreams(_Slow(lambda: somebody(sandbox, "delete")), *2 * (io.StringIO(),), stdin_is_terminal=True)
+
+    assert main(Invocation(("down", "demo"), tpuctl.environ, streams, tpuctl.folder, tpuctl.clock)) == 0
+    _, err, code = tpuctl("watch", "demo", "--zone", ZONE, "--type", "v4-8", "--recreate-deleted", "--until", "5m")
+
+    assert (code, sandbox.changes()) == (3, ["delete"])
+    assert "`down` ended `demo`" in err
