@@ -31,6 +31,11 @@ def find_group(context: ActionContext, place: SearchPlace, reference: NodeRefere
     """
     project, name, cloud = reference.project or place.project, place.name(reference), context.cloud
     node = cloud.find_node(name) if name is not None and reference.kind != "queuedResources" else None
+    nodes: Sequence[Node] = (node,) if node else ()
+    blind: tuple[str, ...] = ()
+    if node is None:
+        listing = cloud.list_nodes(project)
+        nodes, blind = listing.nodes, listing.unreachable
     zones = (node.name.zone,) if node else ()
     try:
         queued = cloud.list_queued_resources(project, zones)
@@ -39,13 +44,12 @@ def find_group(context: ActionContext, place: SearchPlace, reference: NodeRefere
         if node is None or node.queued_resource:
             raise
         return ResourceGroup(project, (node,), asked=reference.node_id)
-    requests = queued.queued_resources
-    nodes: Sequence[Node] = (node,) if node else ()
-    blind = queued.unreachable
-    if node is None or any(len(one.node_ids) > 1 and one.owns(reference.node_id) for one in requests):
-        listing = cloud.list_nodes(project, zones)
-        nodes = (*nodes, *(one for one in listing.nodes if node is None or one.name != node.name))
-        blind = tuple(dict.fromkeys((*listing.unreachable, *blind)))
+    requests, blind = queued.queued_resources, tuple(dict.fromkeys((*blind, *queued.unreachable)))
+    if node is not None and any(len(one.node_ids) > 1 and one.owns(reference.node_id) for one in requests):
+        siblings = cloud.list_nodes(project, zones)
+        if siblings.unreachable:
+            raise unreachable_zones_error(reference.node_id, siblings.unreachable)
+        nodes = (node, *(one for one in siblings.nodes if one.name != node.name))
     found: list[ResourceGroup] = []
     if reference.kind != "queuedResources":
         found += _groups_named(nodes, requests, reference, project)
@@ -57,6 +61,16 @@ def find_group(context: ActionContext, place: SearchPlace, reference: NodeRefere
         named = [request for request in requests if request.is_named(reference.node_id)]
         owners = {request.name for group in found for request in group.requests}
         found += [request_group(request, nodes, reference, project) for request in named if request.name not in owners]
+    group = _choose(context, found, name, reference)
+    if group is None and blind:
+        raise unreachable_zones_error(reference.node_id, blind)
+    return group
+
+
+def _choose(
+    context: ActionContext, found: Sequence[ResourceGroup], name: NodeName | None, reference: NodeReference
+) -> ResourceGroup | None:
+    """Return the group that is meant, with its race; `name` has the zone that the user named. Raises `ConflictError`."""
     here = [group for group in found if name is None or group.zone == name.zone]
     if here and len({_race_id(group) for group in found}) == 1 and _race_id(found[0]):
         # Requests of one race are one group, if they are this user's.
@@ -68,8 +82,6 @@ def find_group(context: ActionContext, place: SearchPlace, reference: NodeRefere
         return _with_race(context, here[0], is_in_named_zone=name is not None)
     if found:
         raise _ambiguous(here or found, name, reference)
-    if blind:
-        raise unreachable_zones_error(reference.node_id, blind)
     return None
 
 
