@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.lookup import WaitTarget
-    from tpuctl.nodes.tear_down import DeletionTarget
+    from tpuctl.nodes.resource_group import ResourceGroup
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
 
@@ -209,14 +209,14 @@ class Client:
         if the name is ambiguous, or exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it
         did not answer, and other `TpuctlError`.
         """
-        from tpuctl.nodes.deletion import (  # noqa: PLC0415  # not needed to import the package
-            delete_targets,
+        from tpuctl.nodes.group_lookup import check_whole_request  # noqa: PLC0415  # not needed to import the package
+        from tpuctl.nodes.named_deletion import (  # noqa: PLC0415  # not needed to import the package
+            delete_groups,
             find_named,
             note_missing,
             require_undisputed,
         )
         from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
-        from tpuctl.nodes.tear_down import check_whole_request  # noqa: PLC0415  # as above
 
         _check_timeout(timeout, may_be_endless=True)
         with self._call() as app:
@@ -227,11 +227,11 @@ class Client:
             for target in targets:
                 check_whole_request(target, all_nodes=all_nodes)
 
-            def approve(asked: Sequence[DeletionTarget]) -> None:
+            def approve(asked: Sequence[ResourceGroup]) -> None:
                 if not yes:
                     require_undisputed(app, asked)
 
-            deletion = delete_targets(
+            deletion = delete_groups(
                 app,
                 targets,
                 missing,
@@ -243,7 +243,8 @@ class Client:
                 all_nodes=all_nodes,
             )
             for _, result in deletion.results:
-                _node_of(result)
+                if isinstance(result, TpuctlError):
+                    raise result
             note_missing(app, deletion.missing, by="down")
             return bool(deletion.results)
 

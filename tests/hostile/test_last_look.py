@@ -30,11 +30,11 @@ from tpuctl.nodes.actuator import ActionContext, NoLongerMeantError
 from tpuctl.nodes.commands.selected_changes import require_selected, select_groups
 from tpuctl.nodes.conditions import Condition, Policy, Repair
 from tpuctl.nodes.controller import reconcile_nodes, watch_nodes
-from tpuctl.nodes.deletion import find_named
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
-from tpuctl.nodes.garbage_removal import GarbageRemover
+from tpuctl.nodes.garbage_removal import remove_garbage
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import Journal
+from tpuctl.nodes.named_deletion import find_named
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.selection import Selection, parse_label_conditions
 from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node, tear_down
@@ -47,7 +47,7 @@ PAST, FUTURE = "1767000000", "4102444800"
 LABELS = {"tpuctl-owner": USER, "tpuctl-expires": PAST, "team": "research"}
 DAY = timedelta(days=1)
 RESEARCH = Selection(labels=parse_label_conditions(["team=research"]))
-GONE, READY = Policy(goal=Condition.GONE), Policy(goal=Condition.READY)
+READY = Policy(goal=Condition.READY)
 
 
 class SlowJournal(Journal):
@@ -78,14 +78,14 @@ def collect(**typed: Any) -> Way:
         )
         items = [item for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
         assert len(items) == 1
-        GarbageRemover(context, rules, lambda _: asleep).remove(items, timeout=None)
+        remove_garbage(context, items, rules, examine=lambda _: asleep, timeout=None)
 
     return run
 
 
 def down(app: App, context: ActionContext) -> None:
     targets, _ = find_named(app, context, [NodeReference("demo", ZONE, "sandbox")])
-    tear_down(context, targets, GONE, by="down", wait=True)
+    tear_down(context, targets, by="down", timeout=None)
 
 
 def down_by_label(app: App, context: ActionContext) -> None:
@@ -93,9 +93,8 @@ def down_by_label(app: App, context: ActionContext) -> None:
     tear_down(
         context,
         found.targets,
-        GONE,
         by="down",
-        wait=True,
+        timeout=None,
         still_meant=lambda current: found.require_selected(app, current),
     )
 
@@ -229,6 +228,16 @@ def test_what_happens_before_the_last_look_counts(
     assert bool(ended[len(theirs) :]) is not is_spared, ended
 
 
+def test_gc_does_not_say_that_it_deletes_what_it_leaves(app: App, sandbox: Sandbox) -> None:
+    put_node(sandbox, "READY", is_queued=False)
+    journal = SlowJournal(app.journal, {NAME: lambda: relabel(app, {"tpuctl-keep": "yes"})})
+    reported: list[str] = []
+
+    collect(expired=True)(app, replace(app.context(lambda event: reported.append(event.text)), journal=journal))
+
+    assert reported == []
+
+
 @pytest.mark.parametrize(
     ("limits", "theirs"),
     [
@@ -302,11 +311,11 @@ def test_nodes_in_random_worlds_stay_unless_their_own_label_has_expired_or_they_
 
     facts = GarbageFacts(project="sandbox", nodes=app.client.list_nodes("sandbox").nodes, requests=())
     items = [item for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
-    GarbageRemover(context, rules, lambda _: {}).remove(items, timeout=None)
+    remove_garbage(context, items, rules, examine=lambda _: {}, timeout=None)
     for node in app.client.list_nodes("sandbox").nodes:
         delete_expired_node(context, node.name, node, by="watch")
     sandbox.advance(minutes=5)
-    tear_down(context, find_named(app, context, named)[0], GONE, by="down", wait=True)
+    tear_down(context, find_named(app, context, named)[0], by="down", timeout=None)
 
     left = {node.name for node in app.client.list_nodes("sandbox").nodes}
     assert before - left == goes, seed

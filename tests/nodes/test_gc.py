@@ -18,7 +18,7 @@ from tpuctl.app.app import App, Invocation
 from tpuctl.models.node_changes import changed_fields
 from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, find_garbage
-from tpuctl.nodes.garbage_removal import GarbageRemover, RemovalOutcome
+from tpuctl.nodes.garbage_removal import RemovalOutcome, remove_garbage
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 
@@ -263,7 +263,7 @@ def test_each_deletion_looks_again(
     happen(sandbox)
     before = len(sandbox.changes())
 
-    results = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(items, timeout=None)
+    results = remove_garbage(app.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
 
     assert [result.outcome for result in results] == [outcome]
     assert sandbox.changes()[before:] == (["delete"] if outcome is RemovalOutcome.DELETED else [])
@@ -285,8 +285,8 @@ def test_node_that_may_have_been_deleted_is_not_created_again(
     (item,) = found_items(app)
     sandbox.fault("http-error", method="*.nodes.delete", status=status, count=99)
 
-    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(
-        [item], timeout=timedelta(minutes=5)
+    (result,) = remove_garbage(
+        app.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=5)
     )
 
     assert result.outcome is RemovalOutcome.FAILED
@@ -300,8 +300,8 @@ def test_deletion_that_is_refused_for_now_is_judged_and_sent_again(app: App, san
     (item,) = found_items(app)
     sandbox.fault("http-error", method="*.nodes.delete", status=status, count=20)
 
-    (result,) = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(
-        [item], timeout=timedelta(minutes=30)
+    (result,) = remove_garbage(
+        app.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=30)
     )
 
     assert (result.outcome, result.error) == (RemovalOutcome.DELETED, None)
@@ -314,7 +314,7 @@ def test_extended_node_is_left_alone(app: App, sandbox: Sandbox) -> None:
     labels = {**MINE, "tpuctl-expires": "99999999999"}
     app.client.change_node(items[0].group.nodes[0].name, lambda node: changed_fields(node, {"labels": labels}))
 
-    results = GarbageRemover(app.context(lambda _: None), RULES, lambda _: {}).remove(items, timeout=None)
+    results = remove_garbage(app.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
 
     assert [(result.outcome, result.text) for result in results] == [
         (RemovalOutcome.LEFT, "this is no longer so: expired 2d ago")

@@ -19,11 +19,11 @@ from tests.nodes.race_bench import NODE, POLICY, PROJECT, SPEC, Killed, RaceBenc
 from tpuctl.errors import ServiceUnavailableError, TpuctlError
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import ActionContext
-from tpuctl.nodes.conditions import Policy
 from tpuctl.nodes.controller import reconcile_node
+from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.racing import run_race
-from tpuctl.nodes.tear_down import find_deletion_target, tear_down
+from tpuctl.nodes.tear_down import tear_down
 from tpuctl.sandbox import faults
 from tpuctl.sandbox.faults import Fault, FaultKind
 
@@ -138,14 +138,14 @@ def race_and_judge(bench: RaceBench, plan: Plan) -> None:
 
     def down(context: ActionContext) -> None:
         """Delete the node as `down NODE` does, and again while a zone does not answer."""
-        place, end = SearchPlace(PROJECT), Policy(timeout=TIMEOUT)
+        place = SearchPlace(PROJECT)
         while True:
             try:
-                target = find_deletion_target(context, place, NodeReference(NODE))
+                group = find_group(context, place, NodeReference(NODE))
             except ServiceUnavailableError:
                 bench.clock.sleep(timedelta(minutes=1))
                 continue
-            results = tear_down(context, [target] if target else [], end, by="down", wait=True)
+            results = tear_down(context, [group] if group else [], by="down", timeout=TIMEOUT)
             if not any(isinstance(result, ServiceUnavailableError) for result in results):
                 return
 

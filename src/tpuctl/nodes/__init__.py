@@ -14,23 +14,27 @@ another, and a run keeps no state that the next run would miss: the next run con
   before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec (`JournalError`).
   `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
-- `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` does that;
-  `queue_rendering.py` shows queued resources.
+- `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced,
+  looked at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness,
+  `garbage_removal.py` for `gc`. `group_lookup.py` finds the group of a name.
+- `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` awaits and
+  retries it, and `queue_rendering.py` shows it.
+- `poll.py` is the loop around one step that waits for something in the cloud.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
 - `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
 - `expiry.py` (pure) says when the time of a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
   starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
-- `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it.
-- `actions.py` and `tear_down.py` have what single commands request; `lookup.py` finds what a name or a selection means, and
+- `garbage.py` (pure) decides what `gc` deletes.
+- `actions.py` has what single commands request; `lookup.py` finds what a name or a selection means, and
   `as_it_was.py` what a node was before; `journal.py` is the memory between runs, `past.py` (pure) the one fold of its
   entries; `rendering.py` shows nodes; `key_authorization.py` makes workers accept our ssh key.
 
 Deadlines: all calls of the loop end with the deadline of the wait and 5 s for one last snapshot
 (`NodeReconciler.within_deadline`), by the clock of the cloud. Leases are released within 5 s of real time.
 
-What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `deletion.py`, and
-below them `policies.py`, `zone_choice.py`, `time_limits.py`, `as_it_was.py`, `lookup.py` and `usage.py`. Every command that
+What commands and `tpuctl.client` share works with the `App`, without click: `bring_up.py`, `waiting.py`, `named_deletion.py`,
+and below them `policies.py`, `zone_choice.py`, `time_limits.py`, `as_it_was.py`, `lookup.py` and `usage.py`. Every command that
 changes existing nodes fills the frame of `commands/change_frame.py`: select, refuse, dry run, table, question, last look, act.
 
 The room may import `check` (its gate), `ssh`, `output`, `config`, `models` and the base; these modules and `commands/` also

@@ -19,8 +19,9 @@ from tpuctl.check.quotas import QuotaPool
 from tpuctl.durations import format_duration
 from tpuctl.models.billing import NOTHING, UNKNOWN_AMOUNT, Billing, Dollars, billing_in, sum_dollars
 from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, Node, NodeState, QueuedState, Tier
-from tpuctl.names import NodeName, last_segment
+from tpuctl.names import NodeName
 from tpuctl.nodes.expiry import expiry_note, is_expired
+from tpuctl.nodes.resource_group import ResourceGroup, belongs_to
 from tpuctl.prices import price_table
 
 if TYPE_CHECKING:
@@ -103,90 +104,6 @@ class GarbageFacts:
     covered: Collection[NodeName] = ()
 
 
-@dataclass(frozen=True)
-class ResourceGroup:
-    """What is deleted together: a node, or a queued resource with those of its nodes that exist."""
-
-    project: str
-    nodes: tuple[Node, ...]
-    request: QueuedResource | None = None
-
-    @property
-    def zone(self) -> str:
-        """Its zone."""
-        return self.request.zone if self.request else self.nodes[0].name.zone
-
-    @property
-    def label(self) -> str:
-        """Zone and id, as commands accept them."""
-        return f"{self.zone}/{self.id}"
-
-    @property
-    def id(self) -> str:
-        """The id of the only node, else of the queued resource."""
-        if self.request and (len(self.request.node_ids) != 1 or not self.nodes):
-            return self.request.queued_resource_id
-        return self.nodes[0].name.node_id
-
-    @property
-    def is_being_deleted(self) -> bool:
-        """Whether its queued resource, or each of its nodes, is DELETING."""
-        if self.request is not None and self.request.state is QueuedState.DELETING:
-            return True
-        return bool(self.nodes) and all(node.state is NodeState.DELETING for node in self.nodes)
-
-    @property
-    def names(self) -> tuple[NodeName, ...]:
-        """The names of its nodes, whether they exist or not: each may have a lease."""
-        requested = self.request.full_names(self.project) if self.request else ()
-        return tuple(dict.fromkeys((*(node.name for node in self.nodes), *requested)))
-
-    @property
-    def all_names(self) -> tuple[NodeName, ...]:
-        """The names of its nodes, and those of its queued resource as a whole."""
-        own = self.request.own_names if self.request else ()
-        return *self.names, *(NodeName(self.project, self.zone, name) for name in own)
-
-    @property
-    def described(self) -> tuple[Node, ...]:
-        """Its nodes; without any a node of each requested spec. Their labels and type count."""
-        if self.nodes or self.request is None:
-            return self.nodes
-        return self.request.requested_nodes(self.project)
-
-    @property
-    def tier(self) -> Tier:
-        """The capacity type, which only the request of a queued node has."""
-        return self.request.tier if self.request else self.nodes[0].tier
-
-    @property
-    def accelerator_type(self) -> str:
-        """The type of its first node; empty if it is unknown."""
-        return self.described[0].accelerator_type
-
-    @property
-    def created(self) -> datetime | None:
-        """When the last of its nodes, else the request, was created; None if that is unknown."""
-        if not self.nodes:
-            return self.request.created if self.request else None
-        times = [node.created for node in self.nodes if node.created is not None]
-        return max(times) if len(times) == len(self.nodes) else None
-
-    @property
-    def state(self) -> str:
-        """The states of its nodes, then of the request if that differs."""
-        states = [str(node.state) for node in self.nodes]
-        if self.request and (not self.nodes or self.request.state is not QueuedState.ACTIVE):
-            states.append(str(self.request.state))
-        return ", ".join(dict.fromkeys(states))
-
-    @property
-    def identity(self) -> tuple[object, frozenset[object]]:
-        """What must not have changed between the decision and the deletion: which resources, and their states."""
-        request = self.request and (self.request.name, self.request.created, self.request.state)
-        return request, frozenset((node.name, node.id, node.state) for node in self.nodes)
-
-
 @dataclass(frozen=True, slots=True)
 class QuotaHeld:
     """What a group holds of one quota, in the unit of the type's number: cores or chips."""
@@ -244,28 +161,11 @@ def group_resources(facts: GarbageFacts) -> list[ResourceGroup]:
     for request in facts.requests:
         if request.zone in facts.unreachable:
             continue
-        nodes = tuple(node for node in rest.values() if _belongs_to(node, request))
+        nodes = tuple(node for node in rest.values() if belongs_to(node, request))
         for node in nodes:
             del rest[node.name]
         groups.append(ResourceGroup(facts.project, nodes, request))
     return [*groups, *(ResourceGroup(facts.project, (node,)) for node in rest.values())]
-
-
-def group_of(project: str, request: QueuedResource | None, nodes: Sequence[Node]) -> ResourceGroup:
-    """Return the group of a request with those of the nodes that belong to it, or of nodes alone, as they were just read."""
-    own = tuple(nodes) if request is None else tuple(node for node in nodes if _belongs_to(node, request))
-    return ResourceGroup(project, own, request)
-
-
-def _belongs_to(node: Node, request: QueuedResource) -> bool:
-    """Return whether a node is of a request: it names it, or it names none and the request has a node of its name."""
-    if node.name.zone != request.zone:
-        return False
-    if node.queued_resource:
-        return last_segment(node.queued_resource) == request.queued_resource_id
-    # A request that FAILED, or still waits, has created no node: that of its name was created without it.
-    created_some = request.state is not QueuedState.FAILED and request.state not in _WAITING
-    return created_some and request.owns(node.name.node_id)
 
 
 def judge_group(group: ResourceGroup, facts: GarbageFacts, rules: GarbageRules, now: datetime) -> GarbageItem | None:

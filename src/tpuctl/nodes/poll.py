@@ -6,9 +6,9 @@ decided from many facts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import QuotaError, ServiceUnavailableError, TpuctlError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
 
+KeyT = TypeVar("KeyT")
 ResultT = TypeVar("ResultT")
 
 
@@ -32,6 +33,8 @@ class Wait:
     reason: str
     # At least so long; None: the time since the reason began decides.
     pause: timedelta | None = None
+    # What the event has besides, such as a state.
+    data: Mapping[str, object] = field(default_factory=dict)
 
 
 def poll(
@@ -51,47 +54,56 @@ def poll(
 
 def poll_all(
     context: ActionContext,
-    steps: Mapping[NodeName, Callable[[], ResultT | Wait]],
+    steps: Mapping[KeyT, Callable[[], ResultT | Wait]],
     *,
     until: timedelta | None,
-    late: Callable[[NodeName, timedelta, str], TpuctlError],
+    late: Callable[[KeyT, timedelta, str], TpuctlError],
+    name_of: Callable[[Any], NodeName] = lambda name: name,
+    after_round: Callable[[], None] = lambda: None,
     at_once: int = 8,
-) -> dict[NodeName, ResultT | TpuctlError]:
-    """Take each step until it returns a value or raises; return these by name.
+) -> dict[KeyT, ResultT | TpuctlError]:
+    """Take each step until it returns a value or raises; return these by key, which is a name, or has one by `name_of`.
 
-    The steps of a round are taken in parallel. After `until`, a moment of the context's monotonic clock, what still waits
-    gets the error that `late` makes of its name, the time that it waited, and the reason. A step that the API or a quota of
-    requests did not let through is taken again, unless that was its first: the caller then knows nothing.
+    The steps of a round are taken in parallel, and then `after_round` is called in this thread. After `until`, a moment of
+    the context's monotonic clock, what still waits gets the error that `late` makes of its key, the time that it waited, and
+    the reason. A step that the API or a quota of requests did not let through is taken again, unless that was its first: the
+    caller then knows nothing.
     """
     clock = context.clock
     began = clock.monotonic()
-    results: dict[NodeName, ResultT | TpuctlError] = {}
-    waits: dict[NodeName, tuple[Wait, timedelta]] = {}
-    while left := [name for name in steps if name not in results]:
-        time_left = None if until is None else max(until - clock.monotonic(), timedelta())
-        with limit_cloud_calls(clock, time_left, grace=DEADLINE_GRACE):
-            outcomes = fan_out(lambda name: steps[name](), left, limit=at_once)
+    results: dict[KeyT, ResultT | TpuctlError] = {}
+    waits: dict[KeyT, tuple[Wait, timedelta]] = {}
+    due = dict.fromkeys(steps, began)
+    while due:
         now = clock.monotonic()
-        pauses = []
+        time_left = None if until is None else max(until - now, timedelta())
+        is_last = time_left == timedelta()
+        with limit_cloud_calls(clock, time_left, grace=DEADLINE_GRACE):
+            outcomes = fan_out(
+                lambda key: steps[key](), [key for key in due if is_last or due[key] <= now], limit=at_once
+            )
+        now = clock.monotonic()
         for outcome in outcomes:
-            name, error, found = outcome.item, outcome.error, outcome.value
-            if isinstance(error, ServiceUnavailableError | QuotaError) and name in waits:
+            key, error, found = outcome.item, outcome.error, outcome.value
+            if isinstance(error, ServiceUnavailableError | QuotaError) and key in waits:
                 found = Wait("the API does not answer", error.retry_after)
             elif error is not None:
-                results[name] = error
-                continue
-            if not isinstance(found, Wait):
-                results[name] = found  # type: ignore[assignment]  # a step without an error has a value
-                continue
-            before, since = waits.get(name, (None, now))
-            since = since if before is not None and before.reason == found.reason else now
-            waits[name] = (found, since)
-            if until is not None and now >= until:
-                results[name] = late(name, now - began, found.reason)
-                continue
-            context.report(EventKind.WAIT, name, found.reason, in_state=(now - since).total_seconds())
-            pauses.append(max(poll_interval(now - since), found.pause or timedelta()))
-        if pauses:
-            pause = min(pauses)
-            clock.sleep(pause if until is None else min(pause, max(until - now, timedelta())))
+                results[key] = error
+            if isinstance(found, Wait):
+                before, since = waits.get(key, (None, now))
+                since = since if before is not None and before.reason == found.reason else now
+                waits[key] = found, since
+                if until is None or now < until:
+                    lasted = (now - since).total_seconds()
+                    context.report(EventKind.WAIT, name_of(key), found.reason, **found.data, in_state=lasted)
+                    due[key] = now + max(poll_interval(now - since), found.pause or timedelta())
+                    continue
+                results[key] = late(key, now - began, found.reason)
+            elif error is None:
+                results[key] = found  # type: ignore[assignment]  # a step without an error has a value
+            del due[key]
+        after_round()
+        if due:
+            soonest, now = min(due.values()), clock.monotonic()
+            clock.sleep((soonest if until is None else min(soonest, max(until, now))) - now)
     return results

@@ -36,7 +36,6 @@ from tpuctl.names import NodeName, last_segment
 from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import LeaseLostError, announced_change, describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Policy, Verb
-from tpuctl.nodes.garbage import group_of
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import LeaseGuard, end_lease, released_at_end
 from tpuctl.nodes.lookup import only_node
@@ -56,6 +55,8 @@ from tpuctl.nodes.race import (
     is_being_deleted,
     left_error,
 )
+from tpuctl.nodes.request_steps import RequestChangedError
+from tpuctl.nodes.resource_group import group_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -68,7 +69,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.journal import Journal
-    from tpuctl.nodes.request_actions import StillMeant
+    from tpuctl.nodes.resource_group import StillMeant
 
 # Requests that are sent at the same time.
 _MOST_AT_ONCE = 8
@@ -309,10 +310,6 @@ def end_race(
 
 def _made_by(request: QueuedResource) -> str:
     return f" by {request.labels.get(OWNER_LABEL) or 'an unknown user'}"
-
-
-class _RequestChangedError(Exception):
-    """A request is not as it was observed: it is looked at again."""
 
 
 @dataclass(slots=True)
@@ -737,7 +734,7 @@ class _RaceRun:
 
         def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
             if (current.created, current.state) != (seen.created, seen.state):
-                raise _RequestChangedError
+                raise RequestChangedError
             for node in nodes if action.force else ():
                 if last_segment(node.queued_resource or "") != current.queued_resource_id:
                     raise ConflictError(f"the node `{name.node_id}` is not from this request")
@@ -745,7 +742,7 @@ class _RaceRun:
 
         try:
             self._context.cloud.delete_queued_resource(seen.name, judge, force=action.force)
-        except _RequestChangedError:
+        except RequestChangedError:
             return False
         return True
 

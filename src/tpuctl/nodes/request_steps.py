@@ -31,6 +31,10 @@ class DeletionRefusedError(ConflictError):
     """A queued resource cannot be deleted in its present state, which passes."""
 
 
+class RequestChangedError(Exception):
+    """The request is not as it was when its deletion was decided: it is looked at again. Commands never see this."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedRequest:
     """What a command has seen of the queued resource that it deletes."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import datetime, timedelta
 
     from tpuctl.models.node import Node
-    from tpuctl.nodes.garbage import ResourceGroup
+    from tpuctl.nodes.resource_group import ResourceGroup
 
 # The states of nodes and of queued resources that `--state` accepts.
 STATES: Final = tuple(dict.fromkeys((*map(str, NodeState), *map(str, QueuedState))))

@@ -1,439 +1,81 @@
-"""`tpuctl down` and `delete`: delete nodes and queued resources. What the API did not show is never called deleted."""
+"""End nodes for good, with the leases of their holders: `tpuctl down` and `delete`, the ends of time and of idleness."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.errors import (
-    AccessError,
-    ConflictError,
-    NodeNotInProjectError,
-    TpuctlError,
-)
+from tpuctl.errors import TpuctlError
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import OWNER_LABEL, Node, NodeState, QueuedState
-from tpuctl.models.operation import Operation
-from tpuctl.models.queued import QueuedResource
+from tpuctl.models.node import NodeState
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.actuator import NoLongerMeantError, RequestedChange, require_same
-from tpuctl.nodes.conditions import Condition, EndReason, Policy, Verb
-from tpuctl.nodes.controller import NodeResult, reconcile_nodes
-from tpuctl.nodes.deletion_retry import RefusedDeletion, add_what_is_left, repeat_deletions
+from tpuctl.nodes.actuator import NoLongerMeantError, require_same
+from tpuctl.nodes.conditions import EndReason
+from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, delete, fetch_group
 from tpuctl.nodes.expiry import expiry_note, is_expired
-from tpuctl.nodes.garbage import group_of
-from tpuctl.nodes.goal import Goal
+from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lease import end_lease
-from tpuctl.nodes.lookup import SearchPlace, unreachable_zones_error
-from tpuctl.nodes.queueing import UNDECIDED
-from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
-from tpuctl.nodes.request_actions import RequestRemoval
+from tpuctl.nodes.lookup import SearchPlace
+from tpuctl.nodes.racing import end_race
 from tpuctl.nodes.request_steps import DeletionRefusedError
+from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups, group_of
 from tpuctl.nodes.usage import IdleAction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
+    from datetime import timedelta
 
+    from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import End
-    from tpuctl.nodes.garbage import ResourceGroup
-    from tpuctl.nodes.request_actions import StillMeant
+    from tpuctl.nodes.resource_group import StillMeant
     from tpuctl.nodes.usage import IdleLimit
-
-
-@dataclass(frozen=True, slots=True)
-class DeletionTarget:
-    """A node to delete, the queued resource that owns it, or both."""
-
-    # The node; if the user named the queued resource, its first node.
-    name: NodeName
-    # None if the node does not exist.
-    node: Node | None
-    # The queued resource that owns the node, or will own it.
-    request: QueuedResource | None
-    # The id that the user typed.
-    asked: str = ""
-    is_request_named: bool = False
-    # tpuctl's own request for the same node, besides the one that owns it: the next try of a run that was killed.
-    next_request: QueuedResource | None = None
-    # The race that requested the node in other zones too: those requests are deleted with it.
-    race: Race | None = None
-
-    @property
-    def requests(self) -> tuple[QueuedResource, ...]:
-        """The queued resources to delete."""
-        return tuple(request for request in (self.next_request, self.request) if request)
-
-    @property
-    def has_own_node(self) -> bool:
-        """Whether the node exists, is meant, and belongs to none of the queued resources."""
-        node = self.node
-        is_meant = node is not None and not self.is_request_named
-        return is_meant and not any(_is_of(node, request) for request in self.requests if node)
-
-    @property
-    def full_name(self) -> str:
-        """The resource name of what the user named."""
-        return self.request.name if self.request and self.is_request_named else str(self.name)
-
-    @property
-    def race_id(self) -> str:
-        """The id of the race that its request is one of; empty if it is not."""
-        return race_id_of(self.request, self.name.node_id) if self.request else ""
-
-    @property
-    def other_requests(self) -> tuple[QueuedResource, ...]:
-        """The requests of its race in other zones."""
-        found = self.race.requests if self.race else {}
-        return tuple(request for name, request in found.items() if name != self.name)
-
-    @property
-    def deleted(self) -> str:
-        """The resource name in the delete request."""
-        return self.request.name if self.request else str(self.name)
-
-
-def distinct_targets(targets: Iterable[DeletionTarget]) -> list[DeletionTarget]:
-    """Return the targets without those that an earlier one includes: the same node, or a node of the same queued resource."""
-    first: dict[str, DeletionTarget] = {}
-    for target in targets:
-        first.setdefault(target.deleted, target)
-    return list(first.values())
-
-
-def find_deletion_target(context: ActionContext, place: SearchPlace, reference: NodeReference) -> DeletionTarget | None:
-    """Return the node or queued resource of a name; None if every zone answered that it has neither.
-
-    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` if
-    the name is ambiguous or belongs to another zone than the one named, and `ServiceUnavailableError` if a zone did not
-    answer.
-    """
-    project = reference.project or place.project
-    name = place.name(reference)
-    if name is not None and reference.kind != "queuedResources":
-        node = context.cloud.find_node(name)
-        if node is not None:
-            return _with_race(context, _in_zone(context, node, reference), is_in_named_zone=True)
-    nodes = context.cloud.list_nodes(project)
-    queued = context.cloud.list_queued_resources(project)
-    found: list[DeletionTarget] = []
-    if reference.kind != "queuedResources":
-        found += _nodes_named(nodes.nodes, queued.queued_resources, reference, project)
-    if reference.kind != "nodes":
-        named = [request for request in queued.queued_resources if request.is_named(reference.node_id)]
-        owners = {request.name for target in found for request in target.requests}
-        found += [
-            request_target(request, nodes.nodes, reference, project) for request in named if request.name not in owners
-        ]
-    here = [target for target in found if name is None or target.name.zone == name.zone]
-    if here and len({target.race_id for target in found}) == 1 and found[0].race_id:
-        # Requests of one race are one target, if they are this user's.
-        target = _with_race(context, here[0], is_in_named_zone=name is not None)
-        if name is not None or {other.name for other in found} <= {
-            here[0].name,
-            *(target.race.names if target.race else ()),
-        }:
-            return target
-    if len(here) == 1 and (name is not None or len(found) == 1):
-        return _with_race(context, here[0], is_in_named_zone=name is not None)
-    if found:
-        raise _ambiguous(here or found, name, reference)
-    blind = tuple(dict.fromkeys((*nodes.unreachable, *queued.unreachable)))
-    if blind:
-        raise unreachable_zones_error(reference.node_id, blind)
-    return None
-
-
-def _with_race(context: ActionContext, target: DeletionTarget, *, is_in_named_zone: bool) -> DeletionTarget:
-    """Return the target with its race, if that has other requests or has not ended.
-
-    Anyone can copy the label of a race. So of the race are what this machine's journal requested for it, and without a named
-    zone what this user owns, if the target is this user's, too.
-    """
-    if not target.race_id:
-        return target
-    name = target.name
-    race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
-    if race is not None:
-        owner = context.owner()
-        own = {*race.sent}
-        if not is_in_named_zone:
-            own |= {other for other, request in race.requests.items() if request.labels.get(OWNER_LABEL) == owner}
-        if name not in own:
-            own = set()
-        race = replace(
-            race,
-            names=tuple(other for other in race.names if other == name or other in own or other not in race.requests),
-            requests={other: request for other, request in race.requests.items() if other == name or other in own},
-        )
-    has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
-    return replace(target, race=race) if has_others else target
-
-
-def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> DeletionTarget:
-    """Return a node with the request that owns it. Raises `ConflictError` if another request has the node's name."""
-    try:
-        listing = context.cloud.list_queued_resources(node.name.project, (node.name.zone,))
-    except AccessError:
-        # A user who may delete nodes may lack the permission to list queued resources. The node itself names its owner.
-        if node.queued_resource:
-            raise
-        return DeletionTarget(node.name, node, None, reference.node_id)
-    requests = listing.queued_resources
-    owner, others = _owner(node, [request for request in requests if request.owns(node.name.node_id)])
-    if owner is None and node.queued_resource and listing.unreachable:
-        raise unreachable_zones_error(node.name.node_id, listing.unreachable)
-    others += [
-        request for request in requests if request.is_named(reference.node_id) and request not in (owner, *others)
-    ]
-    target, others = _with_next_request(DeletionTarget(node.name, node, owner, reference.node_id), others)
-    if others and reference.kind is None:
-        requested = (request_target(request, (node,), reference, node.name.project) for request in others)
-        raise _ambiguous([target, *requested], None, reference)
-    return target
-
-
-def _nodes_named(
-    nodes: Sequence[Node], requests: Sequence[QueuedResource], reference: NodeReference, project: str
-) -> Iterator[DeletionTarget]:
-    """Yield each existing or requested node of a name with the request that owns it, then other requests for that name."""
-    there = {node.name: node for node in nodes if node.name.node_id == reference.node_id}
-    asked_for = [request for request in requests if request.owns(reference.node_id)]
-    for name in dict.fromkeys((*there, *(NodeName(project, request.zone, reference.node_id) for request in asked_for))):
-        node = there.get(name)
-        owner, others = _owner(node, [request for request in asked_for if request.zone == name.zone])
-        if node or not others:
-            target, others = _with_next_request(DeletionTarget(name, node, owner, reference.node_id), others)
-            yield target
-        elif owner:
-            others = [owner, *others]
-        for request in others:
-            yield request_target(request, nodes, reference, project)
-
-
-def _owner(node: Node | None, requests: Sequence[QueuedResource]) -> tuple[QueuedResource | None, list[QueuedResource]]:
-    """Return the request that owns a node, and the others. The node names its owner; else it is the first request."""
-    named = [request for request in requests if node and _is_of(node, request)]
-    owner = next(iter(named or requests), None)
-    return owner, [request for request in requests if request is not owner]
-
-
-def _with_next_request(
-    target: DeletionTarget, others: Sequence[QueuedResource]
-) -> tuple[DeletionTarget, list[QueuedResource]]:
-    """Return the target with tpuctl's own request for the same node, if there is one, and the requests that are left."""
-    own = next((request for request in others if request.is_from_tpuctl and request.owns(target.name.node_id)), None)
-    return replace(target, next_request=own), [request for request in others if request is not own]
-
-
-def request_target(
-    request: QueuedResource, nodes: Sequence[Node], reference: NodeReference, project: str
-) -> DeletionTarget:
-    """Return a queued resource as the target, with the first of its nodes that exists."""
-    there = [node for node in nodes if node.name.zone == request.zone and request.owns(node.name.node_id)]
-    may_have_nodes = request.state not in {*UNDECIDED, QueuedState.FAILED}
-    own = [node for node in there if _is_of(node, request) or (may_have_nodes and not node.queued_resource)]
-    node = own[0] if own else None
-    # A node that another request owns is not deleted, so the run does not wait for it.
-    others = {node.name.node_id for node in there if node not in own}
-    awaited = (node_id for node_id in request.node_ids if node_id not in others)
-    node_id = node.name.node_id if node else next(awaited, request.queued_resource_id)
-    name = NodeName(project, request.zone, node_id)
-    return DeletionTarget(name, node, request, reference.node_id, is_request_named=True)
-
-
-def group_target(context: ActionContext, group: ResourceGroup, requests: Sequence[QueuedResource]) -> DeletionTarget:
-    """Return what deletes a group: its node with the request that owns it, or the request with all its nodes.
-
-    `requests` are those of all zones: one of tpuctl's own for the same node belongs to it, as for a name.
-    """
-    request, reference = group.request, NodeReference(group.id, group.zone, group.project)
-    if request is not None and (len(request.node_ids) != 1 or len(group.nodes) != 1):
-        return _with_race(
-            context, request_target(request, group.nodes, reference, group.project), is_in_named_zone=True
-        )
-    (node,) = group.nodes
-    others = [one for one in requests if one is not request and one.zone == group.zone and one.owns(node.name.node_id)]
-    target, _ = _with_next_request(DeletionTarget(node.name, node, request, reference.node_id), others)
-    return _with_race(context, target, is_in_named_zone=True)
-
-
-def _is_of(node: Node, request: QueuedResource) -> bool:
-    """Return whether the node names this request as its owner."""
-    return (node.queued_resource or "").rpartition("/")[2] == request.queued_resource_id
 
 
 def tear_down(
     context: ActionContext,
-    targets: Sequence[DeletionTarget],
-    policy: Policy,
+    groups: Sequence[ResourceGroup],
     *,
     by: str,
-    wait: bool,
-    reason: str = "asked for",
-    recheck: Callable[[DeletionTarget], None] = lambda _: None,
-    still_meant: StillMeant = lambda _: None,
-) -> list[NodeResult | TpuctlError]:
-    """Delete the targets, through their queued resource if they have one, and wait until they are gone.
+    timeout: timedelta | None,
+    wait: bool = True,
+    still_meant: StillMeant | None = None,
+) -> list[Ended | TpuctlError]:
+    """Delete groups, and the requests of their races in other zones, and wait until they are gone; see `delete`.
 
-    The lease of any other holder is ended first; `by` is the command that the holder's error names, `reason` is that in the
-    journal, one of `FINAL_REASONS`. Both checks raise if a target is no longer meant: `recheck` before its lease is ended, and
-    once more after that; `still_meant` gets each request and node as it was read right before its deletion is sent. With
-    `wait` a deletion that the service does not accept for now is sent again until the deadline. Call `check_whole_request`
-    before. Return the results in order; the failure of one target does not stop the others.
+    The lease of any other holder is ended first; `by` is the command that the holder's error names. `still_meant` gets each
+    request and node as it was just read, and raises if it must stay: a race stays with each of its requests. Return the results
+    in order.
     """
-    policy = replace(policy, goal=Condition.GONE)
-    started = context.clock.monotonic()
-    until = None if policy.timeout is None or not wait else started + policy.timeout
-    results: dict[str, NodeResult | TpuctlError] = {}
-    removals: dict[str, list[RequestRemoval]] = {}
-    left_of_races: dict[str, TpuctlError] = {}
-    pending: dict[str, RequestedChange] = {}
+    meant = still_meant or (lambda _: None)
 
-    def send(target: DeletionTarget) -> None:
-        recheck(target)
-        pending[target.deleted] = _send(context, target, removals[target.deleted], wait=wait, still_meant=still_meant)
+    def look_at_race(group: ResourceGroup) -> None:
+        for request in group.other_requests if still_meant else ():
+            current = fetch_group(context.cloud, ResourceGroup(group.project, (), request))
+            if current is not None:
+                meant(current)
 
-    refused: list[tuple[DeletionTarget, RefusedDeletion]] = []
-    for target in distinct_targets(targets):
-        removals[target.deleted] = [
-            RequestRemoval(
-                context, target.name, request, until=until, still_meant=partial(_require_meant, target, still_meant)
-            )
-            for request in target.requests
-        ]
-        results[target.deleted] = NodeResult(None)
-        is_meant = is_announced = False
-        try:
-            with limit_cloud_calls(context.clock, policy.timeout if wait else None, grace=DEADLINE_GRACE):
-                recheck(target)
-                is_meant = True
-                _announce(context, target, by=by, reason=reason)
-                is_announced = True
-                send(target)
-        except TpuctlError as error:
-            results[target.deleted] = error
-            if not is_meant:
-                continue
-            if is_announced:
-                refused.append((target, RefusedDeletion(target.name, error, partial(send, target))))
+    def end_its_race(group: ResourceGroup) -> None:
+        if group.race is not None:
+            end_race(context, group.race, by=by, keep=group.name, timeout=timeout, wait=wait, still_meant=meant)
+
+    once = distinct_groups(groups)
+    deletions = [
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
-        if target.race is not None:
-            try:
-                end_race(
-                    context,
-                    target.race,
-                    by=by,
-                    keep=target.name,
-                    timeout=policy.timeout,
-                    wait=wait,
-                    still_meant=still_meant,
-                )
-            except TpuctlError as error:
-                left_of_races[target.deleted] = error
-    if wait:
-        errors = repeat_deletions(context, [one for _, one in refused], until=until)
-        results |= {
-            target.deleted: error or NodeResult(None) for (target, _), error in zip(refused, errors, strict=True)
-        }
-    for target, _ in refused:
-        if isinstance(result := results[target.deleted], TpuctlError):
-            add_what_is_left(result, target.node)
-    accepted = [target for target in distinct_targets(targets) if target.deleted in pending]
-    tasks = {
-        target.deleted: Goal(name=target.name, policy=policy, pending=pending[target.deleted], since=started)
-        for target in accepted
-        # A node of that name may be another one's: only the queued resource was named.
-        if target.node or not target.is_request_named
-    }
-    if wait:
-        results |= _await_gone(context, accepted, tasks, removals)
-    results |= left_of_races
-    return [results[target.deleted] for target in targets]
-
-
-def _await_gone(
-    context: ActionContext,
-    targets: Sequence[DeletionTarget],
-    tasks: Mapping[str, Goal],
-    removals: Mapping[str, Sequence[RequestRemoval]],
-) -> dict[str, NodeResult | TpuctlError]:
-    """Wait until targets are gone whose deletion was accepted: the nodes of the tasks, and the queued resources."""
-    results: dict[str, NodeResult | TpuctlError] = {target.deleted: NodeResult(None) for target in targets}
-
-    def follow(deleted: str) -> None:
-        try:
-            for removal in removals[deleted]:
-                removal.follow()
-                if deleted not in tasks:
-                    removal.report_gone()
-        except TpuctlError as error:
-            results[deleted] = error
-
-    # A request without a node: nothing is gone before the request is.
-    nodeless = [target.deleted for target in targets if not target.node and target.deleted in tasks]
-    for deleted in nodeless:
-        follow(deleted)
-    left = {deleted: task for deleted, task in tasks.items() if isinstance(results[deleted], NodeResult)}
-    results |= zip(left, reconcile_nodes(context, tuple(left.values())), strict=True)
-    # A queued resource uses quota for longer than its nodes.
-    for deleted in [deleted for deleted, result in results.items() if isinstance(result, NodeResult)]:
-        if deleted not in nodeless:
-            follow(deleted)
-    return results
-
-
-def _announce(context: ActionContext, target: DeletionTarget, *, by: str, reason: str) -> None:
-    """End the leases of other holders, and write the deletion to the journal."""
-    node_ids = [node_id for request in target.requests for node_id in request.node_ids]
-    for node_id in dict.fromkeys((*node_ids, *([] if target.request else [target.name.node_id]))):
-        end_lease(context, NodeName(target.name.project, target.name.zone, node_id), by)
-    data: dict[str, Any] = {}
-    if target.node:
-        spec = context.journal.past(target.node.name).spec_as_it_is(target.node)
-        data = {"spec": spec.to_json(), "id": target.node.id}
-    elif target.request and len(target.request.node_ids) == 1 and context.journal.past(target.name).spec is None:
-        data = {"spec": target.request.spec(target.name.project).to_json()}
-    context.record(target.name, "delete", reason=reason, **data)
-
-
-def _require_meant(target: DeletionTarget, still_meant: StillMeant, current: ResourceGroup) -> None:
-    """Check what was just read: its node must be the one that was found before, and `still_meant` must agree."""
-    for node in current.nodes:
-        if target.node is not None and node.name == target.name:
-            require_same(target.node, node)
-    still_meant(current)
-
-
-def _send(
-    context: ActionContext,
-    target: DeletionTarget,
-    removals: Sequence[RequestRemoval],
-    *,
-    wait: bool,
-    still_meant: StillMeant,
-) -> RequestedChange:
-    """Request the deletion. Raises `ConflictError` if another client recreated the node since it was fetched."""
-    seen_id = target.node.id if target.node else None
-    operation = Operation(None, done=True)
-    for removal in removals:
-        removal.send(wait=wait)
-        operation = removal.operation or operation
-    node = target.node
-    is_included = node is not None and any(removal.has_forced and _is_of(node, removal.request) for removal in removals)
-    is_meant = node is not None and (not target.is_request_named or any(_is_of(node, one) for one in target.requests))
-    if is_meant and not is_included:
-        # No deletion of a request includes the node, unless the service has begun to delete it.
-        context.report(EventKind.ACTION, target.name, "deleting it", verb=str(Verb.DELETE))
-
-        def judge(current: Node) -> None:
-            _require_meant(target, still_meant, group_of(target.name.project, None, [current]))
-
-        operation = context.cloud.delete_node(target.name, judge)
-    return RequestedChange(Verb.DELETE, operation, seen_id)
+        Deletion(
+            group,
+            reason="asked for",
+            meant=meant,
+            ask=partial(look_at_race, group),
+            then=partial(end_its_race, group),
+        )
+        for group in once
+    ]
+    results = list(
+        zip(once, delete(context, deletions, leases=LeaseUse.END, by=by, timeout=timeout, wait=wait), strict=True)
+    )
+    return [next(result for one, result in results if one.includes(group)) for group in groups]
 
 
 def end_node(
@@ -456,43 +98,35 @@ def delete_expired_node(context: ActionContext, name: NodeName, node: Node | Non
     must be kept, or is another node. Raises `DeletionRefusedError` while its queued resource forbids the deletion, or has a
     node whose time has not ended.
     """
-    target = find_deletion_target(
-        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
-    )
-    now = context.server_now()
-    if target is None or (target.node and target.node.id) != (node and node.id):
+
+    def is_over(one: Node) -> bool:
+        return is_expired(one, context.server_now()) and not one.is_kept
+
+    group = _find_named(context, name)
+    own = [one for one in group.nodes if one.name == name] if group else []
+    if group is None or [one.id for one in own] != ([node.id] if node else []):
         return False
-    requested = [one for request in target.requests for one in request.requested_nodes(name.project)]
-    meant = [target.node] if target.node else requested
-    if not meant or not all(is_expired(one, now) and not one.is_kept for one in meant):
+    requested = [one for request in group.requests for one in request.requested_nodes(name.project)]
+    meant = own or requested
+    if not meant or not all(map(is_over, meant)):
         return False
-    others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
-    if others:
-        listing = context.cloud.list_nodes(name.project, (name.zone,))
-        siblings = [one for one in listing.nodes if one.name.node_id in others]
-        if listing.unreachable or not all(is_expired(one, now) and not one.is_kept for one in siblings):
-            raise DeletionRefusedError(f"its queued resource has {len(others) + 1} nodes, and not all have expired")
+    if not all(map(is_over, group.nodes)):
+        raise DeletionRefusedError(f"its queued resource has {len(group.names)} nodes, and not all have expired")
 
     def require_expired(current: ResourceGroup) -> None:
         nodes = list(current.nodes)
-        if not nodes and target.node is not None:
+        if not nodes and own:
             # A request for the next try goes with the node that has its name now.
             nodes = [one for one in [context.cloud.find_node(name)] if one]
-        moment = context.server_now()
-        if not all(is_expired(one, moment) and not one.is_kept for one in nodes or current.described):
+        if not all(map(is_over, nodes or current.described)):
             raise NoLongerMeantError(f"`{name.node_id}` was given more time meanwhile: left alone")
 
-    if not _end_for(context, target, by=by, reason="expired", still_meant=require_expired):
+    if not _end_for(context, Deletion(group, reason="expired", meant=require_expired), by=by):
         return False
     what = "it" if node else "its queued resource"
-    text = f"its time has ended, it {expiry_note(meant[0], now)}: {what} is being deleted"
-    context.report(
-        EventKind.EXPIRED,
-        name,
-        text,
-        id=node and node.id,
-        expires=meant[0].expires and format_timestamp(meant[0].expires),
-    )
+    text = f"its time has ended, it {expiry_note(meant[0], context.server_now())}: {what} is being deleted"
+    end = meant[0].expires and format_timestamp(meant[0].expires)
+    context.report(EventKind.EXPIRED, name, text, id=node and node.id, expires=end)
     return True
 
 
@@ -502,12 +136,10 @@ def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: s
     Raises what the API raises.
     """
     name, idle = node.name, f"it was idle for {format_duration(limit.after)}"
-    target = find_deletion_target(
-        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
-    )
-    current = target.node if target else None
+    group = _find_named(context, name)
+    current = next((one for one in group.nodes if one.name == name), None) if group else None
     is_same = current is not None and current.id == node.id and current.state is NodeState.READY
-    if target is None or current is None or not is_same or current.is_kept:
+    if group is None or current is None or not is_same or current.is_kept:
         return False
     chosen = limit.action_for(current)
 
@@ -533,40 +165,29 @@ def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: s
             except NoLongerMeantError:
                 return False
         case IdleAction.DELETE:
-            others = {node_id for request in target.requests for node_id in request.node_ids} - {name.node_id}
-            if others:
-                text = f"{idle}, but its queued resource has {len(others)} other nodes: not deleted"
+            if len(group.names) > 1:
+                text = f"{idle}, but its queued resource has {len(group.names) - 1} other nodes: not deleted"
                 context.report(EventKind.NOTE, name, text)
                 return False
-            if not _end_for(context, target, by=by, reason="idle", still_meant=judge, recheck=lambda _: require_idle()):
+            if not _end_for(context, Deletion(group, reason="idle", meant=judge, ask=require_idle), by=by):
                 return False
     context.report(EventKind.ACTION, name, f"{idle}: it is being {chosen.past}", verb=str(chosen))
     return True
 
 
-def _end_for(
-    context: ActionContext,
-    target: DeletionTarget,
-    *,
-    by: str,
-    reason: str,
-    still_meant: StillMeant,
-    recheck: Callable[[DeletionTarget], None] = lambda _: None,
-) -> bool:
-    """Request the deletion of a target for `by`, which goes on. Return False if it is no longer meant; its lease stays ours."""
-    name, was_ours = target.name, context.leases.holds(target.name)
-    (result,) = tear_down(
-        context,
-        [replace(target, race=None)],
-        Policy(goal=Condition.GONE, timeout=None),
-        by=by,
-        wait=False,
-        reason=reason,
-        recheck=recheck,
-        still_meant=still_meant,
+def _find_named(context: ActionContext, name: NodeName) -> ResourceGroup | None:
+    return find_group(
+        context, SearchPlace(name.project, name.zone), NodeReference(name.node_id, name.zone, name.project)
     )
+
+
+def _end_for(context: ActionContext, deletion: Deletion, *, by: str) -> bool:
+    """Request a deletion for `by`, which goes on. Return False if it is no longer meant; its lease stays ours."""
+    name = deletion.group.name
+    was_ours = context.leases.holds(name)
+    (result,) = delete(context, [deletion], leases=LeaseUse.END, by=by, timeout=None, wait=False)
     if isinstance(result, NoLongerMeantError):
-        if was_ours:
+        if was_ours and not context.leases.holds(name):
             context.leases.acquire(name, by, force_lease=True)
         return False
     if isinstance(result, TpuctlError):
@@ -574,82 +195,40 @@ def _end_for(
     return True
 
 
-def end_absent_node(context: ActionContext, place: SearchPlace, reference: NodeReference, *, by: str) -> bool:
-    """End the lease of a node that does not exist, so that its holder does not create it. Return whether there was a holder."""
-    project = reference.project or place.project
-    named = place.name(reference)
-    known = context.journal.namesakes(project, reference.node_id)
-    # A search holds the leases of all its zones, and the journal has only those in which it has tried.
-    known += context.leases.namesakes(NodeName(project, "", reference.node_id))
-    found = False
-    for name in dict.fromkeys([named] if named else known):
-        holder = context.leases.holder(name)
-        if holder is not None and holder.record.ended is None:
-            end_lease(context, name, by)
-            found = True
-    return found
+def end_creations(
+    context: ActionContext,
+    place: SearchPlace,
+    groups: Sequence[ResourceGroup],
+    missing: Sequence[NodeReference],
+    *,
+    by: str,
+) -> list[NodeReference]:
+    """End the leases with which other clients create these nodes next; return what they may have created meanwhile.
 
-
-def end_searches(context: ActionContext, name: NodeName, *, by: str) -> list[NodeName]:
-    """End the leases of other zones that the holder of a node's lease has, so that it does not create the node there next.
-
-    Return the zones in which it has created the node meanwhile. A node that existed in another zone before is another one.
+    The holder of a group's lease may create its node in another zone. A node that existed there before is another one.
     """
-    holder = context.leases.holder(name)
-    if holder is None or holder.record.ended is not None:
-        return []
-    ended = []
-    for other in context.leases.namesakes(name):
-        theirs = context.leases.holder(other) if other != name else None
-        is_same = theirs is not None and theirs.record.owner == holder.record.owner and theirs.record.ended is None
-        if is_same and context.cloud.find_node(other) is None:
-            end_lease(context, other, by)
-            ended.append(other)
-    return [other for other in ended if context.cloud.find_node(other) is not None]
+    leases, cloud = context.leases, context.cloud
 
+    def living(names: Sequence[NodeName]) -> dict[NodeName, str]:
+        """Return who holds the leases of these nodes."""
+        found = {name: leases.holder(name) for name in dict.fromkeys(names)}
+        return {name: one.record.owner for name, one in found.items() if one is not None and one.record.ended is None}
 
-def check_whole_request(target: DeletionTarget, *, all_nodes: bool) -> None:
-    """Raise `ConflictError` if the deletion includes other nodes, unless `all_nodes`."""
-    request = target.request
-    if request and target.is_request_named and len(request.node_ids) > 1 and not all_nodes:
-        raise ConflictError(
-            f"the queued resource `{request.queued_resource_id}` has {len(request.node_ids)} nodes: "
-            f"{', '.join(request.node_ids)}",
-            hint="add `--all-nodes` to delete them all",
-        )
-    if request and len(request.node_ids) > 1 and not all_nodes:
-        others = ", ".join(node_id for node_id in request.node_ids if node_id != target.name.node_id)
-        raise ConflictError(
-            f"`{target.name.node_id}` belongs to the queued resource `{request.queued_resource_id}`, which also has {others}",
-            hint="add `--all-nodes` to delete them all",
-        )
-
-
-def _ambiguous(found: Sequence[DeletionTarget], wanted: NodeName | None, reference: NodeReference) -> ConflictError:
-    """Return the error for a name that belongs to another zone, or to several resources."""
-    things = [
-        f"the queued resource {target.request.zone}/{target.request.queued_resource_id} ({target.request.state})"
-        if target.request and target.is_request_named
-        else f"{target.name.zone}/{target.name.node_id}"
-        for target in found
-    ]
-    zones = {target.name.zone for target in found}
-    if wanted is not None and wanted.zone not in zones:
-        first = found[0]
-        full = first.full_name if first.is_request_named else f"{first.name.zone}/{first.name.node_id}"
-        return ConflictError(
-            f"`{reference.node_id}` is not in {wanted.zone}; found {', '.join(things)}",
-            hint=f"to delete that one, run `tpuctl down {full}`",
-        )
-    if len(zones) == len(found):
-        hint = "name the zone: `--zone ZONE` or `ZONE/NODE`"
-    else:
-        hint = "use a full name: " + " or ".join(f"`tpuctl down {target.full_name}`" for target in found)
-    kind = "nodes" if not any(target.is_request_named for target in found) else "resources"
-    return ConflictError(f"there are {len(found)} {kind} `{reference.node_id}`: {', '.join(things)}", hint=hint)
-
-
-def absent_error(reference: NodeReference, place: SearchPlace) -> NodeNotInProjectError:
-    """Return the error of a strict `delete` for a name that does not exist."""
-    hint = "`--ignore-not-found` makes this a success; `tpuctl list` shows all nodes"
-    return NodeNotInProjectError(reference.node_id, reference.project or place.project, hint=hint)
+    created = []
+    for reference in missing:
+        anywhere = NodeName(reference.project or place.project, "", reference.node_id)
+        # A search holds the leases of all its zones, and the journal has only those in which it has tried.
+        known = context.journal.namesakes(anywhere.project, anywhere.node_id)
+        named = place.name(reference)
+        held = living([named] if named else [*known, *leases.namesakes(anywhere)])
+        for name in held:
+            end_lease(context, name, by)
+        created += [reference] if held else []
+    for group in groups:
+        owner = living([group.name]).get(group.name)
+        others = living([name for name in leases.namesakes(group.name) if name != group.name]) if owner else {}
+        absent = [name for name, holder in others.items() if holder == owner and cloud.find_node(name) is None]
+        for name in absent:
+            end_lease(context, name, by)
+        created += [NodeReference(one.node_id, one.zone, one.project) for one in absent if cloud.find_node(one)]
+    return created

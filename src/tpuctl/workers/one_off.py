@@ -32,10 +32,11 @@ from tpuctl.nodes.as_it_was import as_it_was
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
 from tpuctl.nodes.goal import Goal, NodeLimits
+from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.rendering import summarize_nodes
-from tpuctl.nodes.tear_down import find_deletion_target, tear_down
+from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.output.terminal import StatusLine
 from tpuctl.output.transfer_progress import TransferProgress
@@ -375,16 +376,16 @@ class OneOffNode:
         With `wait`, return only when the deletion is complete. Raises why the node is not deleted: then it is still billed.
         """
         name = self._task.name
-        target = find_deletion_target(context, place, NodeReference(name.node_id, name.zone, name.project))
-        if target is None:
+        group = find_group(context, place, NodeReference(name.node_id, name.zone, name.project))
+        if group is None:
             self.is_removed = True
             return
-        if self._node is not None and target.node is not None and target.node.id != self._node.id:
+        if self._node is not None and any(one.name == name and one.id != self._node.id for one in group.nodes):
             raise ConflictError(
                 f"another client recreated `{name.node_id}`; leaving the new node untouched",
                 hint=f"see `tpuctl status {name.node_id}`",
             )
-        (result,) = tear_down(context, [target], policy, by="run", wait=wait)
+        (result,) = tear_down(context, [group], by="run", timeout=policy.timeout, wait=wait)
         if isinstance(result, TpuctlError):
             raise result
         self.is_removed = self.was_deleted = True

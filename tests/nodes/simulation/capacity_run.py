@@ -25,12 +25,13 @@ from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.actuator import ActionContext
-from tpuctl.nodes.conditions import Condition, Policy, Repair
+from tpuctl.nodes.conditions import Policy, Repair
 from tpuctl.nodes.controller import NodeResult, watch_nodes
 from tpuctl.nodes.goal import Goal
+from tpuctl.nodes.group_lookup import check_whole_request, find_group
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lookup import SearchPlace, find_node, search_requested_name
-from tpuctl.nodes.tear_down import check_whole_request, end_absent_node, find_deletion_target, tear_down
+from tpuctl.nodes.tear_down import end_creations, tear_down
 from tpuctl.nodes.zone_order import Offer
 from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt
 
@@ -190,14 +191,13 @@ class _CapacityRun:
 
     def _down(self, plan: CommandPlan) -> str:
         context = self._context()
-        target = find_deletion_target(context, _PLACE, _REFERENCE)
-        if target is None and end_absent_node(context, _PLACE, _REFERENCE, by="down"):
-            target = find_deletion_target(context, _PLACE, _REFERENCE)
+        target = find_group(context, _PLACE, _REFERENCE)
+        if target is None and end_creations(context, _PLACE, (), [_REFERENCE], by="down"):
+            target = find_group(context, _PLACE, _REFERENCE)
         if target is None:
             return "already gone"
         check_whole_request(target, all_nodes=False)
-        policy = Policy(goal=Condition.GONE, timeout=plan.timeout)
-        (outcome,) = tear_down(context, [target], policy, by="down", wait=True)
+        (outcome,) = tear_down(context, [target], by="down", timeout=plan.timeout)
         if isinstance(outcome, TpuctlError):
             raise outcome
         return "gone"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
@@ -10,12 +11,13 @@ from tpuctl.nodes.commands.change_frame import ChangePlan, confirm, run_change, 
 from tpuctl.nodes.commands.request_views import find_named_request, nodes_of_request
 from tpuctl.nodes.commands.selected_changes import DeletionChoice, describe_groups, select_groups, show_groups
 from tpuctl.nodes.conditions import Verb
-from tpuctl.nodes.deletion import delete_targets, existing_nodes, find_named, note_missing, search_place
+from tpuctl.nodes.group_lookup import absent_error, check_whole_request, request_group
 from tpuctl.nodes.lookup import IncompleteListError, near_node, nothing_selected_error
+from tpuctl.nodes.named_deletion import delete_groups, find_named, note_missing, search_place
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline
 from tpuctl.nodes.rendering import deleted_view
-from tpuctl.nodes.tear_down import DeletionTarget, absent_error, check_whole_request, distinct_targets, request_target
+from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,10 +49,10 @@ def delete_selected(app: App, selection: Selection, options: ChangeOptions, *, b
             raise error
         return found
 
-    def describe(targets: Sequence[DeletionTarget]) -> str:
-        once = distinct_targets(targets)
+    def describe(targets: Sequence[ResourceGroup]) -> str:
+        once = distinct_groups(targets)
         what = ", ".join(f"{_description(target)} `{target.name.node_id}` in {target.name.zone}" for target in once)
-        disks = sum(target.node is not None for target in once)
+        disks = sum(bool(target.nodes) for target in once)
         also = {0: "", 1: ", with its boot disk"}.get(disks, ", with their boot disks")
         if racing := [f"{request.zone} ({request.state})" for target in once for request in target.other_requests]:
             also += f", and the requests of the same race in {', '.join(racing)}"
@@ -68,15 +70,15 @@ def cancel_requests(app: App, selection: Selection, options: ChangeOptions) -> i
             reference = app.reference(name.text, allow_queued=True)
             request = find_named_request(app, reference)
             nodes = tuple(nodes_of_request(app, request, reference).values())
-            targets.append(request_target(request, nodes, reference, reference.project or app.project))
-        return DeletionChoice(selection=selection, targets=tuple(distinct_targets(targets)))
+            targets.append(request_group(request, nodes, reference, reference.project or app.project))
+        return DeletionChoice(selection=selection, targets=tuple(distinct_groups(targets)))
 
-    def describe(targets: Sequence[DeletionTarget]) -> str:
+    def describe(targets: Sequence[ResourceGroup]) -> str:
         what = ", ".join(
             f"the queued resource `{target.request.queued_resource_id}` ({target.request.state}) with its node "
-            f"`{target.node.name.node_id}` ({target.node.state})"
+            f"`{target.name.node_id}` ({target.nodes[0].state})"
             for target in targets
-            if target.request and target.node
+            if target.request and target.nodes
         )
         return f"delete {what} and all data on it" if what else ""
 
@@ -87,7 +89,7 @@ def _delete(
     app: App,
     options: ChangeOptions,
     find: Callable[[], DeletionChoice],
-    describe: Callable[[Sequence[DeletionTarget]], str],
+    describe: Callable[[Sequence[ResourceGroup]], str],
     *,
     by: str,
     is_strict: bool = False,
@@ -107,19 +109,18 @@ def _delete(
             check_whole_request(target, all_nodes=options.all_nodes or not found.selection.is_by_name)
         if options.dry_run:
             note_missing(app, found.missing, by)
-        steps = [step for target in distinct_targets(found.targets) for step in _plan_deletion(target)]
+        steps = [step for target in distinct_groups(found.targets) for step in _plan_deletion(target)]
         return ChangePlan(steps=steps, act=lambda: act(found), unreachable=found.unreachable)
 
     def act(found: DeletionChoice) -> int:
-        def approve(targets: Sequence[DeletionTarget]) -> None:
-            if found.groups and tuple(targets) == found.targets:
+        def approve(targets: Sequence[ResourceGroup]) -> None:
+            if not found.selection.is_by_name and tuple(targets) == found.targets:
                 show_groups(app, found)
                 confirm(app, options, f"delete {describe_groups(found, app.project)}", found.nodes)
             elif question := describe(targets) if targets else "":
-                named = [target for target in targets if target.node or by != "queue cancel"]
-                confirm(app, options, question, [node for target in named for node in existing_nodes(app, target)])
+                confirm(app, options, question, [node for group in distinct_groups(targets) for node in group.nodes])
 
-        deletion = delete_targets(
+        deletion = delete_groups(
             app,
             found.targets,
             found.missing,
@@ -131,8 +132,7 @@ def _delete(
             all_nodes=options.all_nodes,
             # A node that does not exist meets no condition.
             ends_creations=not found.selection.has_conditions,
-            recheck=lambda target: found.recheck(app, target),
-            still_meant=lambda current: found.require_selected(app, current),
+            still_meant=None if found.selection.is_by_name else partial(found.require_selected, app),
         )
         errors = [result for _, result in deletion.results if isinstance(result, TpuctlError)]
         gone = [target.asked for target, result in deletion.results if not isinstance(result, TpuctlError)]
@@ -147,7 +147,7 @@ def _delete(
     return run_change(app, options, plan)
 
 
-def _plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
+def _plan_deletion(target: ResourceGroup) -> tuple[PlanStep, ...]:
     """Return the steps that delete a target."""
     if target.other_requests:
         reason = "requested by the same race"
@@ -165,10 +165,11 @@ def _plan_deletion(target: DeletionTarget) -> tuple[PlanStep, ...]:
     return (*steps, PlanStep(Verb.DELETE, target.name, description)) if is_own_step else tuple(steps)
 
 
-def _description(target: DeletionTarget) -> str:
+def _description(target: ResourceGroup) -> str:
     """Return in words what is deleted."""
-    kept = ", kept by its label `tpuctl-keep`" if target.node and target.node.is_kept else ""
-    node = f"the {target.node.accelerator_type} node ({target.node.state}{kept})" if target.node else ""
+    first = next((node for node in target.nodes if node.name == target.name), None)
+    kept = ", kept by its label `tpuctl-keep`" if first and first.is_kept else ""
+    node = f"the {first.accelerator_type} node ({first.state}{kept})" if first else ""
     if target.request is None:
         return node
     request = f"the queued resource `{target.request.queued_resource_id}` ({target.request.state})"

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness, ResourceGroup
+    from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness
     from tpuctl.nodes.garbage_removal import RemovalResult
     from tpuctl.nodes.racing import LostRequests
+    from tpuctl.nodes.resource_group import ResourceGroup
     from tpuctl.output.terminal import Terminal
 
 
@@ -210,17 +211,21 @@ def _delete(
 ) -> int:
     """Delete the items, show the outcomes, and return the exit code."""
     from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries  # noqa: PLC0415  # not for --help
-    from tpuctl.nodes.garbage_removal import GarbageRemover, RemovalOutcome  # noqa: PLC0415  # as above
+    from tpuctl.nodes.garbage_removal import RemovalOutcome, remove_garbage  # noqa: PLC0415  # as above
 
     wanted = [item for item in items if item.is_deleted]
     with (
         app.in_flight("the deletions that were requested continue", resume=app.command_line()),
         app.progress(events=events) as progress,
     ):
-        remover = GarbageRemover(
-            app.context(progress), rules, examine=lambda group: _examine(app, [group]), find_lost=lambda: _lost_now(app)
+        results = remove_garbage(
+            app.context(progress),
+            wanted,
+            rules,
+            examine=lambda group: _examine(app, [group]),
+            find_lost=lambda: _lost_now(app),
+            timeout=timeout,
         )
-        results = remover.remove(wanted, timeout=timeout)
     deleted = [result.item for result in results if result.outcome is RemovalOutcome.DELETED]
     nodes = [node for item in deleted for node in item.group.nodes]
     close_shared_connections(app, nodes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import AccessError, ConflictError, CredentialsError
@@ -11,9 +11,8 @@ from tpuctl.models.billing import sum_dollars
 from tpuctl.names import NodeName, NodeReference, natural_key
 from tpuctl.nodes.actuator import NoLongerSelectedError
 from tpuctl.nodes.costs import CostFacts, node_rates
-from tpuctl.nodes.deletion import search_place
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
-from tpuctl.nodes.garbage_removal import fetch_group
+from tpuctl.nodes.group_lookup import complete_group, find_group
 from tpuctl.nodes.lookup import (
     bind_names,
     list_requests,
@@ -22,15 +21,15 @@ from tpuctl.nodes.lookup import (
     several_nodes_error,
     unreachable_zones_error,
 )
+from tpuctl.nodes.named_deletion import search_place
 from tpuctl.nodes.queue_rendering import waiting_row
 from tpuctl.nodes.racing import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
-from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_target
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.billing import Dollars
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.costs import NodeRate
-    from tpuctl.nodes.garbage import ResourceGroup
+    from tpuctl.nodes.resource_group import ResourceGroup
 
 _TABLE = choose_columns(NODE_COLUMNS, "name,zone,type,state,age,owner,price,note", sort=None, is_wide=False)
 # So many names stand in the question.
@@ -50,40 +49,27 @@ class DeletionChoice:
     """What a command deletes, the names that do not exist, and the zones that did not answer."""
 
     selection: Selection
-    targets: tuple[DeletionTarget, ...]
+    targets: tuple[ResourceGroup, ...]
     missing: tuple[NodeReference, ...] = ()
     unreachable: tuple[str, ...] = ()
-    # By the resource name in the delete request; empty if nodes were named.
-    groups: Mapping[str, ResourceGroup] = field(default_factory=dict)
     requests: tuple[QueuedResource, ...] = ()
     # Matches that are left alone, because they are kept and not named.
     kept: tuple[NodeName, ...] = ()
 
     @property
     def nodes(self) -> list[Node]:
-        """The nodes of the groups."""
-        return [node for group in self.groups.values() for node in group.nodes]
+        """The nodes that are deleted."""
+        return [node for group in self.targets for node in group.nodes]
 
     @property
     def waiting(self) -> list[QueuedResource]:
-        """The queued resources of the groups that have no node."""
-        return [group.request for group in self.groups.values() if group.request and not group.nodes]
-
-    def recheck(self, app: App, target: DeletionTarget) -> None:
-        """Raise `NoLongerSelectedError` if what is about to be deleted changed, or does not match any more.
-
-        The requests of its race in other zones are deleted with a target, and count too.
-        """
-        included = {target.deleted, *(request.name for request in target.other_requests)}
-        for deleted, group in self.groups.items():
-            current = fetch_group(app.client, group) if deleted in included else None
-            if current is not None:  # included, and not gone
-                self.require_selected(app, current)
+        """The queued resources that have no node."""
+        return [group.request for group in self.targets if group.request and not group.nodes]
 
     def require_selected(self, app: App, current: ResourceGroup) -> None:
         """Raise `NoLongerSelectedError` if a group as it was just read is not one of the selected any more."""
         names = set(current.names)
-        for group in self.groups.values():
+        for group in self.targets:
             if names.isdisjoint(group.names) or current.is_being_deleted:
                 continue  # another one; or deleted by another client, or with the first target of its race
             if _identity(current) - _identity(group):
@@ -150,7 +136,7 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
     note_left_out(app, selection, there, [name for group in chosen for name in group.all_names])
     _note_kept(app, kept)
     own_requests = [group.request for group in chosen if group.request]
-    targets = [group_target(context, group, own_requests) for group in chosen]
+    targets = [complete_group(context, group, own_requests) for group in chosen]
     others = {name for group in groups if group not in chosen for name in group.names}
     for index, target in enumerate(targets):
         # The other zones of a race belong to it only if they are selected too.
@@ -161,7 +147,6 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
         targets=tuple(targets),
         missing=tuple(missing),
         unreachable=unreachable,
-        groups={target.deleted: group for target, group in zip(targets, chosen, strict=True)},
         requests=requests,
         kept=tuple(kept),
     )
@@ -205,7 +190,7 @@ def _check_is_in_no_zone(app: App, context: ActionContext, reference: NodeRefere
     """Raise `ConflictError` if a name that the zones of a selection do not have exists in another zone."""
     if not (reference.zone or app.zones):
         return  # all zones were listed
-    found = find_deletion_target(context, search_place(app), reference)
+    found = find_group(context, search_place(app), reference)
     if found is not None:
         place = f"{found.name.zone}/{reference.node_id}"
         raise ConflictError(
