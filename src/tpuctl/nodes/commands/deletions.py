@@ -114,10 +114,12 @@ def _delete(
 
     def act(found: DeletionChoice) -> int:
         def approve(targets: Sequence[ResourceGroup]) -> None:
+            if not targets:
+                return
             if not found.selection.is_by_name and tuple(targets) == found.targets:
                 show_groups(app, found)
                 confirm(app, options, f"delete {describe_groups(found, app.project)}", found.nodes)
-            elif question := describe(targets) if targets else "":
+            elif question := describe(targets):
                 confirm(app, options, question, [node for group in distinct_groups(targets) for node in group.nodes])
 
         deletion = delete_groups(
