@@ -29,7 +29,7 @@ from tpuctl.nodes.garbage import GarbageFacts, GarbageReason, GarbageRules, Idle
 from tpuctl.nodes.idleness import IdleAction, IdleLimit
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.nodes.racing import find_lost_requests
+from tpuctl.nodes.race import find_lost_requests
 from tpuctl.nodes.selection import parse_label_conditions
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.capacity import quota_usage

@@ -22,7 +22,7 @@ from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.conditions import Policy
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.locate import SearchPlace
-from tpuctl.nodes.racing import run_race
+from tpuctl.nodes.race import run_race
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.sandbox import faults
 from tpuctl.sandbox.faults import Fault, FaultKind

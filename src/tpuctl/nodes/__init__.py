@@ -16,7 +16,7 @@ another, and a run keeps no state that the next run would miss: the next run con
   `queue_rendering.py` shows queued resources.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
-- `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
+- `race_rules.py` (pure) has the rules of several requests for one node, of which one is kept; `race.py` runs them.
 - `expiry.py` and `idleness.py` (pure) say when the time of a node ends; `node_guard.py` starts the guard on worker 0, which
   ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes, `garbage_removal.py` deletes it, `idle_workers.py` asks workers for their use.

@@ -30,7 +30,8 @@ from tpuctl.nodes.node_lookup import (
     user_label,
 )
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
-from tpuctl.nodes.racing import describe_race, is_race_alive, remembered_race, run_race
+from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
+from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.tracker import ReconcileRequest
 from tpuctl.nodes.zone_choice import (
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.idleness import IdleLimit
-    from tpuctl.nodes.racing import Race
+    from tpuctl.nodes.race import Race
     from tpuctl.nodes.zone_order import Offer
 
 T = TypeVar("T")

@@ -32,6 +32,7 @@ from tpuctl.errors import (
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
+from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     REBOOT_PAUSE,
@@ -143,7 +144,7 @@ def reconcile_nodes(
     try:
         while controller:
             for node, error in controller.observe_due(survey=not once):
-                result = _reconcile(node, once=once) if error is None else report_failure(node, error)
+                result = take_step(node, once=once) if error is None else report_failure(node, error)
                 if result is not None:
                     results[node.name] = result
                     controller.remove(node)
@@ -157,7 +158,7 @@ def reconcile_nodes(
     return [results[task.name] for task in tasks]
 
 
-def _reconcile(node: NodeReconciler, *, once: bool) -> NodeResult | TpuctlError | None:  # noqa: PLR0912  # one case for each decision
+def take_step(node: NodeReconciler, *, once: bool = False) -> NodeResult | TpuctlError | None:  # noqa: PLR0912  # one case for each decision
     """Take the next step for one node. Return its result when finished, None to be called again."""
     try:
         with node.within_deadline():
@@ -1135,7 +1136,8 @@ class NodeReconciler:
         spec = context.stamped(replace(spec, expires=self.tracker.ends or spec.expires))
         context.check(self.name, spec)
         self._failure_tried_after = self._identify_failure()
-        with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
+        race = {"race": spec.labels[RACE_LABEL]} if RACE_LABEL in spec.labels else {}
+        with self._changing(Verb.CREATE, "create", reason=reason, spec=spec.to_json(), **race) as ready:
             chosen = describe_file_choices(context, self.name, spec)
             verb = "requesting" if spec.is_queued else "creating"
             ready(f"{verb} {describe_spec(context, spec, self.name.zone)}{chosen}: {reason}")

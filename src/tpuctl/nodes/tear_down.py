@@ -15,7 +15,7 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import OWNER_LABEL, Node, NodeState, QueuedState
+from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.operation import Operation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName, NodeReference
@@ -30,7 +30,8 @@ from tpuctl.nodes.journal import current_spec
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.locate import SearchPlace, unreachable_zones_error
 from tpuctl.nodes.queueing import UNDECIDED
-from tpuctl.nodes.racing import Race, end_race, find_race, race_id_of
+from tpuctl.nodes.race import Race, delete_race, find_race
+from tpuctl.nodes.race_rules import race_id_of
 from tpuctl.nodes.request_actions import RequestRemoval
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.tracker import ReconcileRequest
@@ -148,29 +149,10 @@ def find_deletion_target(context: ActionContext, place: SearchPlace, reference: 
 
 
 def _with_race(context: ActionContext, target: DeletionTarget, *, is_in_named_zone: bool) -> DeletionTarget:
-    """Return the target with its race, if that has other requests or has not ended.
-
-    Anyone can copy the label of a race. So of the race are what this machine's journal requested for it, and without a named
-    zone what this user owns, if the target is this user's, too.
-    """
+    """Return the target with its race, if that has other requests or has not ended."""
     if not target.race_id:
         return target
-    name = target.name
-    race = find_race(context, name.project, name.node_id, names=(name,), race_id=target.race_id)
-    if race is not None:
-        owner = context.owner()
-        own = {*race.sent}
-        if not is_in_named_zone:
-            own |= {other for other, request in race.requests.items() if request.labels.get(OWNER_LABEL) == owner}
-        if name not in own:
-            own = set()
-        race = replace(
-            race,
-            names=tuple(other for other in race.names if other == name or other in own or other not in race.requests),
-            requests={other: request for other, request in race.requests.items() if other == name or other in own},
-        )
-    has_others = race is not None and (race.is_open or any(name != target.name for name in race.names))
-    return replace(target, race=race) if has_others else target
+    return replace(target, race=find_race(context, target.name, target.race_id, of_owner=not is_in_named_zone))
 
 
 def _in_zone(context: ActionContext, node: Node, reference: NodeReference) -> DeletionTarget:
@@ -323,14 +305,14 @@ def tear_down(
         # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
         if target.race is not None:
             try:
-                end_race(
+                delete_race(
                     context,
                     target.race,
                     by=by,
                     keep=target.name,
                     timeout=policy.timeout,
                     wait=wait,
-                    still_meant=still_meant,
+                    meant=still_meant,
                 )
             except TpuctlError as error:
                 left_of_races[target.deleted] = error

@@ -19,7 +19,7 @@ from tpuctl.nodes.garbage_removal import fetch_group
 from tpuctl.nodes.locate import list_requests, several_nodes_error, unreachable_zones_error
 from tpuctl.nodes.node_lookup import bind_names, note_left_out, selection_owner
 from tpuctl.nodes.queue_rendering import waiting_row
-from tpuctl.nodes.racing import race_id_of
+from tpuctl.nodes.race_rules import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.nodes.tear_down import DeletionTarget, find_deletion_target, group_target
