@@ -28,12 +28,14 @@ from tpuctl.models.node import QueuedState
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import RACE_LABEL, QueueWindow
 from tpuctl.names import NodeReference
-from tpuctl.nodes.actuator import ActionContext
+from tpuctl.nodes.actuator import ActionContext, NoLongerSelectedError
 from tpuctl.nodes.conditions import Policy
 from tpuctl.nodes.controller import NodeResult
+from tpuctl.nodes.garbage import ResourceGroup
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseKeeper, LeaseOwner, LocalLeaseStore
 from tpuctl.nodes.locate import SearchPlace
 from tpuctl.nodes.race import journaled_races, remembered_race, run_race
+from tpuctl.nodes.request_actions import StillMeant
 from tpuctl.nodes.tear_down import find_deletion_target, tear_down
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.faults import Fault, FaultKind, store_queued_resource
@@ -68,11 +70,15 @@ def requests(bench: RaceBench) -> list[QueuedResource]:
     return [request for request in listed if request.state is not QueuedState.DELETING]
 
 
-def down(context: ActionContext, *, wait: bool = True) -> NodeResult | TpuctlError:
+def down(
+    context: ActionContext, *, wait: bool = True, still_meant: StillMeant = lambda _: None
+) -> NodeResult | TpuctlError:
     """Delete the race as `down t` does."""
     target = find_deletion_target(context, SearchPlace(PROJECT), NodeReference(NODE))
     assert target is not None
-    (result,) = tear_down(context, [target], Policy(timeout=timedelta(hours=1)), by="down", wait=wait)
+    (result,) = tear_down(
+        context, [target], Policy(timeout=timedelta(hours=1)), by="down", wait=wait, still_meant=still_meant
+    )
     return result
 
 
@@ -386,6 +392,75 @@ def test_request_that_is_no_part_of_the_race_is_left_alone(bench: RaceBench) -> 
         race(bench, A, B)
 
     assert (raised.value.hint, bench.changes) == (f"`tpuctl down {A}/t` cancels it", [])
+
+
+def test_label_that_another_client_copied_meanwhile_deletes_nothing(bench: RaceBench) -> None:
+    """It was quicker in B: the creation that the journal has of that zone was refused."""
+    other, copied = bench.context(), list[str]()
+
+    def copy(verb: str, zone: str) -> None:
+        if (verb, zone) == ("create", B) and not copied:
+            (begun,) = journaled_races(other.journal, bench.names([A])).values()
+            copied.append(begun.id)
+            spec = replace(SPEC, labels={RACE_LABEL: begun.id})
+            other.cloud.create_queued_resource(name_in(B), spec, _window(bench.clock))
+
+    bench.before, bench.active_after = copy, {A: 5 * MINUTE}
+
+    assert race(bench, A, B) == A
+    assert [change[0] for change in bench.changes].count("delete") == 0
+    assert bench.found() == {A: ("ACTIVE", "READY"), B: WAITING}
+    refusal = f"`t` is requested in {B} already: the queued resource `t` is"
+    assert any(line.startswith(f"{B} drops out: {refusal}") for line in bench.lines)
+
+
+@pytest.mark.parametrize("zones", [(A, B), (A,)])
+def test_race_that_the_journal_lacks_is_named_and_left_alone(bench: RaceBench, zones: tuple[str, ...]) -> None:
+    with pytest.raises(Killed):
+        race(bench, *zones, killed_at=8)
+    bench.store = MemoryStore()
+    bench.changes.clear()
+
+    with pytest.raises(ConflictError, match="`t` is requested by another race already, in ") as raised:
+        race(bench, A, B, C)
+
+    assert all(f"{zone} (" in raised.value.message for zone in zones)
+    assert (raised.value.hint, bench.changes) == (
+        "name its zone to keep one, or cancel all with `tpuctl down t`",
+        [],
+    )
+
+
+def test_older_of_two_active_requests_wins_after_a_kill(bench: RaceBench) -> None:
+    """Both became ACTIVE after the kill, of which the zone that is preferred now was asked later."""
+
+    def ask_later(verb: str, zone: str) -> None:
+        if (verb, zone) == ("create", B):
+            bench.clock.sleep(MINUTE)
+
+    bench.before, bench.active_after = ask_later, {B: 3 * MINUTE, C: 3 * MINUTE}
+    with pytest.raises(Killed):
+        race(bench, C, B, killed_at=8)
+    bench.clock.sleep(5 * MINUTE)
+    assert bench.found() == {B: ("ACTIVE", "READY"), C: ("ACTIVE", "READY")}
+
+    assert race(bench, B, C) == C
+    assert bench.found() == {C: ("ACTIVE", "READY")}
+
+
+def test_down_leaves_a_request_that_is_no_longer_meant_at_once(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    began = bench.clock.monotonic()
+
+    def judge(group: ResourceGroup) -> None:
+        if group.request is not None and group.request.zone == B:
+            raise NoLongerSelectedError(NODE, "is in use")
+
+    result = down(bench.context(), still_meant=judge)
+
+    assert isinstance(result, NoLongerSelectedError)
+    assert (bench.found(), bench.clock.monotonic() - began < 5 * MINUTE) == ({B: WAITING}, True)
 
 
 def test_race_for_another_spec_is_not_replaced_unasked(bench: RaceBench) -> None:

@@ -160,7 +160,7 @@ def find_race(context: ActionContext, name: NodeName, race_id: str, *, of_owner:
     )
     own |= race.sent
     blind = tuple(replace(name, zone=zone) for zone in listing.unreachable)
-    silent = [other for other in blind if other in race.sent or not race.begun]
+    silent = [other for other in blind if other in race.sent or (of_owner and not race.begun)]
     requests = {
         other: request for other, request in labelled.items() if other == name or (other in own and name in own)
     }
@@ -168,9 +168,7 @@ def find_race(context: ActionContext, name: NodeName, race_id: str, *, of_owner:
     names = tuple(dict.fromkeys((name, *requests, *silent, *known)))
     if not race.is_open and names == (name,):
         return None
-    return replace(
-        race, names=names, requests=requests, sent=race.sent & {*silent} if race.begun else frozenset(silent)
-    )
+    return replace(race, names=names, requests=requests, sent=frozenset(silent))
 
 
 def _journaled_names(context: ActionContext, wanted: NodeName) -> list[NodeName]:
@@ -408,7 +406,10 @@ class _RaceRun:
         )
         controller = Controller(zoned, [self._task(name) for name in self._asked if name not in self._refusals])
         try:
-            while controller and not self._is_late:
+            while controller:
+                if is_late := self._is_late:  # a last look
+                    for node in controller:
+                        node.due = self._context.clock.monotonic()
                 with suppress(ServiceUnavailableError):  # each zone waits until its lease can be renewed
                     self._leases.keep(self.names)
                 due = list(controller.observe_due(survey=False))
@@ -416,6 +417,8 @@ class _RaceRun:
                     self._note(node)
                 if (winner := self._find_active(controller)) is not None:
                     return winner
+                if is_late:
+                    break
                 for node, error in due:
                     self._step(controller, node, error)
                 controller.sleep(until=self._until)
@@ -573,8 +576,9 @@ def delete_race(
 
     def still_meant(group: ResourceGroup) -> None:
         request = group.request
-        if request and request not in race.requests.values() and request.labels.get(OWNER_LABEL, "") != context.owner():
-            raise NoLongerMeantError(f"the queued resource {request.short_name} is another user's")
+        is_known = race.begun or (request and replace(keep, zone=request.zone) in race.requests)
+        if request and not is_known and request.labels.get(OWNER_LABEL) != context.owner():
+            raise NoLongerMeantError(f"the queued resource {request.short_name} is another user's: left alone")
         meant(group)
 
     now = context.clock.monotonic()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_timestamp
@@ -17,12 +18,12 @@ from tpuctl.models.spec import RACE_LABEL
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
-    from datetime import datetime
 
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
 
+_NEVER = datetime.max.replace(tzinfo=UTC)
 _ENDING = frozenset({QueuedState.SUSPENDING, QueuedState.SUSPENDED, QueuedState.DELETING, QueuedState.FAILED})
 
 
@@ -57,7 +58,7 @@ def first_active(requests: Mapping[NodeName, QueuedResource]) -> NodeName | None
     It depends on nothing that a run has done: a run that was killed between two ACTIVE requests and the next one agree.
     """
     active = [name for name, request in requests.items() if request.state is QueuedState.ACTIVE]
-    return min(active, key=lambda name: requests[name].raw.get("createTime") or "", default=None)
+    return min(active, key=lambda name: requests[name].created or _NEVER, default=None)
 
 
 def is_abandoned(request: QueuedResource) -> bool:
