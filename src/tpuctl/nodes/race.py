@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.cloud.tpu import QueuedListing
+    from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
@@ -399,11 +400,7 @@ class _RaceRun:
 
     def _await_active(self) -> NodeName:
         """Request the node in each zone that has not dropped out, and return the first that is ACTIVE."""
-        # Several zones have a node of that name.
-        zoned = replace(
-            self._context,
-            emit=lambda event: self._context.emit(replace(event, text=f"{event.node.zone}: {event.text}")),
-        )
+        zoned = replace(self._context, emit=self._emit)
         controller = Controller(zoned, [self._task(name) for name in self._asked if name not in self._refusals])
         try:
             while controller:
@@ -427,6 +424,11 @@ class _RaceRun:
         self._delete(self.own(), "the race is over")
         self._end()
         raise self._late_error() if self._is_late else refused_error(self._asked, self._refusals)
+
+    def _emit(self, event: NodeEvent) -> None:
+        """Pass on what happens in one zone, with its name: several have a node of that name. Each state is that of a wait."""
+        if event.kind is not EventKind.STATE:
+            self._context.emit(replace(event, text=f"{event.node.zone}: {event.text}"))
 
     @property
     def _is_late(self) -> bool:
