@@ -324,7 +324,7 @@ class _RaceRun:
                     self._is_journaled = True
                 winner = self._await_active()
             others = [name for name in self.own() if name != winner]
-            if winner in self.own():
+            if winner in self.own() and winner in self._requests:
                 self._record_winner(winner, others)
             self._delete(others, f"{winner.zone} won the race")
             if self._is_still_there(winner):
@@ -348,13 +348,15 @@ class _RaceRun:
             self._context, self._asked[0], self._look, until=self._until, late=lambda *_: self._late_error()
         )
         node_id, owner = self._asked[0].node_id, self._context.owner()
-        self._requests = {replace(self._asked[0], zone=request.zone): request for request in queued}
+        found = [(replace(self._asked[0], zone=request.zone), request) for request in queued]
+        # Beside one of this race a zone may have another client's, for several nodes.
+        self._requests = dict(sorted(found, key=lambda one: self._is_own(*one)))
         self._open &= {*self._requests, *self._silent}
-        others = {name: one for name, one in self._requests.items() if is_alive(one) and not self._is_own(name, one)}
-        for name, other in others.items():
+        foreign = [(name, request) for name, request in found if is_alive(request) and not self._is_own(name, request)]
+        for name, other in foreign:
             if not race_id_of(other, node_id) and name in self.names:
                 raise requested_already_error(node_id, other)
-        others = {name: other for name, other in others.items() if race_id_of(other, node_id)}
+        others = {name: other for name, other in foreign if race_id_of(other, node_id)}
         if others and (len(others) > 1 or self.own() or not self._may_adopt(*others.items())):
             ordered = {name: others[name] for name in self.names if name in others}
             raise other_race_error(node_id, others, first_active(ordered), owner=owner)
@@ -479,10 +481,15 @@ class _RaceRun:
         seen = {node.name: node.seen for node in controller if node.name not in self._silent}
         requests = {name: one.request for name, one in seen.items() if one.request is not None}
         eligible = {found[0]: found[1] for found in requests.items() if self._is_own(*found) or self._may_adopt(found)}
-        if (winner := first_active(eligible)) is not None:
+        ready = [name for name, one in seen.items() if one.node is not None and one.node.state is NodeState.READY]
+        # The node may show before the state of its request does.
+        winner = first_active(eligible) or next((name for name in ready if name in eligible), None)
+        if winner is not None:
             return winner
         alone = [one.node for name, one in seen.items() if one.node is not None and name not in requests]
-        node = only_node((one for one in alone if is_living(one) and not one.queued_resource), self._asked[0].node_id)
+        # That of a request which does not show yet is still being created.
+        there = (node for node in alone if is_living(node) and (node.name in ready or not node.queued_resource))
+        node = only_node(there, self._asked[0].node_id)
         return None if node is None else self._adopt(node.name)
 
     def _step(self, controller: Controller, node: NodeReconciler, error: TpuctlError | None) -> None:
