@@ -289,6 +289,19 @@ def test_existing_node_is_taken_and_nothing_is_requested(bench: RaceBench) -> No
     assert bench.changes == []
 
 
+def test_node_that_was_made_in_a_zone_of_a_killed_race_is_taken(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, C, killed_at=12)
+    other = bench.context()
+    (request,) = (request for request in requests(bench) if request.zone == B)
+    other.cloud.delete_queued_resource(request.name, lambda *_: None, force=True)
+    bench.clock.sleep(5 * MINUTE)
+    administration.add_node(bench.state, NODE, zone=B, project=PROJECT, acceleratorType="v6e-8")
+
+    assert race(bench, A, B, C) == B
+    assert sorted(bench.found()) == [B]
+
+
 def test_winner_of_an_earlier_race_is_kept(bench: RaceBench) -> None:
     bench.active_after = {B: MINUTE}
     race(bench, A, B)

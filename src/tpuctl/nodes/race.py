@@ -75,9 +75,6 @@ if TYPE_CHECKING:
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
 _MAX_ZONES = 200
-# The ids that `explain` gives to the limits on requests per minute, which pass.
-_RATE_LIMITS = frozenset({"quota-create-rate", "quota-rate"})
-_RATE_PAUSE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,12 +151,8 @@ def find_race(context: ActionContext, name: NodeName, race_id: str, *, of_owner:
         for request in listing.queued_resources
         if race_id_of(request, name.node_id) == race_id
     }
-    own = (
-        {other for other, request in labelled.items() if request.labels.get(OWNER_LABEL) == owner}
-        if of_owner
-        else set()
-    )
-    own |= race.sent
+    of_user = {other for other, request in labelled.items() if request.labels.get(OWNER_LABEL) == owner}
+    own = race.sent | of_user if of_owner else race.sent
     blind = tuple(replace(name, zone=zone) for zone in listing.unreachable)
     silent = [other for other in blind if other in race.sent or (of_owner and not race.begun)]
     requests = {
@@ -511,9 +504,6 @@ class _RaceRun:
             raise result
         if not isinstance(result, TpuctlError) or self._is_late:
             return
-        if result.error_id in _RATE_LIMITS:
-            controller.replace(node, node.task, _RATE_PAUSE)
-            return
         self._refusals[name] = ZoneRefusal(result, self._context.server_now())
         self._context.report(EventKind.NOTE, name, f"{name.zone} drops out: {result.lines[0]}")
         controller.remove(node)
@@ -543,12 +533,13 @@ class _RaceRun:
 
     def _is_still_there(self, winner: NodeName) -> bool:
         """Return whether the winner is still alive now that the others are gone; if not, the race goes on."""
+        if winner not in self._requests or winner not in self.own():
+            return True  # a node that was there before
         try:
             request = self._context.cloud.find_queued_resource(winner)
         except (ServiceUnavailableError, QuotaError):
             return True
-        # A node that was there before may have none.
-        if winner not in self._sent or (request is not None and is_alive(request)):
+        if request is not None and is_alive(request):
             return True
         state = request.state if request else "gone"
         self._context.report(EventKind.NOTE, winner, f"{winner.zone}: its queued resource is {state}: the race goes on")
