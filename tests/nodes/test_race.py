@@ -248,11 +248,12 @@ def test_deadline_cancels_every_request(bench: RaceBench) -> None:
     assert remembered_race(bench.context().journal, bench.names()) is None
 
 
-def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench) -> None:
+@pytest.mark.parametrize("zones", [(A, B, C), ZONES], ids=["listed-one-by-one", "listed-at-once"])
+def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench, zones: tuple[str, ...]) -> None:
     bench.active_after = {A: MINUTE}
     bench.clock.after(timedelta(seconds=30), lambda: answers_again_after(bench, B, 10 * MINUTE))
 
-    assert race(bench, A, B, C) == A
+    assert race(bench, *zones) == A
     assert bench.found() == {A: ("ACTIVE", "READY")}
     assert bench.clock.monotonic() > 10 * MINUTE
 
