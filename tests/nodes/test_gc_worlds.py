@@ -28,7 +28,7 @@ from tpuctl.nodes.expiry import is_expired
 from tpuctl.nodes.garbage import GarbageFacts, GarbageReason, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.nodes.racing import find_lost_requests
+from tpuctl.nodes.race import find_lost_requests
 from tpuctl.nodes.selection import parse_label_conditions
 from tpuctl.nodes.usage import IdleAction, IdleLimit
 from tpuctl.sandbox import administration

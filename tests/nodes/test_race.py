@@ -23,9 +23,19 @@ from tpuctl.errors import (
     TimedOutError,
     TpuctlError,
 )
+from tpuctl.models.events import EventKind
+from tpuctl.models.node import QueuedState
+from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import RACE_LABEL, QueueWindow
+from tpuctl.names import NodeReference
+from tpuctl.nodes.actuator import ActionContext, NoLongerSelectedError
+from tpuctl.nodes.deletion import Ended
+from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lease import DeletedByOtherError, LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.nodes.racing import end_race, find_race, remembered_race, run_race
+from tpuctl.nodes.lookup import SearchPlace
+from tpuctl.nodes.race import journaled_races, remembered_race, run_race
+from tpuctl.nodes.resource_group import ResourceGroup, StillMeant
+from tpuctl.nodes.tear_down import tear_down
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.faults import Fault, FaultKind, store_queued_resource
 from tpuctl.sandbox.lifecycle import LifecyclePhase
@@ -53,6 +63,20 @@ def race(bench: RaceBench, *zones: str, timeout: timedelta = timedelta(hours=1),
     return run_race(context, bench.names(zones), SPEC, replace(POLICY, timeout=timeout)).zone
 
 
+def requests(bench: RaceBench) -> list[QueuedResource]:
+    """Return the requests of the node that exist, in all zones."""
+    listed = bench.context().cloud.list_queued_resources(PROJECT).queued_resources
+    return [request for request in listed if request.state is not QueuedState.DELETING]
+
+
+def down(context: ActionContext, *, wait: bool = True, still_meant: StillMeant | None = None) -> Ended | TpuctlError:
+    """Delete the race as `down t` does."""
+    group = find_group(context, SearchPlace(PROJECT), NodeReference(NODE))
+    assert group is not None
+    (result,) = tear_down(context, [group], by="down", timeout=timedelta(hours=1), wait=wait, still_meant=still_meant)
+    return result
+
+
 def test_first_active_zone_wins_and_the_others_are_cancelled_before(bench: RaceBench) -> None:
     bench.active_after = {B: 5 * MINUTE}
 
@@ -63,11 +87,12 @@ def test_first_active_zone_wins_and_the_others_are_cancelled_before(bench: RaceB
     assert sorted(created) == sorted(("create", zone, "", False) for zone in (A, B, C))
     assert sorted(deleted) == sorted(("delete", zone, WAITING[0], True) for zone in (A, C))
     what = "requesting v6e-8 (v2-alpha-tpuv6e, spot"
-    first = [line.partition(", about")[0].partition(" in ")[0] for line in bench.lines[:3]]
-    assert first == [what] * 3
-    assert sorted(bench.lines[3:]) == sorted(
+    changes = [event.text for event in bench.events if event.kind in {EventKind.ACTION, EventKind.NOTE}]
+    first = [line.partition(", about")[0] for line in changes[:3]]
+    assert first == [f"{zone}: {what}" for zone in (A, B, C)]
+    assert sorted(changes[3:]) == sorted(
         [
-            f"{B} wins: its queued resource is ACTIVE after 5m; cancelling 2 other requests",
+            f"{B} wins: its queued resource is ACTIVE after 5m02s; cancelling 2 other requests",
             *(f"cancelling the request in {zone}: {B} won the race" for zone in (A, C)),
             *(f"{zone}: the request is gone" for zone in (A, C)),
         ]
@@ -78,10 +103,9 @@ def test_requests_have_the_label_and_the_end_of_the_run(bench: RaceBench) -> Non
     with pytest.raises(Killed):
         race(bench, A, B, timeout=30 * MINUTE, killed_at=8)
 
-    found = find_race(bench.context(), PROJECT, NODE)
-    assert found is not None
-    assert {request.labels[RACE_LABEL] for request in found.requests.values()} == {found.id}
-    for request in found.requests.values():
+    (begun,) = journaled_races(bench.context().journal, bench.names([A, B])).values()
+    assert {request.labels[RACE_LABEL] for request in requests(bench)} == {begun.id}
+    for request in requests(bench):
         assert request.created is not None
         assert request.valid_until is not None
         assert request.valid_until - request.created <= 30 * MINUTE
@@ -96,10 +120,10 @@ def test_journal_has_the_race_before_its_first_request(bench: RaceBench) -> None
     with pytest.raises(Killed):
         race(bench, A, B)
 
-    found = remembered_race(bench.context().journal, bench.names([B]))
+    found = remembered_race(bench.context().journal, bench.names([A]))
     assert found is not None
     assert (found.names, found.spec and found.spec.accelerator_type) == (tuple(bench.names([A, B])), "v6e-8")
-    assert found.sent == {name_in(B)}
+    assert found.sent == {name_in(A)}
     assert bench.found() == {}
 
 
@@ -147,7 +171,9 @@ def test_winner_that_is_suspended_at_once_lets_the_race_go_on(bench: RaceBench) 
     assert race(bench, A, B) == B
     assert bench.found() == {B: ("ACTIVE", "READY")}
     assert not [change for change in bench.changes if change[2] == "SUSPENDING"]
-    assert any("the service preempted it; asking again" in line for line in bench.lines)
+    assert any(
+        f"{A}: deleting its queued resource `t`: it is SUSPENDED, by the service" in line for line in bench.lines
+    )
 
 
 def test_zone_that_refuses_drops_out_with_a_line(bench: RaceBench) -> None:
@@ -217,11 +243,12 @@ def test_deadline_cancels_every_request(bench: RaceBench) -> None:
     assert remembered_race(bench.context().journal, bench.names()) is None
 
 
-def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench) -> None:
+@pytest.mark.parametrize("zones", [(A, B, C), ZONES], ids=["listed-one-by-one", "listed-at-once"])
+def test_loser_in_a_silent_zone_is_cancelled_when_it_answers_again(bench: RaceBench, zones: tuple[str, ...]) -> None:
     bench.active_after = {A: MINUTE}
     bench.clock.after(timedelta(seconds=30), lambda: answers_again_after(bench, B, 10 * MINUTE))
 
-    assert race(bench, A, B, C) == A
+    assert race(bench, *zones) == A
     assert bench.found() == {A: ("ACTIVE", "READY")}
     assert bench.clock.monotonic() > 10 * MINUTE
 
@@ -256,6 +283,19 @@ def test_existing_node_is_taken_and_nothing_is_requested(bench: RaceBench) -> No
 
     assert race(bench, A, B) == B
     assert bench.changes == []
+
+
+def test_node_that_was_made_in_a_zone_of_a_killed_race_is_taken(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, C, killed_at=12)
+    other = bench.context()
+    (request,) = (request for request in requests(bench) if request.zone == B)
+    other.cloud.delete_queued_resource(request.name, lambda *_: None, force=True)
+    bench.clock.sleep(5 * MINUTE)
+    administration.add_node(bench.state, NODE, zone=B, project=PROJECT, acceleratorType="v6e-8")
+
+    assert race(bench, A, B, C) == B
+    assert sorted(bench.found()) == [B]
 
 
 def test_winner_of_an_earlier_race_is_kept(bench: RaceBench) -> None:
@@ -326,14 +366,11 @@ def test_down_without_waiting_names_what_it_could_not_cancel(bench: RaceBench) -
     with pytest.raises(Killed):
         race(bench, A, B, killed_at=8)
     fault(bench, FaultKind.UNREACHABLE, B, count=0)
-    context = bench.context()
-    found = find_race(context, PROJECT, NODE)
-    assert found is not None
 
-    with pytest.raises(ServiceUnavailableError, match="1 of the requests for `t` may still get a TPU") as raised:
-        end_race(context, found, by="down", wait=False)
+    result = down(bench.context(), wait=False)
 
-    assert raised.value.lines[1:] == (f"  {B} does not answer",)
+    assert isinstance(result, ServiceUnavailableError)
+    assert result.lines == ("1 of the requests for `t` may still get a TPU that bills:", f"  {B} does not answer")
     assert [change[:2] for change in bench.changes[2:]] == [("delete", A)]
 
 
@@ -342,9 +379,7 @@ def test_race_of_the_journal_without_requests_gives_way_to_another(bench: RaceBe
     with pytest.raises(Killed):
         race(bench, A, B, killed_at=8)
     other = bench.context()
-    found = find_race(other, PROJECT, NODE)
-    assert found is not None
-    for request in found.requests.values():
+    for request in requests(bench):
         other.cloud.delete_queued_resource(request.name, lambda *_: None, force=True)
     bench.clock.sleep(5 * MINUTE)
     bench.active_after = {B: MINUTE}
@@ -368,6 +403,75 @@ def test_request_that_is_no_part_of_the_race_is_left_alone(bench: RaceBench) -> 
     assert (raised.value.hint, bench.changes) == (f"`tpuctl down {A}/t` cancels it", [])
 
 
+def test_label_that_another_client_copied_meanwhile_deletes_nothing(bench: RaceBench) -> None:
+    """It was quicker in B: the creation that the journal has of that zone was refused."""
+    other, copied = bench.context(), list[str]()
+
+    def copy(verb: str, zone: str) -> None:
+        if (verb, zone) == ("create", B) and not copied:
+            (begun,) = journaled_races(other.journal, bench.names([A])).values()
+            copied.append(begun.id)
+            spec = replace(SPEC, labels={RACE_LABEL: begun.id})
+            other.cloud.create_queued_resource(name_in(B), spec, _window(bench.clock))
+
+    bench.before, bench.active_after = copy, {A: 5 * MINUTE}
+
+    assert race(bench, A, B) == A
+    assert [change[0] for change in bench.changes].count("delete") == 0
+    assert bench.found() == {A: ("ACTIVE", "READY"), B: WAITING}
+    refusal = f"`t` is requested in {B} already: the queued resource `t` is"
+    assert any(line.startswith(f"{B} drops out: {refusal}") for line in bench.lines)
+
+
+@pytest.mark.parametrize("zones", [(A, B), (A,)])
+def test_race_that_the_journal_lacks_is_named_and_left_alone(bench: RaceBench, zones: tuple[str, ...]) -> None:
+    with pytest.raises(Killed):
+        race(bench, *zones, killed_at=8)
+    bench.store = MemoryStore()
+    bench.changes.clear()
+
+    with pytest.raises(ConflictError, match="`t` is requested by another race already, in ") as raised:
+        race(bench, A, B, C)
+
+    assert all(f"{zone} (" in raised.value.message for zone in zones)
+    assert (raised.value.hint, bench.changes) == (
+        "name its zone to keep one, or cancel all with `tpuctl down t`",
+        [],
+    )
+
+
+def test_older_of_two_active_requests_wins_after_a_kill(bench: RaceBench) -> None:
+    """Both became ACTIVE after the kill, of which the zone that is preferred now was asked later."""
+
+    def ask_later(verb: str, zone: str) -> None:
+        if (verb, zone) == ("create", B):
+            bench.clock.sleep(MINUTE)
+
+    bench.before, bench.active_after = ask_later, {B: 3 * MINUTE, C: 3 * MINUTE}
+    with pytest.raises(Killed):
+        race(bench, C, B, killed_at=8)
+    bench.clock.sleep(5 * MINUTE)
+    assert bench.found() == {B: ("ACTIVE", "READY"), C: ("ACTIVE", "READY")}
+
+    assert race(bench, B, C) == C
+    assert bench.found() == {C: ("ACTIVE", "READY")}
+
+
+def test_down_leaves_a_race_at_once_of_which_a_request_is_no_longer_meant(bench: RaceBench) -> None:
+    with pytest.raises(Killed):
+        race(bench, A, B, killed_at=8)
+    began = bench.clock.monotonic()
+
+    def judge(group: ResourceGroup) -> None:
+        if group.request is not None and group.request.zone == B:
+            raise NoLongerSelectedError(NODE, "is in use")
+
+    result = down(bench.context(), still_meant=judge)
+
+    assert isinstance(result, NoLongerSelectedError)
+    assert ({*bench.found()}, bench.clock.monotonic() - began < 5 * MINUTE) == ({A, B}, True)
+
+
 def test_race_for_another_spec_is_not_replaced_unasked(bench: RaceBench) -> None:
     with pytest.raises(Killed):
         race(bench, A, B, killed_at=8)
@@ -380,9 +484,7 @@ def test_race_for_another_spec_is_not_replaced_unasked(bench: RaceBench) -> None
 
     bench.active_after = {A: MINUTE}
     winner = run_race(bench.context(), bench.names([A, B]), other, replace(POLICY, replace=True))
-    found = find_race(bench.context(), PROJECT, NODE)
-    assert found is not None
-    assert {name: request.accelerator_type for name, request in found.requests.items()} == {winner: "v6e-4"}
+    assert {request.zone: request.accelerator_type for request in requests(bench)} == {winner.zone: "v6e-4"}
 
 
 def test_request_deleted_by_another_client_is_not_sent_again(bench: RaceBench) -> None:
@@ -399,7 +501,7 @@ def test_request_deleted_by_another_client_is_not_sent_again(bench: RaceBench) -
     with pytest.raises(NotFoundError, match="no zone is left in the race") as raised:
         race(bench, A, B)
 
-    assert "another client deleted the queued resource `t`" in raised.value.lines[1]
+    assert f"the queued resource `t` in {A} was deleted by another client" in raised.value.lines[1]
     assert [change[0] for change in bench.changes].count("create") == 2
 
 
@@ -425,12 +527,7 @@ def test_down_ends_a_race_that_another_process_runs(bench: RaceBench, tmp_path: 
     """The race loses its leases, and sends nothing after that."""
     second = bench.context(leases=_keeper(tmp_path / "leases", bench.clock, "second"))
 
-    def down() -> None:
-        found = find_race(second, PROJECT, NODE)
-        assert found is not None
-        end_race(second, found, by="down")
-
-    bench.clock.after(5 * MINUTE, down)
+    bench.clock.after(5 * MINUTE, lambda: down(second))
 
     with pytest.raises(DeletedByOtherError, match="`down` ended `t`"):
         run_race(

@@ -22,7 +22,7 @@ from tpuctl.nodes.actuator import ActionContext
 from tpuctl.nodes.controller import reconcile_node
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lookup import SearchPlace
-from tpuctl.nodes.racing import run_race
+from tpuctl.nodes.race import run_race
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.sandbox import faults
 from tpuctl.sandbox.faults import Fault, FaultKind

@@ -379,9 +379,8 @@ def test_race_whose_time_has_ended_asks_again(tpuctl: Console, sandbox: Sandbox,
 
     out, err, code = tpuctl("up", "t", "--timeout", "1h")
 
-    assert (out, code, f"{ZONES[0]}: its time had ended; asking again" in told(err, "t")) == ("t\tREADY\n", 0, True), (
-        err
-    )
+    asks_again = f"{ZONES[0]}: deleting its queued resource `t`: it is FAILED, by the service: only its record is left"
+    assert (out, code, asks_again in told(err, "t")) == ("t\tREADY\n", 0, True), err
 
 
 @pytest.mark.parametrize("zones", ["us-central1-b", "us-central1-b,europe-west4-a"])

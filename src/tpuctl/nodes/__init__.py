@@ -22,7 +22,7 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `poll.py` is the loop around one step that waits for something in the cloud.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
-- `race.py` (pure) decides which of several requests for one node is kept; `racing.py` is the loop of `up --race`.
+- `race_rules.py` (pure) has the rules of several requests for one node, of which one is kept; `race.py` runs them.
 - `expiry.py` (pure) says when the time of a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
   starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes.

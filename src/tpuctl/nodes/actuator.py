@@ -13,7 +13,7 @@ from tpuctl.errors import AlreadyExistsError, ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.operation import Operation
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import RACE_LABEL, NodeSpec
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.prices import hourly_price
@@ -193,7 +193,8 @@ class Actuator:
     def create(self, spec: NodeSpec, window: QueueWindow, reason: str, *, says_why: bool) -> RequestedChange | None:
         """Create the node, or request it through the queue. None if another client has just created it."""
         context, name = self._context, self._name
-        with self._announced(Verb.CREATE, "create", reason=reason, spec=spec.to_json()) as ready:
+        race = {"race": spec.labels[RACE_LABEL]} if RACE_LABEL in spec.labels else {}
+        with self._announced(Verb.CREATE, "create", reason=reason, spec=spec.to_json(), **race) as ready:
             chosen = describe_file_choices(context, name, spec)
             verb = "requesting" if spec.is_queued else "creating"
             why = f": {reason}" if says_why else ""

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import AccessError, ConflictError, NodeNotInProjectError
-from tpuctl.models.node import OWNER_LABEL
 from tpuctl.names import NodeName
 from tpuctl.nodes.lookup import unreachable_zones_error
-from tpuctl.nodes.racing import find_race, race_id_of
+from tpuctl.nodes.race import find_race
+from tpuctl.nodes.race_rules import race_id_of
 from tpuctl.nodes.resource_group import ResourceGroup, belongs_to, is_of
 
 if TYPE_CHECKING:
@@ -91,30 +91,11 @@ def _race_id(group: ResourceGroup) -> str:
 
 
 def _with_race(context: ActionContext, group: ResourceGroup, *, is_in_named_zone: bool) -> ResourceGroup:
-    """Return the group with its race, if that has other requests or has not ended.
-
-    Anyone can copy the label of a race. So of the race are what this machine's journal requested for it, and without a named
-    zone what this user owns, if the group is this user's, too.
-    """
+    """Return the group with its race, if that has other requests or has not ended."""
     race_id = _race_id(group)
     if not race_id:
         return group
-    name = group.name
-    race = find_race(context, name.project, name.node_id, names=(name,), race_id=race_id)
-    if race is not None:
-        owner = context.owner()
-        own = {*race.sent}
-        if not is_in_named_zone:
-            own |= {other for other, request in race.requests.items() if request.labels.get(OWNER_LABEL) == owner}
-        if name not in own:
-            own = set()
-        race = replace(
-            race,
-            names=tuple(other for other in race.names if other == name or other in own or other not in race.requests),
-            requests={other: request for other, request in race.requests.items() if other == name or other in own},
-        )
-    has_others = race is not None and (race.is_open or any(name != group.name for name in race.names))
-    return replace(group, race=race) if has_others else group
+    return replace(group, race=find_race(context, group.name, race_id, of_owner=not is_in_named_zone))
 
 
 def _groups_named(

@@ -152,6 +152,8 @@ class PastRace:
     created: datetime | None = None
     lost: Mapping[str, datetime | None] = field(default_factory=dict)
     is_over: bool = False
+    # When the last request of the race was sent in this zone; None if the journal has none.
+    sent_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,7 +198,6 @@ class Past:
     failures: tuple[Failure, ...] = ()
     # By id, the latest beginning last; and when this zone was last requested in one.
     races: Mapping[str, PastRace] = field(default_factory=dict)
-    raced_at: datetime | None = None
     # Parts of answers: since the last creation, the zone that won, and whether it was given up, deleted, seen.
     winner: str | None = None
     gave_up: bool = False
@@ -383,7 +384,9 @@ def _creation(past: Past, at: datetime, entry: Mapping[str, Any]) -> dict[str, A
     # `tpuctl create` gives no reason: it does not wait until the node is usable.
     changes: dict[str, Any] = {"requested": at if entry.get("reason") else None}
     changes["creations"] = (*past.creations, creation)
-    return changes | ({"raced_at": at} if entry.get("race") else {})
+    if race_id := entry.get("race"):
+        changes["races"] = {**past.races, race_id: replace(past.races.get(race_id, PastRace()), sent_at=at)}
+    return changes
 
 
 def _deletion(_past: Past, _at: datetime, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,275 +1,702 @@
-"""Decide a race: one queued resource for the same node in each of several zones, of which the first ACTIVE one wins. Pure.
+"""Race for a node: request it in several zones at once, keep the first that becomes ACTIVE, delete the other requests.
 
-`decide_race` depends only on what was observed and recorded, never on what this run has done, so that the next run continues
-a race that was killed at any moment. Rules:
-
-- Each wanted zone without a request of the race asks once. A zone that refuses, or whose request FAILED, drops out.
-- The first ACTIVE request wins. It is recorded before another request is cancelled, so that two that become ACTIVE at the same
-  moment never cancel each other. It is reported only when every other request is gone: each of them could bill.
-- A zone that does not answer is asked again. It has lost only when it says so itself. While one that may have the node from
-  before does not answer, nothing is requested elsewhere: there would be two.
-- A request is deleted by the rules of `request_steps`: SUSPENDING is waited for, FAILED and SUSPENDED go without `force`.
-- After its deadline, and after all zones have dropped out, a race has no request left.
+A race is a controller with one task for each zone. Its journal entries are in every zone: the race before its first request,
+the winner before another request is deleted, and the end. So the next run continues a race that was killed at any moment, and
+`down` and `gc` know what it requested. `race_rules` has the rules.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from tpuctl.durations import format_timestamp
-from tpuctl.errors import ServiceUnavailableError, TimedOutError
-from tpuctl.models.node import QueuedState
-from tpuctl.nodes.queueing import CLEAN_UP_TIME
-from tpuctl.nodes.request_steps import ObservedRequest, SendRequestDelete, decide_removal
+from tpuctl.durations import format_duration
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    CredentialsError,
+    InvalidInputError,
+    InvalidRequestError,
+    NotFoundError,
+    QuotaError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
+from tpuctl.models.events import EventKind
+from tpuctl.models.node import OWNER_LABEL, NodeState, QueuedState
+from tpuctl.models.spec import RACE_LABEL, NodeSpec
+from tpuctl.names import NodeName, last_segment
+from tpuctl.nodes.actions import spec_with_ssh_key
+from tpuctl.nodes.actuator import LeaseLostError, NoLongerMeantError, announced_change
+from tpuctl.nodes.conditions import Condition, Policy, Repair, Verb
+from tpuctl.nodes.controller import Controller, reconcile, report_failure
+from tpuctl.nodes.goal import Goal
+from tpuctl.nodes.journal import JournalError
+from tpuctl.nodes.lease import (
+    DeletedByOtherError,
+    LeaseError,
+    LeaseGuard,
+    TakenOverError,
+    end_lease,
+    released_at_end,
+)
+from tpuctl.nodes.lookup import only_node
+from tpuctl.nodes.poll import Wait, poll, poll_all
+from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, UNDECIDED, different_request_error
+from tpuctl.nodes.race_rules import (
+    ZoneRefusal,
+    describe_race,
+    first_active,
+    is_abandoned,
+    is_alive,
+    is_living,
+    left_error,
+    other_race_error,
+    race_id_of,
+    refused_error,
+    requested_already_error,
+    timeout_error,
+)
+from tpuctl.nodes.request_steps import (
+    AwaitRequest,
+    ObservedRequest,
+    RequestChangedError,
+    RequestGone,
+    SendRequestDelete,
+    decide_removal,
+)
+from tpuctl.nodes.resource_group import group_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from tpuctl.errors import TpuctlError
+    from tpuctl.cloud.tpu import QueuedListing
+    from tpuctl.models.events import NodeEvent
+    from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.names import NodeName
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.controller import NodeResult
+    from tpuctl.nodes.journal import Journal
+    from tpuctl.nodes.reconciler import NodeReconciler
+    from tpuctl.nodes.resource_group import ResourceGroup, StillMeant
 
-# States in which a request has nodes, or gets some, unless it is cancelled.
-_ALIVE = frozenset(
-    {
-        *(QueuedState.CREATING, QueuedState.ACCEPTED, QueuedState.WAITING_FOR_RESOURCES),
-        *(QueuedState.PROVISIONING, QueuedState.ACTIVE),
+# A request may show some time after its create was accepted [unverified].
+_VISIBILITY_LAG = timedelta(seconds=20)
+_MAX_ZONES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """A race, as far as the journal and the API know it."""
+
+    id: str
+    names: tuple[NodeName, ...] = ()
+    spec: NodeSpec | None = None
+    begun: datetime | None = None
+    # The recorded winner, the creation time of its request, and those of the requests that lost, by zone.
+    winner: tuple[NodeName, datetime | None] | None = None
+    lost: Mapping[str, datetime | None] = field(default_factory=dict)
+    # Where the journal has a request, and when the last one was sent.
+    sent: frozenset[NodeName] = frozenset()
+    last_sent: datetime | None = None
+    # Its requests that exist.
+    requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
+    # The journal has its beginning and not its end.
+    is_open: bool = False
+
+
+def journaled_races(journal: Journal, names: Collection[NodeName]) -> dict[str, Race]:
+    """Return the races that the journal of these names of a node has, by their ids."""
+    races: dict[str, Race] = {}
+    ended: set[str] = set()
+    for name in names:
+        for race_id, past in journal.past(name).races.items():
+            race = races.get(race_id, Race(id=race_id))
+            if past.sent_at is not None:
+                last = max(filter(None, (race.last_sent, past.sent_at)))
+                race = replace(race, sent=race.sent | {name}, last_sent=last)
+            if past.begun is not None:
+                asked = (*race.names, *(replace(name, zone=zone) for zone in past.zones[:_MAX_ZONES]))
+                names_asked = tuple(dict.fromkeys(asked))
+                race = replace(race, names=names_asked, begun=past.begun, spec=past.spec or race.spec, is_open=True)
+            if past.winner is not None:
+                race = replace(race, winner=(replace(name, zone=past.winner), past.created), lost=past.lost)
+            if past.is_over:
+                ended.add(race_id)
+            races[race_id] = race
+    return {race_id: replace(race, is_open=race.is_open and race_id not in ended) for race_id, race in races.items()}
+
+
+def remembered_race(journal: Journal, names: Collection[NodeName]) -> Race | None:
+    """Return the latest race of these nodes that has not ended according to the journal; None if there is none."""
+    left = [race for race in journaled_races(journal, names).values() if race.is_open]
+    if not left:
+        return None
+    latest = max(left, key=lambda race: str(race.begun))
+    return replace(latest, names=tuple(dict.fromkeys(name for race in (latest, *left) for name in race.names)))
+
+
+def find_race(context: ActionContext, name: NodeName, race_id: str, *, of_owner: bool) -> Race | None:
+    """Return the race that the request of a node is one of, with what is left of it; None if nothing else is.
+
+    Anyone can copy the label of a race. So of it are what this machine's journal requested for it, and with `of_owner` what
+    this user owns, if `name` is one of these. A zone that does not answer may have a request, unless the journal has the race.
+    """
+    races = journaled_races(
+        context.journal, dict.fromkeys((name, *context.journal.namesakes(name.project, name.node_id)))
+    )
+    race, owner = races.get(race_id, Race(id=race_id)), context.owner()
+    listing = context.cloud.list_queued_resources(name.project)
+    labelled = {
+        replace(name, zone=request.zone): request
+        for request in listing.queued_resources
+        if race_id_of(request, name.node_id) == race_id
     }
-)
+    of_user = {other for other, request in labelled.items() if request.labels.get(OWNER_LABEL) == owner}
+    own = race.sent | of_user if of_owner else race.sent
+    blind = tuple(replace(name, zone=zone) for zone in listing.unreachable)
+    silent = [other for other in blind if other in race.sent or (of_owner and not race.begun)]
+    requests = {
+        other: request for other, request in labelled.items() if other == name or (other in own and name in own)
+    }
+    known = [other for other in race.names if race.is_open and other not in labelled]
+    names = tuple(dict.fromkeys((name, *requests, *silent, *known)))
+    if not race.is_open and names == (name,):
+        return None
+    return replace(race, names=names, requests=requests, sent=frozenset(silent))
+
+
+def is_race_alive(race: Race, listing: QueuedListing, *, now: datetime) -> bool:
+    """Return whether a request of a race that the journal has may still get a TPU; one that was just sent may not show yet."""
+    if race.last_sent is not None and now - race.last_sent < _VISIBILITY_LAG:
+        return True
+    node_id = race.names[0].node_id
+    alive = {
+        request.zone
+        for request in listing.queued_resources
+        if race_id_of(request, node_id) == race.id and not request.state.is_dead
+    }
+    return any(name.zone in alive or name.zone in listing.unreachable for name in race.names)
 
 
 @dataclass(frozen=True, slots=True)
-class ZoneRefusal:
-    """Why and when a zone dropped out of a race."""
+class LostRequests:
+    """The requests of races that are over, as far as the journal knows."""
 
-    error: TpuctlError = field(compare=False)
-    at: datetime
+    # Those that lost according to the journal, by their nodes, each with the zone of the winner.
+    lost: Mapping[NodeName, str]
+    # Those that are labelled as of a race beside a usable node, and of which the journal does not know that they lost or won.
+    unproven: frozenset[NodeName]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RaceEntry:
-    """One zone of a race."""
+def find_lost_requests(
+    journal: Journal,
+    project: str,
+    nodes: Sequence[Node],
+    requests: Sequence[QueuedResource],
+    *,
+    now: datetime,
+    sees_runs: bool,
+) -> LostRequests:
+    """Return the nodes of requests that lost a race whose run is over.
 
-    name: NodeName
-    # The request of a race for this node. None if the API said that there is none, or has never answered.
-    request: QueuedResource | None = None
-    # The zone did not answer: `request` is from its last answer.
-    is_silent: bool = False
-    # A create was sent, now or by an earlier run, so that a zone that does not answer may have a request.
-    was_sent: bool = False
-    # The journal has a node here that was not deleted since: it may be in use.
-    may_have_node: bool = False
-    # A create was sent so recently that it may not show yet.
-    is_pending: bool = False
-    # The user asks in this zone.
-    is_wanted: bool = True
-    # The request cannot win: its deletion has begun, or it is one of an earlier race or for another spec.
-    is_leaving: bool = False
-    # The time since the service accepted its deletion.
-    since_cancel: timedelta | None = None
-    refusal: ZoneRefusal | None = None
-    # The journal has it as the winner.
-    is_winner: bool = False
+    A label says only which requests may belong together: anyone can copy it. A request has lost if the entry of the winner in
+    the journal names it by its creation time, which a run writes for requests that it made, and if the winner of this entry
+    still exists, ACTIVE with a READY node. A run that the journal has is over unless it holds a lease, which the caller checks,
+    if this machine `sees_runs`: their leases. Any other run is over after the time of its requests, which end with it.
+    """
+    ready = {node.name for node in nodes if node.state is NodeState.READY}
+    races: dict[tuple[str, str], dict[NodeName, QueuedResource]] = {}
+    for request in requests:
+        node_id = request.queued_resource_id
+        if race_id := race_id_of(request, node_id):
+            races.setdefault((node_id, race_id), {})[NodeName(project, request.zone, node_id)] = request
+    lost: dict[NodeName, str] = {}
+    unproven: set[NodeName] = set()
+    for (_, race_id), members in races.items():
+        usable = [name for name, one in members.items() if name in ready and one.state is QueuedState.ACTIVE]
+        if len(members) < 2 or not usable:
+            continue
+        known = {name: journaled_races(journal, [name]).get(race_id, Race(id=race_id)) for name in members}
+        is_known = any(race.begun or race.winner for race in known.values())
+        # A run requests nothing without an end.
+        ends = [request.valid_until for request in members.values() if request.valid_until is not None]
+        if not (is_known and sees_runs) and any(now - end < CLEAN_UP_TIME for end in ends):
+            continue
+        for name, request in members.items():
+            race = known[name]
+            if request.state.is_dead or race.winner == (name, request.created):
+                continue  # the record of one that is not alive, or the winner
+            won = any(race.winner == (other, members[other].created) for other in usable)
+            if race.winner and won and request.created is not None and race.lost.get(name.zone) == request.created:
+                lost[name] = race.winner[0].zone
+            else:
+                unproven.add(name)
+    return LostRequests(lost, frozenset(unproven))
+
+
+def run_race(
+    context: ActionContext,
+    names: Sequence[NodeName],
+    spec: NodeSpec,
+    policy: Policy,
+    *,
+    force_lease: bool = False,
+    since: timedelta | None = None,
+) -> NodeName:
+    """Request one node in several zones at once, and return the name of the first that is ACTIVE: the only one left.
+
+    `names` differ only in their zone, the preferred one first. An existing node is returned as it is. `since` is when the
+    timeout began to count, by the monotonic clock. Raises `ConflictError` if another client holds one of the leases, or has a
+    request for the node; the error of the zone that dropped out first if all did; `TimedOutError` after the deadline. Then no
+    request of this race is left, unless the error names it.
+    """
+    asked = tuple(dict.fromkeys(names))
+    known = context.journal.namesakes(asked[0].project, asked[0].node_id)
+    remembered = remembered_race(context.journal, dict.fromkeys((*asked, *known)))
+    if remembered is not None:
+        zones = ", ".join(name.zone for name in remembered.names)
+        context.report(EventKind.NOTE, asked[0], f"continuing the race of an earlier run in {zones}")
+    race = remembered or Race(id=f"{context.random.getrandbits(48):012x}", names=asked)
+    zoned = sorted({*asked, *race.names})
+    leases = {name: LeaseGuard(context, name, "up", force_lease=force_lease) for name in zoned}
+    with released_at_end(leases):
+        run = _RaceRun(context, race, policy, leases, asked=asked, spec=spec, since=since)
+        run.require_leases()
+        try:
+            return run.run()
+        except AccessError as error:
+            if left := run.own():
+                text = f"{describe_race(left)}; `tpuctl down {asked[0].node_id}` cancels them"
+                error.hint = f"{error.hint}\n{text}" if error.hint else text
+            raise
+
+
+# What ends a race at once: nothing can be known, or sent, after it.
+_ENDS_THE_RACE = (CredentialsError, LeaseError, JournalError, TakenOverError, DeletedByOtherError)
+
+
+class _RaceRun:
+    """One run of a race."""
+
+    def __init__(
+        self,
+        context: ActionContext,
+        race: Race,
+        policy: Policy,
+        leases: Mapping[NodeName, LeaseGuard],
+        *,
+        asked: Sequence[NodeName],
+        spec: NodeSpec,
+        since: timedelta | None,
+    ) -> None:
+        self._context, self._race, self._policy, self._leases, self._asked = context, race, policy, leases, asked
+        spec = spec_with_ssh_key(context, spec)
+        self._spec = replace(spec, queue=True, labels={**spec.labels, RACE_LABEL: race.id})
+        self.names = tuple(dict.fromkeys((*asked, *race.names)))
+        self._is_journaled = race.is_open and {*asked} <= {*race.names}
+        self._began = context.clock.monotonic() if since is None else since
+        self._until = None if policy.timeout is None else self._began + policy.timeout
+        # Where the journal has a request of this race, and where one may be now.
+        self._sent, self._open = {*race.sent}, {*race.sent}
+        # The requests that were seen last, of any client, and the zones that did not answer since.
+        self._requests: dict[NodeName, QueuedResource] = {}
+        self._silent: set[NodeName] = set()
+        self._refusals: dict[NodeName, ZoneRefusal] = {}
+
+    def require_leases(self) -> None:
+        """Raise `ConflictError`, or why it was lost, unless this run has the lease of each zone."""
+        for lease in self._leases.values():
+            lease.require()
+
+    def run(self) -> NodeName:
+        """Race to the end, and return the winner."""
+        winner = self._find_winner()
+        self._delete([name for name in self.own() if name not in {*self._asked, winner}], "it cannot win")
+        while True:
+            if winner is None:
+                if not self._is_journaled:
+                    self._record(zones=[name.zone for name in self.names], spec=self._spec.to_json())
+                    self._is_journaled = True
+                winner = self._await_active()
+            others = [name for name in self.own() if name != winner]
+            if winner in self.own() and winner in self._requests:
+                self._record_winner(winner, others)
+            self._delete(others, f"{winner.zone} won the race")
+            if self._is_still_there(winner):
+                self._end()
+                return winner
+            winner = None
+
+    def own(self) -> list[NodeName]:
+        """Return the zones in which this race may have a request. A label that the journal does not confirm proves nothing."""
+        return [name for name in self.names if name in self._open and self._is_own(name, self._requests.get(name))]
+
+    def _is_own(self, name: NodeName, request: QueuedResource | None) -> bool:
+        return name in self._sent and (request is None or race_id_of(request, name.node_id) == self._race.id)
+
+    def _find_winner(self) -> NodeName | None:
+        """Look at all zones once. Return the winner that an earlier run has recorded, or the zone that has the node already.
+
+        Raises `ConflictError` if another client has requested the node, and if it exists several times.
+        """
+        queued, nodes = poll(
+            self._context, self._asked[0], self._look, until=self._until, late=lambda *_: self._late_error()
+        )
+        node_id, owner = self._asked[0].node_id, self._context.owner()
+        found = [(replace(self._asked[0], zone=request.zone), request) for request in queued]
+        # Beside one of this race a zone may have another client's, for several nodes.
+        self._requests = dict(sorted(found, key=lambda one: self._is_own(*one)))
+        self._open &= {*self._requests, *self._silent}
+        foreign = [(name, request) for name, request in found if is_alive(request) and not self._is_own(name, request)]
+        for name, other in foreign:
+            if not race_id_of(other, node_id) and name in self.names:
+                raise requested_already_error(node_id, other)
+        others = {name: other for name, other in foreign if race_id_of(other, node_id)}
+        if others and (len(others) > 1 or self.own() or not self._may_adopt(*others.items())):
+            ordered = {name: others[name] for name in self.names if name in others}
+            raise other_race_error(node_id, others, first_active(ordered), owner=owner)
+        if self._race.winner is not None:
+            name, created = self._race.winner
+            request = self._requests.get(name)
+            if name in self.own() and request is not None and request.created == created and is_alive(request):
+                return name
+        alone = [node for node in nodes if node.name in self.names and node.name not in self.own()]
+        node = only_node(filter(is_living, alone), node_id)
+        return None if node is None else self._adopt(node.name)
+
+    def _look(self) -> tuple[list[QueuedResource], tuple[Node, ...]] | Wait:
+        """Return the requests and the nodes of the node's name in all zones."""
+        cloud, project, node_id = self._context.cloud, self._asked[0].project, self._asked[0].node_id
+        self._silent = {*self.names}
+        try:
+            queued, nodes = cloud.list_queued_resources(project), cloud.list_nodes(project)
+        except (ServiceUnavailableError, QuotaError):
+            return Wait("the API does not answer")
+        except (NotFoundError, InvalidRequestError) as error:
+            raise InvalidInputError(
+                f"the API has no queued resources for project {project}, which a race needs: {error.lines[0]}",
+                hint="leave out `--race` to try the zones in order",
+            ) from error
+        blind = {*queued.unreachable, *nodes.unreachable}
+        self._silent = {name for name in self.names if name.zone in blind}
+        for name in () if self._race.is_open else sorted(self._silent):
+            # There would be two nodes.
+            if self._context.journal.past(name).may_have_node:
+                return Wait(f"{name.zone} does not answer, and may have the node")
+        return [one for one in queued.queued_resources if one.owns(node_id)], nodes.nodes
+
+    def _may_adopt(self, found: tuple[NodeName, QueuedResource]) -> bool:
+        """Return whether an ACTIVE request that this race did not make may be taken: one of a race of this user."""
+        name, request = found
+        is_ours = race_id_of(request, name.node_id) and request.labels.get(OWNER_LABEL, "") == self._context.owner()
+        return name in self._asked and bool(is_ours) and request.state is QueuedState.ACTIVE
+
+    def _adopt(self, name: NodeName) -> NodeName:
+        self._context.report(EventKind.NOTE, name, f"{name.zone} has the node already")
+        return name
+
+    def _await_active(self) -> NodeName:
+        """Request the node in each zone that has not dropped out, and return the first that is ACTIVE."""
+        zoned = replace(self._context, emit=self._emit)
+        controller = Controller(zoned, [self._task(name) for name in self._asked if name not in self._refusals])
+        try:
+            while controller:
+                if is_late := self._is_late:  # a last look
+                    for node in controller:
+                        node.due = self._context.clock.monotonic()
+                with suppress(ServiceUnavailableError):  # each zone waits until its lease can be renewed
+                    self.require_leases()
+                due = list(controller.observe_due(survey=False))
+                for node, _ in due:
+                    self._note(node)
+                if (winner := self._find_active(controller)) is not None:
+                    return winner
+                if is_late:
+                    break
+                for node, error in due:
+                    self._step(controller, node, error)
+                controller.sleep(until=self._until)
+        finally:
+            controller.close()
+        self._delete(self.own(), "the race is over")
+        self._end()
+        raise self._late_error() if self._is_late else refused_error(self._asked, self._refusals)
+
+    def _emit(self, event: NodeEvent) -> None:
+        """Pass on what happens in one zone, with its name: several have a node of that name. Each state is that of a wait."""
+        if event.kind is not EventKind.STATE:
+            self._context.emit(replace(event, text=f"{event.node.zone}: {event.text}"))
 
     @property
-    def is_settled(self) -> bool:
-        """Return whether it is certain that the race has no request in this zone."""
-        return self.request is None and not self.is_pending and not (self.is_silent and self.was_sent)
+    def _is_late(self) -> bool:
+        return self._until is not None and self._context.clock.monotonic() >= self._until
 
-    @property
-    def is_unclear(self) -> bool:
-        """Return whether the zone may have the node from before the race, and does not answer."""
-        return self.is_silent and self.may_have_node
+    def _late_error(self) -> TpuctlError:
+        return timeout_error(self._asked, self._refusals, self._silent)
 
+    def _task(self, name: NodeName) -> Goal:
+        """Return the task of one zone. Its request ends with the run: after it, no process deletes the losers."""
+        limit, timeout = self._policy.queue_for, self._policy.timeout
+        if timeout is None:
+            limit = limit or UNATTENDED_WAIT
+        elif limit is not None and limit >= timeout:
+            limit = None
+        policy = replace(
+            self._policy,
+            goal=Condition.READY,
+            replace_request=self._policy.replace or self._policy.replace_request,
+            repair=Repair.NONE,
+            recreate_deleted=False,
+            retries_without_capacity=False,
+            queue_for=limit,
+        )
+        return Goal(
+            name=name, policy=policy, spec=self._spec, purpose="up", lease=self._leases[name], since=self._began
+        )
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ObservedRace:
-    """All zones of a race, in the order of preference."""
+    def _note(self, node: NodeReconciler) -> None:
+        """Note what a zone answered. Raises `ConflictError` for a request of this race for another spec, if that must stay."""
+        name, request = node.name, node.seen.request
+        if node.seen.outage:
+            self._silent.add(name)
+            return
+        self._silent.discard(name)
+        if request is not None:
+            self._requests[name] = request
+            self._open.add(name)
+            may_replace = node.policy.replace_request and request.state in UNDECIDED
+            if node.seen.request_differences and is_alive(request) and self._is_own(name, request) and not may_replace:
+                raise different_request_error(node.seen, request, node.seen.request_differences)
+        elif not node.requested.pending:
+            self._requests.pop(name, None)
+            self._open.discard(name)
 
-    entries: tuple[RaceEntry, ...]
-    # The time until the deadline, negative after it. None without one.
-    left: timedelta | None = None
-    # The node is not wanted any more, or exists elsewhere: every request is cancelled but that of the recorded winner.
-    is_ending: bool = False
+    def _find_active(self, controller: Controller) -> NodeName | None:
+        """Return the winner; None if no zone has the node. A node that the race has not requested is taken as it is."""
+        seen = {node.name: node.seen for node in controller if node.name not in self._silent}
+        requests = {name: one.request for name, one in seen.items() if one.request is not None}
+        eligible = {found[0]: found[1] for found in requests.items() if self._is_own(*found) or self._may_adopt(found)}
+        ready = [name for name, one in seen.items() if one.node is not None and one.node.state is NodeState.READY]
+        # The node may show before the state of its request does.
+        winner = first_active(eligible) or next((name for name in ready if name in eligible), None)
+        if winner is not None:
+            return winner
+        alone = [one.node for name, one in seen.items() if one.node is not None and name not in requests]
+        # That of a request which does not show yet is still being created.
+        there = (node for node in alone if is_living(node) and (node.name in ready or not node.queued_resource))
+        node = only_node(there, self._asked[0].node_id)
+        return None if node is None else self._adopt(node.name)
 
+    def _step(self, controller: Controller, node: NodeReconciler, error: TpuctlError | None) -> None:
+        """Take the next step in one zone. A zone that cannot get the node drops out."""
+        name, request, was_silent = node.name, node.seen.request, node.seen.outage is not None
+        is_foreign = request is not None and not self._is_own(name, request)
+        result: NodeResult | TpuctlError | None = error
+        if error is None and request is not None and is_foreign and not is_abandoned(request):
+            result = requested_already_error(name.node_id, request)
+        elif error is None:
+            result = reconcile(node)
+            if isinstance(result, TpuctlError):
+                report_failure(node, result)
+            # A request that another client made at the same time is not of this race.
+            if node.requested.verb is Verb.CREATE or (node.seen.outage and not was_silent):
+                self._sent.add(name)
+                self._open.add(name)
+        if isinstance(error, AccessError):
+            raise error
+        if isinstance(result, _ENDS_THE_RACE):
+            raise result
+        if not isinstance(result, TpuctlError) or self._is_late:
+            return
+        self._refusals[name] = ZoneRefusal(result, self._context.server_now())
+        self._context.report(EventKind.NOTE, name, f"{name.zone} drops out: {result.lines[0]}")
+        controller.remove(node)
 
-@dataclass(frozen=True, slots=True)
-class EnterZone:
-    """Request the node in this zone."""
+    def _record_winner(self, winner: NodeName, others: Collection[NodeName]) -> None:
+        """Record the winner in the journal of every zone, before another request is deleted."""
+        request = self._requests[winner]
+        if self._race.winner == (winner, request.created):
+            return
+        self._race = replace(self._race, winner=(winner, request.created))
+        # Whether a request lost is never decided by its label alone: another client can copy that.
+        lost = {name.zone: self._requests[name].raw.get("createTime") for name in others if name in self._requests}
+        self._record(winner=winner.zone, created=request.raw.get("createTime"), lost=lost)
+        left = f"; cancelling {len(others)} other request{'s' * (len(others) > 1)}" if others else ""
+        lasted = format_duration(self._context.clock.monotonic() - self._began)
+        text = f"{winner.zone} wins: its queued resource is ACTIVE after {lasted}{left}"
+        self._context.report(EventKind.NOTE, winner, text)
 
-    name: NodeName
+    def _delete(self, names: Sequence[NodeName], reason: str) -> None:
+        """Delete what this race requested in these zones. Raises `ServiceUnavailableError` naming what is left."""
+        until = None if self._until is None else max(self._until, self._context.clock.monotonic()) + CLEAN_UP_TIME
+        groups = {name: self._requests.get(name) for name in names}
+        errors = _delete_requests(self._context, self._race.id, groups, reason=reason, until=until, leases=self._leases)
+        for name, error in errors.items():
+            self._context.report(EventKind.NOTE, name, f"{name.zone}: left alone: {error.lines[0]}")
+        self._open -= {*names}
 
+    def _is_still_there(self, winner: NodeName) -> bool:
+        """Return whether the winner is still alive now that the others are gone; if not, the race goes on."""
+        if winner not in self._requests or winner not in self.own():
+            return True  # a node that was there before
+        try:
+            request = self._context.cloud.find_queued_resource(winner)
+        except (ServiceUnavailableError, QuotaError):
+            return True
+        if request is not None and is_alive(request):
+            return True
+        state = request.state if request else "gone"
+        self._context.report(EventKind.NOTE, winner, f"{winner.zone}: its queued resource is {state}: the race goes on")
+        return False
 
-@dataclass(frozen=True, slots=True)
-class ChooseWinner:
-    """Record the winner. Nothing is cancelled before."""
+    def _end(self) -> None:
+        if self._is_journaled:
+            with suppress(JournalError):  # the next run finds the race as it is now
+                self._record(over=True)
 
-    name: NodeName
-
-
-@dataclass(frozen=True, slots=True)
-class CancelRequest:
-    """Delete the request in this zone. `force` deletes its node first; never used while it is SUSPENDING."""
-
-    name: NodeName
-    reason: str
-    force: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EndRace:
-    """Stop: every other request is gone, or `error` names what is left. `winner` is None if there is none."""
-
-    winner: NodeName | None = None
-    error: TpuctlError | None = field(default=None, compare=False)
-
-
-RaceAction = EnterZone | ChooseWinner | CancelRequest | EndRace
-
-
-_NOT_NEEDED = "it is not needed any more"
-
-
-def decide_race(seen: ObservedRace) -> tuple[RaceAction, ...]:
-    """Return what to do now, empty to look again later. The first rule that matches wins."""
-    winner = _find_winner(seen)
-    if winner is not None and not winner.is_winner:
-        return (ChooseWinner(winner.name),)
-    if winner is not None:
-        reason = _NOT_NEEDED if seen.is_ending else f"{winner.name.zone} won the race"
-        return _cancel_all(seen, reason) or _end(seen, EndRace(winner.name))
-    if seen.is_ending:
-        return _cancel_all(seen, _NOT_NEEDED) or _end(seen, EndRace())
-    if _is_over(seen) or _has_failed(seen):
-        # A passed deadline explains more than the zones that dropped out before it.
-        error = _timeout_error(seen) if _is_over(seen) else _refused_error(seen)
-        return _cancel_all(seen, "the race is over") or _end(seen, EndRace(error=error))
-    may_enter = not any(entry.is_unclear for entry in seen.entries)
-    actions = (action for entry in seen.entries if (action := _decide_zone(entry)))
-    return tuple(action for action in actions if may_enter or not isinstance(action, EnterZone))
-
-
-def decide_cancel(entry: RaceEntry, reason: str) -> CancelRequest | None:
-    """Return how to cancel the request of a zone; None if it is gone, unknown, or ends by itself."""
-    if entry.request is None or entry.is_silent:
-        return None
-    step = decide_removal(ObservedRequest(request=entry.request, since_delete=entry.since_cancel))
-    return CancelRequest(entry.name, reason, force=step.force) if isinstance(step, SendRequestDelete) else None
-
-
-def _decide_zone(entry: RaceEntry) -> RaceAction | None:
-    """Decide about one zone while no request has won."""
-    request = entry.request
-    if request is None:
-        is_open = entry.is_wanted and entry.refusal is None and not (entry.is_silent or entry.is_pending)
-        return EnterZone(entry.name) if is_open else None
-    if entry.is_leaving or not entry.is_wanted or request.state.is_dead:
-        return decide_cancel(entry, "it cannot win")
-    return None
-
-
-def _find_winner(seen: ObservedRace) -> RaceEntry | None:
-    """Return the recorded winner if it is alive, else the first ACTIVE request."""
-    for entry in seen.entries:
-        if entry.is_winner and entry.request is not None and entry.request.state in _ALIVE:
-            return entry
-    if seen.is_ending:
-        return None
-    return next((entry for entry in seen.entries if _has_won(entry)), None)
-
-
-def _has_won(entry: RaceEntry) -> bool:
-    is_active = entry.request is not None and entry.request.state is QueuedState.ACTIVE
-    return is_active and entry.is_wanted and not (entry.is_leaving or entry.is_silent or entry.refusal)
-
-
-def _is_over(seen: ObservedRace) -> bool:
-    return seen.left is not None and seen.left <= timedelta()
-
-
-def _has_failed(seen: ObservedRace) -> bool:
-    """Return whether every zone that the user asks in has dropped out."""
-    return all(entry.refusal is not None for entry in seen.entries if entry.is_wanted)
-
-
-def _cancel_all(seen: ObservedRace, reason: str) -> tuple[RaceAction, ...]:
-    """Return the cancellations of all requests but the winner's."""
-    others = (entry for entry in seen.entries if not _is_kept(entry))
-    return tuple(action for entry in others if (action := decide_cancel(entry, reason)))
-
-
-def _is_kept(entry: RaceEntry) -> bool:
-    return entry.is_winner and entry.request is not None and entry.request.state in _ALIVE
-
-
-def _end(seen: ObservedRace, result: EndRace) -> tuple[RaceAction, ...]:
-    """Return the end of the race once no request is left; an error if one is left long after the deadline."""
-    others = [entry for entry in seen.entries if not _is_kept(entry)]
-    rest = [entry for entry in others if not entry.is_settled or (result.winner and entry.is_unclear)]
-    if not rest:
-        return (result,)
-    if seen.left is not None and -seen.left >= CLEAN_UP_TIME:
-        return (EndRace(result.winner, left_error(rest)),)
-    return ()
+    def _record(self, **data: Any) -> None:  # JSON
+        for name in self.names:
+            self._context.record(name, "race", race=self._race.id, **data)
 
 
-def _timeout_error(seen: ObservedRace) -> TimedOutError:
-    node_id, zones = seen.entries[0].name.node_id, sum(entry.is_wanted for entry in seen.entries)
-    return TimedOutError(
-        f"{f'none of {zones} zones had a' if zones > 1 else 'there was no'} TPU for `{node_id}` in time; "
-        "every request is cancelled",
-        details=_answers(seen),
-        hint=f"wait longer with `tpuctl up {node_id} --timeout 12h`, or ask in more zones with `--zone any`",
-    )
+def delete_race(
+    context: ActionContext,
+    race: Race,
+    *,
+    by: str,
+    keep: NodeName,
+    timeout: timedelta | None,
+    wait: bool,
+    meant: StillMeant,
+) -> None:
+    """Delete the requests of a race but that of `keep`, with their nodes; without `wait` until the service has accepted that.
+
+    The lease of any other holder is ended first; `by` is the command that the holder's error names. `meant` gets each request
+    as it was read right before, and raises if it must stay. Raises `ServiceUnavailableError` naming the requests that are left.
+    """
+    names = [name for name in race.names if name != keep]
+    for name in names:
+        end_lease(context, name, by)
+
+    def still_meant(group: ResourceGroup) -> None:
+        request = group.request
+        is_known = race.begun or (request and replace(keep, zone=request.zone) in race.requests)
+        if request and not is_known and request.labels.get(OWNER_LABEL) != context.owner():
+            raise NoLongerMeantError(f"the queued resource {request.short_name} is another user's: left alone")
+        meant(group)
+
+    now = context.clock.monotonic()
+    until = now if not wait else None if timeout is None else now + timeout
+    groups = {name: race.requests.get(name) for name in names if name in race.requests or name in race.sent}
+    reason = "it is not needed any more"
+    errors = _delete_requests(context, race.id, groups, reason=reason, until=until, wait=wait, meant=still_meant)
+    for error in errors.values():
+        raise error
+    for name in race.names if race.is_open else ():
+        with suppress(JournalError):  # the next run finds the race as it is now
+            context.record(name, "race", race=race.id, over=True)
 
 
-def _refused_error(seen: ObservedRace) -> TpuctlError:
-    """Return the error of the zone that dropped out first, with those of the others as details."""
-    refusals = [entry.refusal for entry in seen.entries if entry.is_wanted and entry.refusal]
-    first = min(refusals, key=lambda refusal: refusal.at).error
-    node_id = seen.entries[0].name.node_id
-    return type(first)(
-        f"no zone is left in the race for `{node_id}`:",
-        details=_answers(seen),
-        hint=first.hint,
-        error_id=first.error_id,
-    )
+def _delete_requests(
+    context: ActionContext,
+    race_id: str,
+    groups: Mapping[NodeName, QueuedResource | None],
+    *,
+    reason: str,
+    until: timedelta | None,
+    wait: bool = True,
+    meant: StillMeant = lambda _: None,
+    leases: Mapping[NodeName, LeaseGuard] | None = None,
+) -> dict[NodeName, NoLongerMeantError]:
+    """Delete requests with their nodes, each as it was seen, and return why some were left alone.
+
+    One that was not seen, None, may show later; it is deleted if it has the label of the race. Without `leases` these were
+    ended for good. Raises `ServiceUnavailableError` naming what is left after `until`.
+    """
+    cloud, clock = context.cloud, context.clock
+    began, sent = clock.monotonic(), dict[NodeName, timedelta]()
+
+    def step(name: NodeName) -> bool | Wait:
+        try:
+            now = cloud.find_queued_resource(name)
+        except (ServiceUnavailableError, QuotaError):
+            return Wait(f"{name.zone} does not answer")
+        seen = groups[name]
+        if now is None and seen is None and name not in sent and clock.monotonic() - began < _VISIBILITY_LAG:
+            return Wait(f"{name.zone} requested")
+        if now is None or race_id_of(now, name.node_id) != race_id or (seen and seen.created != now.created):
+            if seen or name in sent:
+                text = f"{name.zone}: the request is gone"
+                context.report(EventKind.NOTE, name, text)
+                context.report(EventKind.GAVE_UP, name, text)
+            return True
+        since = clock.monotonic() - sent[name] if name in sent else None
+        match decide_removal(ObservedRequest(request=now, since_delete=since)):
+            case RequestGone():
+                return True
+            case SendRequestDelete(force):
+                return send(name, now, force=force)
+            case AwaitRequest():
+                is_accepted = since is not None or now.state is QueuedState.DELETING
+                return True if is_accepted and not wait else Wait(f"{name.zone} {now.state}")
+
+    def send(name: NodeName, seen: QueuedResource, *, force: bool) -> bool | Wait:
+        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
+            if (current.created, current.state) != (seen.created, seen.state):
+                raise RequestChangedError
+            for node in nodes if force else ():
+                if last_segment(node.queued_resource or "") != current.queued_resource_id:
+                    raise NoLongerMeantError(f"the node `{name.node_id}` is not from this request")
+            meant(group_of(name.project, current, nodes))
+
+        try:
+            with _changing(context, leases, name, {"reason": "asked for", "race": race_id, "text": reason}) as ready:
+                ready(f"cancelling the request in {name.zone}: {reason}")
+                cloud.delete_queued_resource(seen.name, judge, force=force)
+        except RequestChangedError:
+            return Wait(f"{name.zone} {seen.state}")
+        except (NoLongerMeantError, TakenOverError):
+            raise
+        except (ServiceUnavailableError, QuotaError, ConflictError) as error:
+            text = f"{name.zone}: not cancelled yet, and tried again: {error.lines[0]}"
+            context.report(EventKind.NOTE, name, text)
+            return Wait(f"{name.zone} {seen.state}")
+        sent[name] = clock.monotonic()
+        return Wait(f"{name.zone} {QueuedState.DELETING}") if wait else True
+
+    def late(_: NodeName, __: timedelta, why: str) -> TpuctlError:
+        return _LeftError(why)
+
+    results = poll_all(context, {name: partial(step, name) for name in groups}, until=until, late=late)
+    errors = {name: result for name, result in results.items() if isinstance(result, TpuctlError)}
+    for error in errors.values():
+        if not isinstance(error, NoLongerMeantError | _LeftError):
+            raise error
+    if left := [error.message for error in errors.values() if isinstance(error, _LeftError)]:
+        raise left_error(next(iter(groups)).node_id, left)
+    return {name: error for name, error in errors.items() if isinstance(error, NoLongerMeantError)}
 
 
-def _answers(seen: ObservedRace) -> list[str]:
-    """Return the refusals of the zones, and which zones do not answer."""
-    lines = []
-    for entry in seen.entries:
-        if entry.is_wanted and entry.refusal:
-            at = format_timestamp(entry.refusal.at)
-            lines.append(f"  {entry.name.zone} at {at}: {entry.refusal.error.lines[0]}")
-        elif entry.is_wanted and entry.is_silent:
-            lines.append(f"  {describe_entry(entry)}")
-    return lines
+class _LeftError(ServiceUnavailableError):
+    """A request is left after the deadline."""
 
 
-def left_error(rest: Sequence[RaceEntry]) -> ServiceUnavailableError:
-    """Return the error that names the requests that are left, and the command that cancels them."""
-    node_id = rest[0].name.node_id
-    return ServiceUnavailableError(
-        f"{len(rest)} of the requests for `{node_id}` may still get a TPU that bills:",
-        details=[f"  {describe_entry(entry)}" for entry in rest],
-        hint=f"`tpuctl down {node_id}` cancels them",
-    )
-
-
-def is_being_deleted(entry: RaceEntry) -> bool:
-    """Return whether the service deletes the request already."""
-    return entry.request is not None and not entry.is_silent and entry.request.state is QueuedState.DELETING
-
-
-def describe_entry(entry: RaceEntry) -> str:
-    """Return the zone and the state of its request in words."""
-    if entry.is_silent:
-        return f"{entry.name.zone} does not answer"
-    if entry.request is not None:
-        return f"{entry.name.zone} {entry.request.state}"
-    return f"{entry.name.zone} {'requested' if entry.is_pending else 'has no request'}"
+@contextmanager
+def _changing(
+    context: ActionContext, leases: Mapping[NodeName, LeaseGuard] | None, name: NodeName, entry: Mapping[str, Any]
+) -> Iterator[Callable[[str], None]]:
+    """Announce a deletion, if the lease is ours, and write it to the journal."""
+    if leases is None:
+        context.record(name, "delete", **entry)
+        yield lambda text: context.report(EventKind.ACTION, name, text, verb=str(Verb.DELETE))
+        return
+    try:
+        with announced_change(context, name, Verb.DELETE, "delete", **entry) as ready:
+            yield ready
+    except LeaseLostError:
+        leases[name].raise_lost()

@@ -92,18 +92,21 @@ def _fetch_many(cloud: TpuClient, names: Collection[NodeName], *, version: str) 
 def _fetch_owners(cloud: TpuClient, names: Collection[NodeName], *, version: str) -> dict[NodeName, NodeSnapshot]:
     """Return the queued resources that own, or owned, these nodes."""
     snapshots: dict[NodeName, NodeSnapshot] = {}
-    for project, zone in {(name.project, name.zone) for name in names}:
-        here = [name for name in names if (name.project, name.zone) == (project, zone)]
+    zones = {(name.project, name.zone) for name in names}
+    calls = {(project, zone if len(zones) <= _ZONES_ONE_BY_ONE else "") for project, zone in zones}
+    for project, zone in calls:
+        here = [name for name in names if name.project == project and zone in {name.zone, ""}]
         try:
-            listing = cloud.list_queued_resources(project, (zone,), version=version)
+            listing = cloud.list_queued_resources(project, (zone,) if zone else (), version=version)
         except TpuctlError as error:
             snapshots |= {name: NodeSnapshot(error=error) for name in here}
             continue
         for name in here:
-            owners = [request for request in listing.queued_resources if request.owns(name.node_id)]
+            in_zone = (request for request in listing.queued_resources if request.zone == name.zone)
+            owners = [request for request in in_zone if request.owns(name.node_id)]
             # One with the id of the node is tpuctl's own.
             owners.sort(key=lambda request: request.queued_resource_id != name.node_id)
-            missing = _zone_unreachable_error(zone) if zone in listing.unreachable else None
+            missing = _zone_unreachable_error(name.zone) if name.zone in listing.unreachable else None
             snapshots[name] = NodeSnapshot(request=next(iter(owners), None), has_request=True, error=missing)
     return snapshots
 

@@ -17,7 +17,7 @@ from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lease import end_lease
 from tpuctl.nodes.lookup import SearchPlace
-from tpuctl.nodes.racing import end_race
+from tpuctl.nodes.race import delete_race
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups, group_of
 from tpuctl.nodes.usage import IdleAction
@@ -58,7 +58,7 @@ def tear_down(
 
     def end_its_race(group: ResourceGroup) -> None:
         if group.race is not None:
-            end_race(context, group.race, by=by, keep=group.name, timeout=timeout, wait=wait, still_meant=meant)
+            delete_race(context, group.race, by=by, keep=group.name, timeout=timeout, wait=wait, meant=meant)
 
     once = distinct_groups(groups)
     deletions = [

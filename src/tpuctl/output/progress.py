@@ -290,8 +290,6 @@ def _in_minutes(seconds: float) -> str:
 def _repeats_action(event: NodeEvent) -> bool:
     """Return whether the reason of a wait says what the line about the action before it has said."""
     reason = event.wait_reason
-    if reason == "its requests are being deleted":
-        return True
     return bool(event.data.get("state")) and (reason == "it is being deleted" or reason.endswith(" requested"))
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, Idleness
     from tpuctl.nodes.garbage_removal import RemovalResult
-    from tpuctl.nodes.racing import LostRequests
+    from tpuctl.nodes.race import LostRequests
     from tpuctl.nodes.resource_group import ResourceGroup
     from tpuctl.output.terminal import Terminal
 
@@ -183,7 +183,7 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
 
 def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> LostRequests:
     """Return what lost a race that is over, according to the journal. Leases are still to be checked."""
-    from tpuctl.nodes.racing import find_lost_requests  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.race import find_lost_requests  # noqa: PLC0415  # not needed by --help
 
     # A journal in a bucket has the runs of all machines, leases on this machine only its own.
     sees_runs = bool(app.settings.text("lease")) or not app.settings.text("journal")

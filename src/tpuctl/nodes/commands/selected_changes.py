@@ -23,7 +23,7 @@ from tpuctl.nodes.lookup import (
 )
 from tpuctl.nodes.named_deletion import search_place
 from tpuctl.nodes.queue_rendering import waiting_row
-from tpuctl.nodes.racing import race_id_of
+from tpuctl.nodes.race_rules import race_id_of
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_rows
 from tpuctl.nodes.selection import GroupMatch, Selection
 from tpuctl.output.tables import choose_columns
