@@ -106,7 +106,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (
             ("wait", "demo", "--for", "helthy"),
             (
-                "invalid value for `--for`: `helthy` is not one of `ready`, `healthy`, `ssh`, `startup`, `devices`, "
+                "invalid value for `--for`: `helthy` is not one of `active`, `ready`, `healthy`, `ssh`, `startup`, `devices`, "
                 "`stopped`, `gone`, `preempted`"
             ),
             "did you mean `healthy`?",

@@ -93,6 +93,8 @@ def test_journal_entry_has_all_fields_of_the_journal(offline: Console) -> None:
         {"event": "race", "race": "r", "over": True},
         {"event": "guard", "ok": True, "text": "the guard deletes it", "until": time},
         {"event": "note", "refused": "stop", "text": "cannot stop it"},
+        {"event": "note", "unsent": "delete", "text": "the delete was not sent"},
+        {"event": "setup", "ok": True, "script": "pip install jax"},
     ]
     for line in lines:
         Journal(journal_folder(offline.environ, sandbox=False)).append(node, at=ManualClock().now(), **line)

@@ -33,12 +33,12 @@ from tpuctl.nodes.controller import reconcile_nodes, watch_nodes
 from tpuctl.nodes.garbage import GarbageFacts, GarbageRules, Idleness, find_garbage
 from tpuctl.nodes.garbage_removal import remove_garbage
 from tpuctl.nodes.goal import Goal
+from tpuctl.nodes.idle_limit import IdleAction, IdleLimit
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.named_deletion import find_named
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.nodes.selection import Selection, parse_label_conditions
 from tpuctl.nodes.tear_down import delete_expired_node, end_idle_node, tear_down
-from tpuctl.nodes.usage import IdleAction, IdleLimit
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.administration import add_node
 

@@ -26,11 +26,11 @@ from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
 from tpuctl.nodes.expiry import is_expired
 from tpuctl.nodes.garbage import GarbageFacts, GarbageReason, GarbageRules, Idleness, find_garbage
+from tpuctl.nodes.idle_limit import IdleAction, IdleLimit
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
 from tpuctl.nodes.race import find_lost_requests
 from tpuctl.nodes.selection import parse_label_conditions
-from tpuctl.nodes.usage import IdleAction, IdleLimit
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.capacity import quota_usage
 from tpuctl.sandbox.state_session import StateSession

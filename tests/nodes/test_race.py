@@ -31,7 +31,8 @@ from tpuctl.names import NodeReference
 from tpuctl.nodes.actuator import ActionContext, NoLongerSelectedError
 from tpuctl.nodes.deletion import Ended
 from tpuctl.nodes.group_lookup import find_group
-from tpuctl.nodes.lease import DeletedByOtherError, LeaseKeeper, LeaseOwner, LocalLeaseStore
+from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
+from tpuctl.nodes.lease_guard import DeletedByOtherError
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.race import journaled_races, remembered_race, run_race
 from tpuctl.nodes.resource_group import ResourceGroup, StillMeant

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tpuctl.models.node import Node
-from tpuctl.nodes.usage import IdleAction, IdleLimit
+from tpuctl.nodes.idle_limit import IdleAction, IdleLimit
 
 # Answers only the program that examines the worker; all probes succeed.
 FAKE_SSH = """\

@@ -10,7 +10,7 @@ another, and a run keeps no state that the next run would miss: the next run con
   decision.
 - decide: `decide.py`, with `repair.py`, `polling.py`, for `watch` also `endings.py`, and the values in `conditions.py`. Pure:
   policy, observed state and time go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
-- act: each change is announced in the lease (`lease.py`), written to the journal and reported, and the lease is checked right
+- act: each change is announced in the lease (`lease.py`, held by `lease_guard.py`), written to the journal and reported, and the lease is checked right
   before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec (`JournalError`).
   `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
@@ -23,7 +23,7 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
 - `race_rules.py` (pure) has the rules of several requests for one node, of which one is kept; `race.py` runs them.
-- `expiry.py` (pure) says when the time of a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
+- `expiry.py` and `idle_limit.py` (pure) say when a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
   starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes.
 - `actions.py` has what single commands request; `lookup.py` finds what a name or a selection means, and

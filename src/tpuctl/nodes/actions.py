@@ -37,7 +37,7 @@ from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.lease import end_lease, hold_lease
+from tpuctl.nodes.lease_guard import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
 from tpuctl.ssh.keys import add_metadata_key
 

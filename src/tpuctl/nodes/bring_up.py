@@ -19,12 +19,13 @@ from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
+from tpuctl.nodes.idle_limit import IdleChange
 from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
-from tpuctl.nodes.usage import IdleChange, use_in_question
+from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
     ZoneChoice,
     check_zone_options,
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
-    from tpuctl.nodes.race import Race
+    from tpuctl.nodes.race_rules import Race
     from tpuctl.nodes.zone_order import Offer
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
-    from tpuctl.nodes.usage import IdleAction
+    from tpuctl.nodes.idle_limit import IdleAction
 
 
 class Condition(StrEnum):

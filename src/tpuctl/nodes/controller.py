@@ -34,7 +34,8 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.expiry import expiry_note
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.lease import DeletedByOtherError, LeaseError, TakenOverError
+from tpuctl.nodes.lease import LeaseError
+from tpuctl.nodes.lease_guard import DeletedByOtherError, TakenOverError
 from tpuctl.nodes.polling import WATCH_INTERVAL
 from tpuctl.nodes.reconciler import NodeReconciler
 from tpuctl.nodes.snapshots import fetch_snapshots

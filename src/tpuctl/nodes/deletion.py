@@ -34,7 +34,7 @@ from tpuctl.nodes.actuator import LeaseLostError, NoLongerMeantError, NotSentErr
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_nodes
 from tpuctl.nodes.goal import Goal
-from tpuctl.nodes.lease import end_lease
+from tpuctl.nodes.lease_guard import end_lease
 from tpuctl.nodes.poll import Wait, poll_all
 from tpuctl.nodes.request_steps import (
     DeletionRefusedError,

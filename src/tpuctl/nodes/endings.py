@@ -9,15 +9,15 @@ from tpuctl.durations import format_duration
 from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.nodes.conditions import Condition, Done, End, EndReason, Requeue
 from tpuctl.nodes.expiry import is_expired
+from tpuctl.nodes.idle_limit import IDLE_WARNING, IdleAction
 from tpuctl.nodes.polling import WATCH_INTERVAL
-from tpuctl.nodes.usage import IDLE_WARNING, IdleAction
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.node import Node
     from tpuctl.nodes.conditions import Now, ObservedState
-    from tpuctl.nodes.usage import IdleLimit
+    from tpuctl.nodes.idle_limit import IdleLimit
 
 # A deletion that the service accepted and that does not show for this long is sent again.
 _DELETION_LAG = timedelta(minutes=5)

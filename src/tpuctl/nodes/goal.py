@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tpuctl.nodes.usage import IdleChange
+from tpuctl.nodes.idle_limit import IdleChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import RequestedChange
     from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.expiry import NodeEnd
-    from tpuctl.nodes.lease import LeaseGuard
+    from tpuctl.nodes.lease_guard import LeaseGuard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

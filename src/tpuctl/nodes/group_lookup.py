@@ -190,7 +190,8 @@ def _ambiguous(found: Sequence[ResourceGroup], wanted: NodeName | None, referenc
     if len(zones) == len(found):
         hint = "name the zone: `--zone ZONE` or `ZONE/NODE`"
     else:
-        hint = "use a full name: " + " or ".join(f"`tpuctl down {_full_name(group)}`" for group in found)
+        full_names = map(_full_name, found)
+        hint = "use a full name: " + " or ".join(f"`tpuctl down {full_name}`" for full_name in full_names)
     kind = "nodes" if not any(group.is_request_named for group in found) else "resources"
     return ConflictError(f"there are {len(found)} {kind} `{reference.node_id}`: {', '.join(things)}", hint=hint)
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.idle_limit import IdleAction, IdleChange, IdleLimit
     from tpuctl.nodes.past import Past
-    from tpuctl.nodes.usage import IdleAction, IdleChange, IdleLimit
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,8 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
+from tpuctl.nodes.idle_limit import IdleAction, IdleChange, IdleLimit
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
-from tpuctl.nodes.usage import IdleAction, IdleChange, IdleLimit
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

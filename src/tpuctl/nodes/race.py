@@ -8,7 +8,7 @@ the winner before another request is deleted, and the end. So the next run conti
 from __future__ import annotations
 
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,18 +35,13 @@ from tpuctl.nodes.conditions import Condition, Policy, Repair, Verb
 from tpuctl.nodes.controller import Controller, reconcile, report_failure
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.lease import (
-    DeletedByOtherError,
-    LeaseError,
-    LeaseGuard,
-    TakenOverError,
-    end_lease,
-    released_at_end,
-)
+from tpuctl.nodes.lease import LeaseError
+from tpuctl.nodes.lease_guard import DeletedByOtherError, LeaseGuard, TakenOverError, end_lease, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.poll import Wait, poll, poll_all
 from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, UNDECIDED, different_request_error
 from tpuctl.nodes.race_rules import (
+    Race,
     ZoneRefusal,
     describe_race,
     first_active,
@@ -87,26 +82,6 @@ if TYPE_CHECKING:
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
 _MAX_ZONES = 200
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Race:
-    """A race, as far as the journal and the API know it."""
-
-    id: str
-    names: tuple[NodeName, ...] = ()
-    spec: NodeSpec | None = None
-    begun: datetime | None = None
-    # The recorded winner, the creation time of its request, and those of the requests that lost, by zone.
-    winner: tuple[NodeName, datetime | None] | None = None
-    lost: Mapping[str, datetime | None] = field(default_factory=dict)
-    # Where the journal has a request, and when the last one was sent.
-    sent: frozenset[NodeName] = frozenset()
-    last_sent: datetime | None = None
-    # Its requests that exist.
-    requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
-    # The journal has its beginning and not its end.
-    is_open: bool = False
 
 
 def journaled_races(journal: Journal, names: Collection[NodeName]) -> dict[str, Race]:

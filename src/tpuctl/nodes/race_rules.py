@@ -21,10 +21,31 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
+    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
 
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _ENDING = frozenset({QueuedState.SUSPENDING, QueuedState.SUSPENDED, QueuedState.DELETING, QueuedState.FAILED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Race:
+    """A race, as far as the journal and the API know it."""
+
+    id: str
+    names: tuple[NodeName, ...] = ()
+    spec: NodeSpec | None = None
+    begun: datetime | None = None
+    # The recorded winner, the creation time of its request, and those of the requests that lost, by zone.
+    winner: tuple[NodeName, datetime | None] | None = None
+    lost: Mapping[str, datetime | None] = field(default_factory=dict)
+    # Where the journal has a request, and when the last one was sent.
+    sent: frozenset[NodeName] = frozenset()
+    last_sent: datetime | None = None
+    # Its requests that exist.
+    requests: Mapping[NodeName, QueuedResource] = field(default_factory=dict)
+    # The journal has its beginning and not its end.
+    is_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,8 +54,9 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.decide import decide
 from tpuctl.nodes.endings import decide_end, decide_idle_end, has_expired, idle_warning
 from tpuctl.nodes.expiry import NodeEnd, inherit_expiry, is_expired, later_end, move_expiry, set_expiry
+from tpuctl.nodes.idle_limit import IdleAction, IdleChange
 from tpuctl.nodes.journal import NodeHistory
-from tpuctl.nodes.lease import LeaseGuard
+from tpuctl.nodes.lease_guard import LeaseGuard
 from tpuctl.nodes.node_guard import remove_node_guard, start_node_guard
 from tpuctl.nodes.pending import PendingOperation
 from tpuctl.nodes.polling import WATCH_INTERVAL
@@ -64,7 +65,6 @@ from tpuctl.nodes.repair import DEFECTIVE_HEALTH, defect_age
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.setup import NodeSetup
 from tpuctl.nodes.snapshots import NodeSnapshot, compared_fields, node_events
-from tpuctl.nodes.usage import IdleAction, IdleChange
 from tpuctl.ssh.keys import add_metadata_key, with_metadata_key
 from tpuctl.ssh.routes import UnreachableError
 
@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.conditions import Change, Decision, End
     from tpuctl.nodes.goal import Goal
-    from tpuctl.nodes.usage import IdleLimit
+    from tpuctl.nodes.idle_limit import IdleLimit
 
     # Ends a node for good, or with None its queued resource; returns False, and does nothing, if it is no longer meant.
     EndNode = Callable[[NodeName, Node | None, End], bool]

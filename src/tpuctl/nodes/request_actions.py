@@ -13,7 +13,7 @@ from tpuctl.nodes.actions import spec_with_ssh_key
 from tpuctl.nodes.actuator import describe_file_choices, describe_spec
 from tpuctl.nodes.conditions import Fail, Verb
 from tpuctl.nodes.deletion import Deletion, LeaseUse, delete
-from tpuctl.nodes.lease import hold_lease
+from tpuctl.nodes.lease_guard import hold_lease
 from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.request_steps import AwaitRequest, decide_awaited
 from tpuctl.nodes.resource_group import ResourceGroup

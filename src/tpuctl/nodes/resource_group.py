@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.nodes.race import Race
+    from tpuctl.nodes.race_rules import Race
 
 # A request in these states has created no node: that of its name was created without it.
 _WITHOUT_NODES: Final = frozenset({*UNDECIDED, QueuedState.FAILED})

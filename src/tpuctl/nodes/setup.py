@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import ObservedState
     from tpuctl.nodes.journal import NodeHistory
-    from tpuctl.nodes.lease import LeaseGuard
+    from tpuctl.nodes.lease_guard import LeaseGuard
     from tpuctl.nodes.ssh_workers import SetupResult
 
 # A set-up installs packages. The limit ends one that hangs.

@@ -15,12 +15,12 @@ from tpuctl.nodes.conditions import EndReason
 from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, delete, fetch_group
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.group_lookup import find_group
-from tpuctl.nodes.lease import end_lease
+from tpuctl.nodes.idle_limit import IdleAction
+from tpuctl.nodes.lease_guard import end_lease
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.race import delete_race
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups, group_of
-from tpuctl.nodes.usage import IdleAction
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import End
+    from tpuctl.nodes.idle_limit import IdleLimit
     from tpuctl.nodes.resource_group import StillMeant
-    from tpuctl.nodes.usage import IdleLimit
 
 
 def tear_down(

@@ -20,7 +20,7 @@ from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE, V2ALPHA1
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
-from tpuctl.nodes.lease import LeaseGuard, released_at_end
+from tpuctl.nodes.lease_guard import LeaseGuard, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error

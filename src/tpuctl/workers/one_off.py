@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
-    from tpuctl.nodes.usage import IdleChange
+    from tpuctl.nodes.idle_limit import IdleChange
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.runner import RunRequest

@@ -11,7 +11,7 @@ from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.durations import parse_long_duration
-from tpuctl.nodes.usage import IdleAction
+from tpuctl.nodes.idle_limit import IdleAction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.goal import Goal
     from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.idle_limit import IdleLimit
     from tpuctl.nodes.reconciler import NodeReconciler
-    from tpuctl.nodes.usage import IdleLimit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,9 +115,9 @@ def command(
     """
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.goal import Goal, NodeLimits  # noqa: PLC0415  # as above
+    from tpuctl.nodes.idle_limit import IdleChange  # noqa: PLC0415  # as above
     from tpuctl.nodes.lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.tear_down import end_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.usage import IdleChange  # noqa: PLC0415  # as above
 
     options, limit = WatchOptions(**given), idle_change(app, idling.idle, idling.on_idle).limit
     spec = build_spec(app, described)
