@@ -10,9 +10,9 @@ another, and a run keeps no state that the next run would miss: the next run con
   decision.
 - decide: `decide.py`, with `repair.py`, `polling.py`, for `watch` also `endings.py`, and the values in `conditions.py`. Pure:
   policy, observed state and time go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
-- act: each change is announced in the lease (`lease.py`, held by `lease_guard.py`), written to the journal and reported, and the lease is checked right
-  before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec (`JournalError`).
-  `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
+- act: each change is announced in the lease (`lease.py`, held by `lease_guard.py`), written to the journal and reported, and
+  the lease is checked right before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec
+  (`JournalError`). `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced,
   looked at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness,
@@ -23,8 +23,8 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.
 - `race_rules.py` (pure) has the rules of several requests for one node, of which one is kept; `race.py` runs them.
-- `expiry.py` and `idle_limit.py` (pure) say when a node ends, `usage.py` what uses it and for how long it is idle; `node_guard.py`
-  starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
+- `expiry.py` and `idle_limit.py` (pure) say when a node ends, `usage.py` what uses it and for how long it is idle;
+  `node_guard.py` starts the guard on worker 0, which ends it without tpuctl; `costs.py` (pure) adds up what nodes cost.
 - `garbage.py` (pure) decides what `gc` deletes.
 - `actions.py` has what single commands request; `lookup.py` finds what a name or a selection means, and
   `as_it_was.py` what a node was before; `journal.py` is the memory between runs, `past.py` (pure) the one fold of its
