@@ -173,9 +173,16 @@ def test_ending_is_sent_only_to_the_node_that_is_meant(
 
 
 @pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
-@pytest.mark.parametrize("refusal", [Drop(), FAULT, _EXHAUSTED], ids=["lost", "fault", "rate"])
+@pytest.mark.parametrize(
+    ("refusal", "may_be_done"), [(Drop(), True), (FAULT, True), (_EXHAUSTED, False)], ids=["lost", "fault", "rate"]
+)
 def test_ending_is_not_repeated_on_a_newer_node_of_the_name(
-    state: str, line: str, end: Callable[[TpuClient, Callable[[Node], None]], Operation], refusal: Reply | Drop
+    state: str,
+    line: str,
+    end: Callable[[TpuClient, Callable[[Node], None]], Operation],
+    refusal: Reply | Drop,
+    *,
+    may_be_done: bool,
 ) -> None:
     """The answer has taken a while: another client may have created a node of the same name."""
     there = node(state)
@@ -187,7 +194,7 @@ def test_ending_is_not_repeated_on_a_newer_node_of_the_name(
         return refusal
 
     with client_of(script, clock=ManualClock()) as (client, server):
-        assert end(client, meant) == Operation.unnamed()
+        assert end(client, meant) == Operation(None, was_sent=may_be_done)
         assert [one for one in server.lines if one == line] == [line]
 
 

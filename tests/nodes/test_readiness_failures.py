@@ -56,6 +56,8 @@ def failed(
         (_PATIENT, None, failed(_FULL, 899, 99), "wait 1: create failed: no room [create it in 1]"),
         (_PATIENT, None, failed(_FULL, 900, 99), "create: there is none yet"),
         (UP, node("STOPPED"), failed(_FULL, verb=Verb.START), "no_capacity: no room"),
+        # It may still become READY.
+        (UP, node("STARTING"), failed(_FULL, verb=Verb.START), "wait 2: it is STARTING [restart it in 900]"),
         (
             _PATIENT,
             node("STOPPED"),

@@ -728,6 +728,9 @@ class TpuClient(ApiClient):
         now, or whose answer was lost, is not repeated on another resource that has the name since.
         """
         seen: list[object] = []
+        # An earlier request had no answer, or one that does not say whether it was carried out. One that is repeated within
+        # an attempt was refused.
+        may_be_done = False
 
         def is_over(found: T | None) -> bool:
             return found is None or is_ending(found) or (bool(seen) and identity(found) != seen[0])
@@ -736,20 +739,21 @@ class TpuClient(ApiClient):
             with translate_errors():
                 found = find()
             if found is None or is_over(found):
-                is_first = not seen
-                raise _AlreadyEndedError(Operation(None, done=found is None and is_first, was_sent=not is_first))
+                raise _AlreadyEndedError(Operation(None, done=found is None and not may_be_done, was_sent=may_be_done))
             still_meant(found)
             seen.append(identity(found))
 
         def send() -> Operation:
+            nonlocal may_be_done
             try:
                 return self._attempt(request, Operation.from_api, is_safe=False, before_sending=look)
             except _AlreadyEndedError as ended:
                 return ended.operation
-            except ApiRefusedError as error:
+            except (TransportError, ApiRefusedError) as error:
                 # `find` raises where an absent resource is an error.
-                if _is_not_found(error) and find() is None:
+                if isinstance(error, ApiRefusedError) and _is_not_found(error) and find() is None:
                     return Operation(None, done=True)
+                may_be_done = True
                 raise
 
         return self._change(verb, what, send, lambda: is_over(find()))

@@ -240,6 +240,8 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> None:
 _MAX_SURVEYS = 16
 # Nodes that are due within this time, or within their slack, are fetched together: one list call serves them all.
 _BATCH_WINDOW = timedelta(seconds=1)
+# No decision is made on what was seen longer ago, while changes of other nodes were sent.
+_FRESH = timedelta(seconds=30)
 _RELEASE_TIMEOUT = timedelta(seconds=5)
 
 
@@ -300,7 +302,10 @@ class Controller:
                 failed |= self._observe(late, late)
             if survey:
                 failed |= self._survey([node for node in due if node not in failed])
+        looked_at = self._context.clock.monotonic()
         for node in due:
+            if self._context.clock.monotonic() - looked_at > _FRESH and node not in failed:
+                continue  # the changes of the others took long: it is still due, and is looked at again first
             yield node, failed.get(node)
 
     def sleep(self, *, until: timedelta | None = None) -> None:

@@ -292,7 +292,9 @@ def decide_after_failure(policy: Policy, seen: ObservedState, failure: FailedCha
     if failure.verb is Verb.DELETE:
         is_overtaken = node is None
     else:
-        is_ready = node is not None and node.state is NodeState.READY
+        # One that still shows STARTING may become READY: until it is STOPPED again, its state decides.
+        goes_on = (NodeState.READY, NodeState.STARTING) if failure.verb is Verb.START else (NodeState.READY,)
+        is_ready = node is not None and node.state in goes_on
         is_overtaken = is_ready or (isinstance(failure.error, NotFoundError) and seen.has_vanished)
     if is_overtaken:
         return None

@@ -25,6 +25,8 @@ class Truth:
         self.history, self.life = history, life
         self._snapshots = ledger.snapshots[name]
         self._times = [at for at, _ in self._snapshots]
+        shows_it = {name, name.rpartition("/nodes/")[0]}
+        self._looks = [read.at for read in ledger.reads if read.about in shows_it and read.status in {200, 404}]
         self.changes: list[Change] = [change for change in ledger.changes if change.name == name]
         self.happenings: list[Happening] = [happening for happening in ledger.happenings if happening.name == name]
         self.operations: list[OperationRecord] = [found for found in ledger.operations if found.target == name]
@@ -41,11 +43,16 @@ class Truth:
         return phase_at(record.timeline, at) if record else None
 
     def since(self, record: NodeRecord, at: datetime, *, with_health: bool) -> datetime:
-        """Return since when a node has been in its state, with `with_health` also in its health."""
+        """Return since when a node has been in its state, with `with_health` also in its health.
+
+        A phase that begins and ends between two looks at the node cannot be known.
+        """
         begun, before = at, None
-        for phase in record.timeline:
-            if phase.at > at:
-                break
+        phases = [phase for phase in record.timeline if phase.at <= at]
+        ends = [*(phase.at for phase in phases[1:]), at]
+        for phase, end in zip(phases, ends, strict=True):
+            if before is not None and end != at and not any(phase.at <= look < end for look in self._looks):
+                continue
             kind = (phase.state, phase.health if with_health else "")
             begun, before = (begun if kind == before else phase.at), kind
         return begun
