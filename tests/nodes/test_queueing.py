@@ -124,6 +124,14 @@ _ROWS: dict[str, tuple[dict[str, Any], str]] = {
         "conflict: the queued resource `trainer` of `trainer` is SUSPENDED and has 3 nodes, also trainer-1, trainer-2",
     ),
     "failed": ({"found": request("FAILED")}, f"delete request: it is FAILED: {RECORD}"),
+    "failed, and another client has created the node": (
+        {"found": request("FAILED"), "seen": node()},
+        "wait 2: it is READY, its workers have not been probed yet",
+    ),
+    "suspended, and the node is of another request": (
+        {"found": request("SUSPENDED", "SERVICE"), "seen": node(queuedResource=f"{FULL_NAME}-2")},
+        "wait 2: it is READY, its workers have not been probed yet",
+    ),
     "failed, of several nodes": (
         {"found": request("FAILED", nodes=2)},
         "conflict: the queued resource `trainer` of `trainer` is FAILED and has 2 nodes, also trainer-1",

@@ -14,6 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
 from tpuctl.models.node import QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE, QueueWindow
+from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, Now, ObservedState, Policy, Requeue, Verb
 from tpuctl.nodes.polling import poll_delay
 
@@ -77,8 +78,11 @@ def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedRes
         return None
     if len(request.node_ids) > 1:
         return Fail(several_nodes_error(seen, request))
-    # The node of a suspended request disappears with it; its record would be deleted by `force` only.
     if seen.node is not None and not seen.node.state.is_dead:
+        owner = last_segment(seen.node.queued_resource or "")
+        if owner != request_id and (owner or request.state is QueuedState.FAILED):
+            return None  # another client has created it: a request that FAILED has no node
+        # The node of a suspended request disappears with it; its record would be deleted by `force` only.
         return _wait(seen, now, f"its queued resource is {request.state}{_by(request)}")
     what = f"it is {request.state}{_by(request)}" if request.state is not QueuedState.ACTIVE else "its node is gone"
     return DeleteRequest(f"{what}: only its record is left", request.name)
