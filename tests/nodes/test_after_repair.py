@@ -216,10 +216,11 @@ def test_interruption_during_a_setup_says_that_it_continues(
 
     clock.happens = interrupt
     setup = f"cd {tmp_path}; touch begun; until [ -e go ]; do sleep 0.05; done"
-    _, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", setup)
+    out, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", setup, "--events", "-")
     (tmp_path / "go").touch()
 
     assert code == 130
+    assert [event["event"] for event in map(json.loads, out.splitlines()) if event.get("setup")] == ["action", "wait"]
     assert f"interrupted: `demo` in {ZONE} bills, and its set-up continues on the workers; nothing was undone" in err
 
 

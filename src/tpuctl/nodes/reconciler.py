@@ -682,7 +682,7 @@ class NodeReconciler:
             next_look=decision.delay.total_seconds(),
             deadline_in=None if left is None else left.total_seconds(),
             workers=worker_matrix(self.policy, seen),
-            **({"setup": "running"} if self.setup.is_running else {}),
+            **({"setup": "running"} if self.setup.is_running and not seen.outage else {}),
         )
 
     def pause(self, duration: timedelta) -> None:
