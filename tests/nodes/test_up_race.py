@@ -336,16 +336,23 @@ def test_dry_run_of_a_race_changes_nothing(
     assert all(zone in out for zone in ZONES)
 
 
+@pytest.mark.parametrize(
+    ("flags", "error"),
+    [
+        pytest.param(("--no-wait",), "cannot continue the race for `t` with `--no-wait`", id="no-wait"),
+        pytest.param(("--timeout", "0"), "cannot only look at the race for `t` with `--timeout 0`", id="look"),
+    ],
+)
 def test_unfinished_race_is_not_continued_without_waiting(
-    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, flags: tuple[str, ...], error: str
 ) -> None:
     no_stock(sandbox, "*")
     clock.after(timedelta(minutes=5), interrupt)
     tpuctl(*RACE, "--timeout", "2h")
 
-    _, err, code = tpuctl("up", "t", "--no-wait")
+    _, err, code = tpuctl("up", "t", *flags)
 
-    assert (code, "cannot continue the race for `t` with `--no-wait`" in err) == (2, True)
+    assert (code, error in err, sandbox.changes()) == (2, True, ["create"] * 3)
 
 
 def test_down_deletes_the_winner_though_a_zone_does_not_answer(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
@@ -243,6 +244,12 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
             hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
+        )
+
+    if request.policy.timeout == timedelta():
+        raise InvalidInputError(
+            f"cannot only look at the race for `{names[0].node_id}` with `--timeout 0`: at its deadline a race is cancelled",
+            hint="see its requests with `tpuctl queue list`",
         )
 
     def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
