@@ -221,7 +221,7 @@ _READS_AT_ONCE = 16
 _ATTEMPTS = 5
 # For writes that nothing waits for, in real time: a run that was interrupted ends after them, and a store that hangs must not
 # keep the lock of the leases.
-_SHORT = timedelta(seconds=5)
+RELEASE_TIMEOUT = timedelta(seconds=5)
 
 
 class LeaseStore(Protocol):
@@ -333,7 +333,7 @@ class LeaseKeeper:
 
     def done(self, name: NodeName) -> None:
         """Write that the change has ended. If the store cannot be used, the heartbeat writes it: the change was sent."""
-        with self._alone(), limit_cloud_calls(SystemClock(), _SHORT):
+        with self._alone(), limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             ours = self._held.get(name)
             if ours is None or ours.record.acting is None:
                 return
@@ -344,7 +344,7 @@ class LeaseKeeper:
 
     def release(self, name: NodeName) -> None:
         """Release the lease if it is ours. If that cannot be written, the lease expires."""
-        with self._alone(), limit_cloud_calls(SystemClock(), _SHORT), suppress(TpuctlError):
+        with self._alone(), limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT), suppress(TpuctlError):
             self._forget(name)
             for _ in range(_ATTEMPTS):
                 found, standing = self._read(name)
@@ -356,7 +356,7 @@ class LeaseKeeper:
 
     def close(self) -> None:
         """Release what is still held, within 5 seconds."""
-        with limit_cloud_calls(SystemClock(), _SHORT):
+        with limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             for name in list(self._held):
                 self.release(name)
 
@@ -387,7 +387,7 @@ class LeaseKeeper:
         """Renew what is due, the oldest first. If the store cannot be used, the leases stay ours for now."""
         if self._writer == threading.get_ident():
             return  # in simulated time, this thread sleeps before it tries its own write again
-        with limit_cloud_calls(SystemClock(), _SHORT):
+        with limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             for name, _ in sorted(self._held.copy().items(), key=lambda item: item[1].written):
                 with self._alone(), suppress(TpuctlError):
                     ours = self._held.get(name)

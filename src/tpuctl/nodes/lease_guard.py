@@ -4,21 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.events import EventKind
+from tpuctl.nodes.lease import RELEASE_TIMEOUT
 
 if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.lease import Lease
-
-# In real time: the run may have been interrupted, and the user waits for it to end.
-_SHORT: Final = timedelta(seconds=5)
 
 
 class TakenOverError(ConflictError):
@@ -132,7 +129,7 @@ def released_at_end(leases: Mapping[NodeName, LeaseGuard]) -> Iterator[None]:
     try:
         yield
     finally:
-        with limit_cloud_calls(SystemClock(), _SHORT):
+        with limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             for lease in leases.values():
                 lease.release()
 
