@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     )
     from tpuctl.models.events import EventKind, NodeEvent
     from tpuctl.models.node import Health, Node, NodeState, Tier
-    from tpuctl.models.spec import DataDisk, NodeSpec
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.models.spec_fields import DataDisk
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.lookup import IncompleteListError

@@ -21,7 +21,8 @@ from tpuctl.durations import LONGEST_DURATION, format_duration
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.node import Node, Tier, WorkerSet
-from tpuctl.models.spec import DataDisk, NodeSpec
+from tpuctl.models.spec import FIELDS, NodeSpec
+from tpuctl.models.spec_fields import SWITCH, TEXTS, setting_key
 from tpuctl.names import NodeName, closest_match
 from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.terminal import StandardStreams
@@ -337,7 +338,7 @@ class Client:
         from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
 
         _check_timeout(timeout)
-        if not isinstance(command, str) and not _is_texts(command):
+        if not isinstance(command, str) and not TEXTS.accepts(command):
             raise InvalidInputError(
                 f"the command {command!r} is neither a text nor a sequence of texts", hint='give one: `["echo", "1"]`'
             )
@@ -428,42 +429,6 @@ def _node_of(result: NodeResult | TpuctlError) -> Node | None:
     return result.node
 
 
-def _is_texts(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(one, str) for one in value)
-
-
-def _is_pairs(value: object) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(one, str) for pair in value.items() for one in pair)
-
-
-def _is_disks(value: object) -> bool:
-    return isinstance(value, Sequence) and all(isinstance(disk, DataDisk) for disk in value)
-
-
-# A dataclass checks no types, and a text is a sequence, too: `tags="web"` would be three tags.
-_FIELD_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
-    **dict.fromkeys(
-        (
-            *("accelerator_type", "runtime_version", "topology", "network", "subnetwork", "cidr_block"),
-            *("service_account", "description", "setup", "reservation"),
-        ),
-        ("a text", lambda value: isinstance(value, str)),
-    ),
-    **dict.fromkeys(("scopes", "tags"), ("a sequence of texts", _is_texts)),
-    **dict.fromkeys(("labels", "metadata"), ("a mapping of texts to texts", _is_pairs)),
-    **dict.fromkeys(
-        ("internal_ips", "shielded_secure_boot", "queue", "is_calendar"),
-        ("True or False", lambda value: isinstance(value, bool)),
-    ),
-    **dict.fromkeys(
-        ("queue_count", "boot_disk_size"),
-        ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
-    ),
-    "run_for": ("a `timedelta`", lambda value: isinstance(value, timedelta)),
-    "data_disks": ("a sequence of `DataDisk`", _is_disks),
-}
-
-
 def _node_text(node: object) -> str:
     """Return a node as commands name it. Raises `InvalidInputError`."""
     if isinstance(node, str | NodeName):
@@ -477,7 +442,7 @@ def _zones(zones: object) -> tuple[str, ...]:
         return ()
     if isinstance(zones, str):
         return (zones,)
-    if isinstance(zones, Sequence) and _is_texts(zones):
+    if isinstance(zones, Sequence) and TEXTS.accepts(zones):
         return tuple(zones)
     raise InvalidInputError(
         f"`{zones!r}` does not name zones", hint='give a text such as `"us-central2-b"`, or several'
@@ -488,27 +453,24 @@ def _as_settings(spec: NodeSpec | None, tiers: Sequence[Tier]) -> dict[str, str 
     """Return what a spec sets of the settings, in their form. Raises `InvalidInputError` for fields that are not the user's."""
     if spec is None:
         return {}
-    for name, (kind, is_valid) in _FIELD_TYPES.items():
+    for name, row in FIELDS.items():
         value = getattr(spec, name)
-        if value is not None and not is_valid(value):
-            raise InvalidInputError(f"`{name}={value!r}` of a `NodeSpec` is not {kind}", hint=f"give {kind}")
+        if value is not None and name != "tier" and not row.kind.accepts(value):
+            raise InvalidInputError(
+                f"`{name}={value!r}` of a `NodeSpec` is not {row.kind.words}", hint=f"give {row.kind.words}"
+            )
     for name in ("expires", "ttl", "kept", "named", "flagged", "asked"):
         if getattr(spec, name):
             raise InvalidInputError(f"`{name}` of a `NodeSpec` cannot be given", hint="leave it out; `up` has `ttl`")
-    given = {
-        "type": spec.accelerator_type,
-        "version": spec.runtime_version,
-        "tier": str(tiers[0]) if tiers else None,
-        "network": spec.network,
-        "subnetwork": spec.subnetwork,
-        "service_account": spec.service_account,
-        "scopes": spec.scopes,
-        "description": spec.description,
-        "setup": spec.setup,
-        "queue": "true" if spec.queue else None,
-        "internal_ips": None if spec.internal_ips is None else str(spec.internal_ips).lower(),
-    }
-    return {key: value for key, value in given.items() if value}
+    given: dict[str, str | tuple[str, ...]] = {}
+    for name, row in FIELDS.items():
+        value = getattr(spec, name) if name != "tier" else tiers[0] if tiers else None
+        if not row.follows_setting or value in (None, "", ()) or (name == "queue" and not value):
+            continue
+        is_several = isinstance(value, Sequence) and not isinstance(value, str)
+        text = str(value).lower() if row.kind is SWITCH else str(value)
+        given[setting_key(name)] = tuple(map(str, value)) if is_several else text
+    return given
 
 
 def _complete(app: App, spec: NodeSpec, described: Mapping[str, str | tuple[str, ...]]) -> NodeSpec:
@@ -594,7 +556,7 @@ def _as_flags(settings: Mapping[str, Setting]) -> dict[str, Any]:
                 found[key] = str(value)
             case Mapping():
                 found[key] = dict(value)
-            case _ if _is_texts(value):
+            case _ if TEXTS.accepts(value):
                 found[key] = tuple(value)
             case _:
                 raise SettingError(f"`{key}` cannot be {value!r}", hint=f"leave `{key}` out, or give a text")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
@@ -85,6 +86,14 @@ _OPTIONS = _SECRET_OPTIONS | _URL_OPTIONS
 _MASK = re.compile(r"<hidden: \d{1,20} bytes?>")
 # gcloud takes `key=value,…`, or another delimiter announced as `^:^key=value:…` [gcloud topic escaping].
 GCLOUD_DELIMITER = re.compile(r"\^(?P<delimiter>[^^]+)\^")
+
+
+def gcloud_pairs(values: Mapping[str, str]) -> str:
+    """Return `KEY=VALUE,…`, with another delimiter if a value has a comma."""
+    pairs = [f"{key}={value}" for key, value in values.items()]
+    everything = "".join(pairs)
+    delimiter = next(mark for mark in chain(",:;|#~@%", map(chr, range(0x2500, 0x10000))) if mark not in everything)
+    return ("" if delimiter == "," else f"^{delimiter}^") + delimiter.join(pairs)
 
 
 def mask_value(value: Any) -> str:  # JSON

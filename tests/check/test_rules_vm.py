@@ -13,7 +13,7 @@ from tpuctl.check.findings import Level
 from tpuctl.check.rules.vm_rules import disk_is_attachable, disk_is_in_zone, machine_is_near, machine_scopes_suffice
 from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
 from tpuctl.models.node import Node
-from tpuctl.models.spec import DataDisk
+from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 
 AUTH = "https://www.googleapis.com/auth/"

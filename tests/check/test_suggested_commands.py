@@ -11,7 +11,8 @@ from tests.check.offer_facts import ZONE, node, spec, wanted
 from tpuctl.check.facts import BucketUse, Purpose
 from tpuctl.check.findings import create_or_check_command
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import DataDisk, NodeSpec
+from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec_fields import DataDisk
 
 UP = f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-8"
 CHECK = UP.replace("tpuctl up", "tpuctl check")
@@ -124,5 +125,5 @@ def test_suggested_command_existing_node_keeps_spec() -> None:
         )
     )
 
-    options = "--network=projects/p/global/networks/lab --service-account=a@p.iam.gserviceaccount.com --internal-ips"
+    options = "--network=projects/p/global/networks/lab --internal-ips --service-account=a@p.iam.gserviceaccount.com"
     assert create_or_check_command(wanted(there)) == f"{UP} --on-demand {options}"

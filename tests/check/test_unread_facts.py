@@ -25,7 +25,8 @@ from tpuctl.check.rules import RULES
 from tpuctl.models.compute_resources import ComputeNetwork
 from tpuctl.models.node import Tier
 from tpuctl.models.project import IamPolicy, Project
-from tpuctl.models.spec import DataDisk, NodeSpec
+from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 
 LATE = Unknown("no answer within 15s", is_passing=True)

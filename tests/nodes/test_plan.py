@@ -11,7 +11,8 @@ import pytest
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.models.node import Node, NodeState, Tier
-from tpuctl.models.spec import DataDisk, NodeSpec, SpecDifference
+from tpuctl.models.spec import NodeSpec, SpecDifference
+from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition, ObservedState, Policy, Repair, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, next_step, reset_mode
@@ -185,6 +186,7 @@ def test_create_command_has_every_field_of_the_spec() -> None:
         "--spot",
         "--network=net",
         "--subnetwork=sub",
+        "--internal-ips",
         "--range=10.0.0.0/29",
         "--queue-count=4",
         "--service-account=a@p.iam.gserviceaccount.com",
@@ -192,10 +194,9 @@ def test_create_command_has_every_field_of_the_spec() -> None:
         "--labels=team=x,cost=y",
         "--tags=t1,t2",
         "--metadata=^#^startup-script=echo a,b; echo 'c:d' | cat#other=ends in :",
-        "--description=two words",
-        "--internal-ips",
-        "--shielded-secure-boot",
         "--data-disk=source=projects/p/zones/us-central2-b/disks/d,mode=read-only",
+        "--shielded-secure-boot",
+        "--description=two words",
     ]
 
 

@@ -30,7 +30,7 @@ TEXTS: Mapping[str, tuple[str, ...]] = {
     "boot_disk_size": ("200GB", "1TB"),
     "buckets": ("gs://data",),
     "cidr_block": ("10.2.0.0/29",),
-    "data_disk": ("source=projects/other/zones/us-east5-b/disks/data,mode=read-only",),
+    "data_disks": ("source=projects/other/zones/us-east5-b/disks/data,mode=read-only",),
     "description": ("of the test",),
     "labels": ("team=vision",),
     "metadata": ("key=value",),

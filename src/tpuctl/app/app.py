@@ -419,8 +419,12 @@ class App:
     def chosen_by_file(self) -> dict[str, str]:
         """The keys that describe a node and have their value from the project file, not from a flag or variable."""
         from tpuctl.config.settings import SourceKind  # noqa: PLC0415  # not needed by --help
+        from tpuctl.models.spec import FIELDS  # noqa: PLC0415  # as above
+        from tpuctl.models.spec_fields import TEXT, TIER, setting_key  # noqa: PLC0415  # as above
 
-        keys = ("project", "zone", "type", "version", "tier", "network", "subnetwork", "service_account")
+        compared = {name: row for name, row in FIELDS.items() if row.setting and row.is_compared}
+        described = (setting_key(name) for name, row in compared.items() if row.kind in {TEXT, TIER})
+        keys = ("project", "zone", *described)
         found = {spec.key: setting for spec, setting in self.settings if setting and spec.key not in self._overridden}
         return {
             key: str(found[key].value)

@@ -353,24 +353,32 @@ class TableOptions:
 
 
 def takes_options(
-    kind: type[Any], parameter: str, *, without: Collection[str] = (), **attributes: Any
+    kind: type[Any],
+    parameter: str,
+    *,
+    without: Collection[str] = (),
+    table: tuple[str, Mapping[str, Any]] | None = None,
+    **attributes: Any,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add the options that the fields of a dataclass declare. The command gets them as one value, in `parameter`.
 
     Fields in `without` keep their defaults. `attributes` apply to each option that does not declare its own, such as
-    `hidden=True` or `group=OptionGroup.NODE`.
+    `hidden=True` or `group=OptionGroup.NODE`. A `table` names the field that has the values of further options.
     """
-    chosen = [each for each in fields(kind) if each.name not in without]
+    declared = {each.name: each for each in fields(kind) if "option" in each.metadata and each.name not in without}
+    field_of_table, further = table or ("", {})
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)
         def call(*arguments: Any, **values: Any) -> Any:  # click's
-            options = kind(**{each.name: values.pop(each.name) for each in chosen})
-            return function(*arguments, **values, **{parameter: options})
+            own = {name: values.pop(name) for name in declared}
+            if field_of_table:
+                own[field_of_table] = {name: values.pop(name) for name in further}
+            return function(*arguments, **values, **{parameter: kind(**own)})
 
-        for each in reversed(chosen):
+        for name, each in reversed([*declared.items(), *further.items()]):
             names, own = each.metadata["option"]
-            call = grouped_option(*names, each.name, default=each.default, **{**attributes, **own})(call)
+            call = grouped_option(*names, name, default=each.default, **{**attributes, **own})(call)
         return call
 
     return decorate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,32 +23,24 @@ from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import (
+    FIELDS,
     MAX_OWN_LABELS,
     METADATA_KEY_RULE,
-    DataDisk,
     NodeSpec,
     check_tags,
     check_user_labels,
     is_metadata_key,
 )
+from tpuctl.models.spec_fields import DISK_SIZE, DISKS, PAIRS, DataDisk, setting_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.config.settings import Settings
+    from tpuctl.models.spec_fields import SpecField
 
 
-# Fields and options that are settings too, with the same meaning.
-SPEC_SETTINGS = (
-    "type", "version", "tier", "network", "subnetwork", "service_account", "scopes", "startup_script", "description",
-    "setup",
-)  # fmt: skip
-# Fields that only options set; of labels and data disks, those of the options alone.
-_ONLY_OPTIONS = (
-    "reservation", "is_calendar", "run_for", "boot_disk_size", "cidr_block", "queue_count", "labels", "tags", "data_disks",
-    "shielded_secure_boot",
-)  # fmt: skip
 _DISK_MODES = {"read-write": "READ_WRITE", "read-only": "READ_ONLY"}
 
 
@@ -74,58 +66,54 @@ def complete_spec(app: App, settings: Settings, given: NodeSpec, *, skip_validat
     tier = _tier_of_reservation(given, Tier(word) if word else None)
     if tier is Tier.PREEMPTIBLE and settings.is_on("queue"):
         note_queued_preemptible(app)
+    chosen = {name: _of_setting(settings, name, row) for name, row in FIELDS.items() if row.follows_setting}
     spec = replace(
         given,
-        accelerator_type=accelerator_type,
+        **{name: value for name, value in chosen.items() if value is not None}
+        | {
+            "accelerator_type": accelerator_type,
+            "runtime_version": version,
+            "tier": tier,
+            "tags": check_tags(chosen["tags"] or ()),
+        },
         topology=topology,
-        runtime_version=version,
-        tier=tier,
-        queue=settings.is_on("queue"),
         run_for=_run_time(given.run_for, tier),
         boot_disk_size=None
         if given.boot_disk_size is None
         else check_disk_size(given.boot_disk_size, f"{given.boot_disk_size}GB"),
         ttl=settings.duration("ttl") if not app.is_overridden("ttl") and settings["ttl"] else None,
-        network=settings.text("network"),
-        subnetwork=settings.text("subnetwork"),
-        internal_ips=settings.is_on("internal_ips") if settings["internal_ips"] else None,
-        service_account=settings.text("service_account"),
-        scopes=settings.items("scopes"),
         labels=check_user_labels({**settings.pairs("labels"), **given.labels}, kept=MAX_OWN_LABELS),
-        tags=check_tags(given.tags or settings.items("tags")),
         metadata=_metadata(app, settings, given.metadata),
-        data_disks=given.data_disks or tuple(parse_disk("--data-disk", text) for text in settings.items("data_disks")),
-        description=settings.text("description"),
-        setup=settings.text("setup"),
     )
-    # A node may differ in these.
-    soft = {"named", "labels", "tags", "metadata", "description", "setup", "queue", "is_calendar", "ttl"}
-    named = {
-        entry.name
-        for entry in fields(spec)
-        if entry.name not in soft and getattr(spec, entry.name) not in (None, (), {})
-    }
+    named = {name for name, row in FIELDS.items() if row.is_compared and getattr(spec, name) not in (None, (), {})}
     if settings["version"] is None:
         named.discard("runtime_version")
     return replace(spec, named=frozenset(named), flagged=_of_flags(settings, given, spec))
 
 
-# The fields of a spec that a setting of another name sets.
-_FIELD_OF_SETTING = {"type": "accelerator_type", "version": "runtime_version"}
+def _of_setting(settings: Settings, name: str, row: SpecField) -> Any:  # any field of a spec
+    """Return the value of a field from its setting, None without one."""
+    value = settings.value(setting_key(name))
+    return tuple(parse_disk("--data-disk", text) for text in value) if row.kind is DISKS and value else value
 
 
 def _of_flags(settings: Settings, given: NodeSpec, spec: NodeSpec) -> dict[str, Any]:
     """Return what flags set of a spec. Settings of files and variables do not count."""
-    keys = [key for key in (*SPEC_SETTINGS, "queue", "internal_ips") if key != "startup_script"]
-    sources = {_FIELD_OF_SETTING.get(key, key): settings[key] for key in keys}
-    names = {name for name, found in sources.items() if found and found.source.kind is SourceKind.FLAG}
-    names |= {"topology"} if given.topology else set()
-    names |= {"tier"} if given.reservation else set()
-    own = {name: getattr(given, name) for name in _ONLY_OPTIONS if getattr(given, name) not in (None, (), {}, False)}
+    of_flag = {"tier"} if given.reservation else set()
+    of_flag |= {
+        name
+        for name, row in FIELDS.items()
+        if row.follows_setting and (setting := settings[setting_key(name)]) and setting.source.kind is SourceKind.FLAG
+    }
+    own = {
+        name: getattr(given if row.kind is PAIRS else spec, name)
+        for name, row in FIELDS.items()
+        if name in of_flag or ((row.option or name == "topology") and not row.follows_setting and getattr(given, name))
+    }
     metadata, script = dict(given.metadata), settings["startup_script"]
     if script is not None and script.source.kind is SourceKind.FLAG:
         metadata["startup-script"] = spec.metadata["startup-script"]
-    return {**own, **{name: getattr(spec, name) for name in names}, **({"metadata": metadata} if metadata else {})}
+    return {**own, **({"metadata": metadata} if metadata else {})}
 
 
 # Documentation of flex-start: at most 7 days.
@@ -198,6 +186,17 @@ def _run_time(run_for: timedelta | None, tier: Tier | None) -> timedelta | None:
             f"`--run-for` is from 1s to {format_duration(_LONGEST_FLEX_START)}", hint="write it like `--run-for 24h`"
         )
     return run_for
+
+
+def parse_field(name: str, value: Any) -> Any:  # of an option, any field of a spec
+    """Return the value of a field from that of its option. Raises `InvalidInputError`."""
+    row = FIELDS[name]
+    if row.kind is PAIRS and row.option:
+        return parse_pairs(row.option.names[0], value)
+    if row.kind is DISK_SIZE:
+        return parse_disk_size(value)
+    # `forever` is too long for any node.
+    return timedelta.max if name == "run_for" and isinstance(value, str) else value
 
 
 def parse_disk_size(text: str) -> int:

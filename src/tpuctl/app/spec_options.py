@@ -5,28 +5,20 @@ They have the names of `gcloud compute tpus tpu-vm create`, and two short ones: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from datetime import timedelta
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import DurationType, option, takes_options
-from tpuctl.app.spec_building import (
-    SPEC_SETTINGS,
-    complete_spec,
-    metadata_from_files,
-    parse_disk,
-    parse_disk_size,
-    parse_items,
-    parse_pairs,
-    read_named_file,
-)
+from tpuctl.app.spec_building import complete_spec, metadata_from_files, parse_field, parse_items, read_named_file
 from tpuctl.app.value_completion import complete_label, complete_tier, complete_type, complete_version
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import FIELDS, NodeSpec
+from tpuctl.models.spec_fields import DISKS, DURATION, NUMBER, PAIRS, SWITCH, FieldOption, SpecField
 from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
@@ -101,84 +93,6 @@ class SpecOptions(GivenOptions):
         is_flag=True,
         help="Request the node as a queued resource, which waits for capacity.",
     )
-    reservation: str | None = option(
-        "--reservation",
-        group=OptionGroup.PURCHASE,
-        metavar="NAME",
-        help="Reservation that has the capacity: its name, or its full resource name.",
-    )
-    calendar: bool = option(
-        "--calendar",
-        group=OptionGroup.PURCHASE,
-        is_flag=True,
-        help="Use --reservation as one of the calendar mode (RESERVATION_BOUND).",
-    )
-    run_for: timedelta | str | None = option(
-        "--run-for",
-        "--max-run-duration",
-        group=OptionGroup.PURCHASE,
-        type=DurationType(),
-        metavar="TIME",
-        help="Run time of a flex-start node, at most 7d, after which the service deletes it.",
-    )
-    boot_disk_size: str | None = option(
-        "--boot-disk-size", metavar="SIZE", help="Size of the boot disk, such as 500GB. [default: 100GB]"
-    )
-    network: str | None = option(
-        "--network", group=OptionGroup.NETWORK, metavar="NAME", help="VPC network of the workers."
-    )
-    subnetwork: str | None = option(
-        "--subnetwork", group=OptionGroup.NETWORK, metavar="NAME", help="Subnetwork of the workers."
-    )
-    internal_ips: bool = option(
-        "--internal-ips", group=OptionGroup.NETWORK, is_flag=True, help="Create workers without external IP addresses."
-    )
-    cidr_block: str | None = option(
-        "--range",
-        group=OptionGroup.NETWORK,
-        metavar="CIDR",
-        help="IP address range of the workers, a /29 block such as 10.2.0.0/29.",
-    )
-    queue_count: int | None = option(
-        "--queue-count",
-        group=OptionGroup.NETWORK,
-        metavar="N",
-        type=click.IntRange(min=1),
-        help="Number of network queues of each worker.",
-    )
-    service_account: str | None = option(
-        "--service-account",
-        group=OptionGroup.NETWORK,
-        metavar="EMAIL",
-        help="Service account that programs on the workers act as.",
-    )
-    scopes: str | None = option(
-        "--scopes",
-        group=OptionGroup.NETWORK,
-        metavar="SCOPE,...",
-        help="OAuth scopes that limit what the workers' service account may do.",
-    )
-    labels: tuple[str, ...] = option(
-        "--labels",
-        metavar="KEY=VALUE,...",
-        multiple=True,
-        shell_complete=complete_label,
-        help="Labels of the node, such as team=vision. Repeatable.",
-    )
-    tags: tuple[str, ...] = option(
-        "--tags",
-        group=OptionGroup.NETWORK,
-        metavar="TAG,...",
-        multiple=True,
-        help="Network tags of the workers, for firewall rules. Repeatable.",
-    )
-    metadata: tuple[str, ...] = option(
-        "--metadata",
-        group=OptionGroup.SETUP,
-        metavar="KEY=VALUE,...",
-        multiple=True,
-        help="Metadata of the workers. Repeatable.",
-    )
     metadata_from_file: tuple[str, ...] = option(
         "--metadata-from-file",
         group=OptionGroup.SETUP,
@@ -192,28 +106,26 @@ class SpecOptions(GivenOptions):
         metavar="FILE",
         help="Local script that every worker runs as root at each boot.",
     )
-    data_disk: tuple[str, ...] = option(
-        "--data-disk",
-        metavar="source=DISK[,mode=MODE]",
-        multiple=True,
-        help="Persistent disk to attach; MODE is read-write or read-only. Repeatable.",
-    )
-    shielded_secure_boot: bool = option(
-        "--shielded-secure-boot", is_flag=True, help="Enable Secure Boot: boot only signed software."
-    )
-    description: str | None = option("--description", metavar="TEXT", help="Description of the node.")
-    setup: str | None = option(
-        "--setup",
-        group=OptionGroup.SETUP,
-        metavar="CMD",
-        help="Shell commands that every worker of a new node runs once it is usable.",
-    )
     setup_script: str | None = option(
         "--setup-script",
         group=OptionGroup.SETUP,
         metavar="FILE",
         help="Local file with shell commands that every worker of a new node runs once it is usable.",
     )
+    # What the options of the table of fields give, by the names of the fields.
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def given(self) -> dict[str, Any]:
+        """The options that the user gave, by the names of their fields."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.name != "values"}
+        return {name: value for name, value in (values | {**self.values}).items() if value not in (None, False, ())}
+
+    @property
+    def given_flags(self) -> list[str]:
+        """The first names of the options that the user gave."""
+        names = {name: row.option.names[0] for name, row in FIELDS.items() if row.option}
+        return sorted(names.get(name, f"--{name.replace('_', '-')}") for name in self.given)
 
     @property
     def given_with_tier(self) -> dict[str, Any]:
@@ -245,7 +157,51 @@ class SpecOptions(GivenOptions):
         return tuple(map(Tier, dict.fromkeys(found)))
 
 
-spec_options = takes_options(SpecOptions, "described", group=OptionGroup.NODE)
+def _click_attributes(name: str, row: SpecField, declared: FieldOption) -> dict[str, Any]:
+    """Return what click needs to know of the option of a field."""
+    is_repeatable = row.kind in {PAIRS, DISKS} or name == "tags"
+    attributes: dict[str, Any] = {
+        "group": OptionGroup[declared.group],
+        "help": declared.help + (" Repeatable." if is_repeatable else ""),
+        "metavar": declared.metavar,
+        "shell_complete": _COMPLETERS.get(name),
+    }
+    if is_repeatable:
+        attributes["multiple"] = True
+    elif row.kind is SWITCH:
+        attributes["is_flag"] = True
+    elif row.kind is DURATION:
+        attributes["type"] = DurationType()
+    elif row.kind is NUMBER:
+        attributes["type"] = click.IntRange(min=1)
+    return attributes
+
+
+_COMPLETERS = {"labels": complete_label}
+_TABLE = {
+    name: option(*row.option.names, **_click_attributes(name, row, row.option))
+    for name, row in FIELDS.items()
+    if row.option
+}
+
+
+def takes_spec(parameter: str, *, without: Collection[str] = (), **attributes: Any) -> Callable[[Any], Any]:
+    """Add the options that describe a node; see `takes_options`."""
+    return takes_options(SpecOptions, parameter, without=without, table=("values", _TABLE), **attributes)
+
+
+spec_options = takes_spec("described", group=OptionGroup.NODE)
+
+
+def _in_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that are settings too, by the keys of those."""
+    texts = {"type", "version", "tier", "startup_script"}
+    found: dict[str, Any] = {key: given[key] for key in texts if key in given}
+    for name, row in FIELDS.items():
+        if row.follows_setting and name in given and name not in texts:
+            value = given[name]
+            found[name] = "true" if value is True else parse_items(value) if name == "tags" else value
+    return found
 
 
 def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False) -> NodeSpec | None:
@@ -255,40 +211,18 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     """
     given = options.given_with_tier
     if options.setup_script is not None:
-        if options.setup is not None:
+        if "setup" in given:
             raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
-        del given["setup_script"]
-        given["setup"] = read_named_file(app, "--setup-script", options.setup_script)
-    in_settings: dict[str, Any] = {name: given[name] for name in SPEC_SETTINGS if name in given}
-    if options.queue:
-        in_settings["queue"] = "true"
-    if options.internal_ips:
-        in_settings["internal_ips"] = "true"
-    settings = app.settings_with(in_settings)
+        given["setup"] = read_named_file(app, "--setup-script", given.pop("setup_script"))
+    settings = app.settings_with(_in_settings(given))
     if settings.text("type") is None:
         if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
         if given:
-            flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(options.given))
+            flags = " and ".join(f"`{flag}`" for flag in options.given_flags)
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)
         return None
-    wanted = NodeSpec(
-        topology=options.topology,
-        reservation=options.reservation,
-        is_calendar=options.calendar,
-        # `forever` is too long for any node.
-        run_for=timedelta.max if isinstance(options.run_for, str) else options.run_for,
-        boot_disk_size=None if options.boot_disk_size is None else parse_disk_size(options.boot_disk_size),
-        cidr_block=options.cidr_block,
-        queue_count=options.queue_count,
-        labels=parse_pairs("--labels", options.labels),
-        tags=parse_items(options.tags),
-        metadata={
-            **parse_pairs("--metadata", options.metadata),
-            **metadata_from_files(app, options.metadata_from_file),
-        },
-        data_disks=tuple(parse_disk("--data-disk", text) for text in options.data_disk),
-        shielded_secure_boot=options.shielded_secure_boot or None,
-    )
-    return complete_spec(app, settings, wanted, skip_validation=skip_validation)
+    own = {name: parse_field(name, value) for name, value in given.items() if name in FIELDS}
+    own["metadata"] = {**own.get("metadata", {}), **metadata_from_files(app, options.metadata_from_file)}
+    return complete_spec(app, settings, NodeSpec(**own), skip_validation=skip_validation)

@@ -15,7 +15,8 @@ from tpuctl.accelerators import find_accelerator_type
 from tpuctl.check.facts import Absent, Fact, Purpose, Unknown, WantedNode
 from tpuctl.command_text import fitting, join_command
 from tpuctl.models.node import Tier
-from tpuctl.models.spec import without_own_labels
+from tpuctl.models.spec import FIELDS, without_own_labels
+from tpuctl.models.spec_fields import option_values
 
 FactsT = TypeVar("FactsT")
 
@@ -418,21 +419,13 @@ def create_or_check_command(
         ("zone", zone or wanted.zone),
         *_type_options(wanted, accelerator_type or spec.accelerator_type, more),
         (tier or spec.tier or "", bool(tier or spec.tier)),
-        ("network", spec.network),
-        ("subnetwork", spec.subnetwork),
-        ("range", spec.cidr_block),
-        ("queue-count", spec.queue_count),
-        ("service-account", spec.service_account),
-        ("scopes", ",".join(spec.scopes)),
-        ("labels", ",".join(f"{key}={value}" for key, value in without_own_labels(spec.labels).items())),
-        ("tags", ",".join(spec.tags)),
-        ("description", spec.description),
         *(
-            ("data-disk", f"source={disk.source},mode={disk.mode.lower().replace('_', '-')}")
-            for disk in spec.data_disks
+            (option.names[0].removeprefix("--"), value)
+            for option, value in option_values(
+                FIELDS, replace(spec, labels=without_own_labels(spec.labels), metadata={}, setup=None)
+            )
+            if option.group != "PURCHASE" or (tier is None and zone in {None, wanted.zone})
         ),
-        ("internal-ips", spec.internal_ips),
-        ("shielded-secure-boot", spec.shielded_secure_boot),
     ]
     for use in wanted.buckets:
         kind = "bucket" if use.reads and use.writes else "data-bucket" if use.reads else "checkpoint-bucket"

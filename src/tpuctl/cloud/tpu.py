@@ -63,7 +63,8 @@ from tpuctl.models.node_changes import NodeChange, differing_fields, is_same, re
 from tpuctl.models.operation import OPERATION, Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import REQUEST_LABEL, V2, NodeSpec, QueueWindow
+from tpuctl.models.spec import REQUEST_LABEL, NodeSpec, QueueWindow
+from tpuctl.models.spec_fields import V2
 from tpuctl.names import NodeName, last_segment
 from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 

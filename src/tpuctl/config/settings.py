@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, Final
 from tpuctl.durations import format_duration, parse_duration, parse_long_duration
 from tpuctl.errors import SANDBOX_HINT, InvalidInputError, SettingError
 from tpuctl.escaping import mask_url
+from tpuctl.models.spec import FIELDS
+from tpuctl.models.spec_fields import DISKS, PAIRS, SWITCH, TEXT, TEXTS, TIER, setting_key
 from tpuctl.names import closest_match
 
 if TYPE_CHECKING:
@@ -142,6 +144,21 @@ def _of_gcloud(key: str, kind: ValueKind, gcloud: str, description: str, *, secr
     return SettingSpec(key, kind, description, secret=secret, **source)  # type: ignore[arg-type]  # the row above
 
 
+_KIND_OF_FIELD: Final = {TEXT: _TEXT, TIER: _TEXT, SWITCH: _BOOLEAN, TEXTS: _LIST, DISKS: _LIST, PAIRS: _PAIRS}
+
+
+def _of_fields() -> Iterator[SettingSpec]:
+    """Yield the settings of the fields of a node."""
+    for name, row in FIELDS.items():
+        if row.setting:
+            text = row.setting.description or (row.option.help.rstrip(".") if row.option else "")
+            # `VPC` and `OAuth` stay.
+            description = text if text[1:2].isupper() else text[:1].lower() + text[1:]
+            effect, kind = row.setting.effect, _KIND_OF_FIELD[row.kind]
+            policy = FilePolicy.TRUSTED_FILE if effect else FilePolicy.ANY_FILE
+            yield SettingSpec(setting_key(name), kind, description, policy=policy, effect=effect, **row.setting.more)
+
+
 _SPECS: Final = (
     _trusted(
         "project",
@@ -207,65 +224,12 @@ _SPECS: Final = (
         default="5m",
     ),
     _own("ssh_config", _BOOLEAN, "write ssh_config entries after `up` and `wait`", has_flag=False),
-    _any("type", _TEXT, "accelerator type of a new node, like v5litepod-8"),
-    _any("version", _TEXT, "runtime version of a new node"),
-    _any(
-        "tier",
-        _TEXT,
-        "capacity type of a new node",
-        choices=("on-demand", "spot", "preemptible", "reserved", "best-effort", "flex-start"),
-    ),
-    _any("queue", _BOOLEAN, "request a new node as a queued resource, which waits for capacity"),
-    _trusted("network", _TEXT, "network of a new node", "new nodes are in this network"),
-    _trusted("subnetwork", _TEXT, "subnetwork of a new node", "new nodes are in this subnetwork"),
-    _trusted(
-        "internal_ips",
-        _BOOLEAN,
-        "give workers no external address",
-        "decides whether workers have external addresses",
-    ),
-    _trusted(
-        "service_account",
-        _TEXT,
-        "service account that the workers run as",
-        "programs on the workers act as this account",
-    ),
-    _trusted(
-        "scopes",
-        _LIST,
-        "OAuth scopes of the workers' service account",
-        "limits what programs on the workers may do as their service account",
-    ),
-    _any("labels", _PAIRS, "labels of a new node"),
-    _any("tags", _LIST, "network tags of a new node"),
-    _trusted(
-        "metadata",
-        _PAIRS,
-        "metadata of a new node",
-        "sent to every new node; some keys run code as root or allow others to log in",
-        secret=True,
-    ),
+    *_of_fields(),
     _trusted(
         "startup_script",
         _PATH,
         "script that every worker runs when it starts",
         "sent to every new node, where every worker runs it as root",
-    ),
-    _trusted(
-        "data_disks",
-        _LIST,
-        "disks to attach; separated by spaces in a variable",
-        "these disks are attached to new nodes",
-        flag_name="--data-disk",
-        separator=" ",
-    ),
-    _any("description", _TEXT, "description of a new node", may_be_empty=True, has_lines=True),
-    _trusted(
-        "setup",
-        _TEXT,
-        "shell commands that every worker of a new node runs once",
-        "every worker of a new node runs these commands as you",
-        has_lines=True,
     ),
     # A project file may lower the limit of the user file, but not raise it: see `_keep_lower_limits`.
     _trusted(
@@ -520,11 +484,11 @@ class Settings:
     def check(self) -> None:
         """Parse every value. Raises `SettingError` for the first that is invalid, whether it will be used or not."""
         for key in self.values:
-            self._read(key)
+            self.value(key)
 
     def text(self, key: str) -> str | None:
         """Return a text, None if unset."""
-        found: str | None = self._read(key)
+        found: str | None = self.value(key)
         return found
 
     def required(self, key: str) -> str:
@@ -534,7 +498,7 @@ class Settings:
 
     def is_on(self, key: str) -> bool:
         """Return whether a boolean setting is on; unset is off."""
-        return bool(self._read(key))
+        return bool(self.value(key))
 
     def number(self, key: str) -> int:
         """Return a whole number. Raises `SettingError` if it is missing."""
@@ -547,30 +511,30 @@ class Settings:
 
     def items(self, key: str) -> tuple[str, ...]:
         """Return the items of a list; unset has none."""
-        return self._read(key) or ()
+        return self.value(key) or ()
 
     def pairs(self, key: str) -> dict[str, str]:
         """Return the pairs of a mapping; unset has none."""
-        return self._read(key) or {}
+        return self.value(key) or {}
 
     def size(self, key: str) -> int | None:
         """Return a number of bytes, None if unset."""
-        found: int | None = self._read(key)
+        found: int | None = self.value(key)
         return found
 
     def dollars(self, key: str) -> Decimal | None:
         """Return an amount of dollars, None if unset."""
-        found: Decimal | None = self._read(key)
+        found: Decimal | None = self.value(key)
         return found
 
     def records(self, key: str) -> tuple[dict[str, str], ...]:
         """Return the entries of a list of records; unset has none."""
         setting = self[key]
-        return as_records(SETTINGS[key], setting.value) if setting and self._read(key) else ()
+        return as_records(SETTINGS[key], setting.value) if setting and self.value(key) else ()
 
     def grants(self) -> tuple[Grant, ...]:
         """Return the grants of free TPUs; unset has none."""
-        return self._read("grants") or ()
+        return self.value("grants") or ()
 
     def path(self, key: str) -> Path | None:
         """Return a path; one in a file is relative to that file's folder, any other to the working directory.
@@ -601,7 +565,8 @@ class Settings:
         also = f"\n{SANDBOX_HINT}" if key == "project" else ""
         return SettingError(text, hint=ways_to_set(spec) + also)
 
-    def _read(self, key: str) -> Any:
+    def value(self, key: str) -> Any:  # of the type of its kind
+        """Return the parsed value of a setting, None if unset."""
         setting, spec = self[key], SETTINGS[key]
         if setting is None:
             return None
@@ -611,7 +576,7 @@ class Settings:
             raise invalid_value_error(spec, setting.value, setting.source.place, str(error)) from None
 
     def _present(self, key: str) -> Any:
-        found = self._read(key)
+        found = self.value(key)
         if found is None:
             raise self.missing(key)
         return found

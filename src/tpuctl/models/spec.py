@@ -5,20 +5,42 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime, timedelta
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.accelerators import find_accelerator_type
-from tpuctl.durations import format_timestamp, parse_timestamp
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, Node, Tier
+from tpuctl.models.spec_fields import (
+    ALPHA,
+    DISK_SIZE,
+    DISKS,
+    DURATION,
+    INSTANT,
+    NEITHER,
+    NOT_SHOWN,
+    NUMBER,
+    PAIRS,
+    SWITCH,
+    TEXT,
+    TEXTS,
+    TIER,
+    V2,
+    V2ALPHA1,
+    DataDisk,
+    FieldKind,
+    FieldOption,
+    FieldSetting,
+    SpecField,
+    spec_field,
+)
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import ANY, COUNT, INTEGER, TIME, ListOf, MapOf, Scalar, Shape
+from tpuctl.shapes import ANY, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 # The label that identifies a create request if its answer is lost. Never part of a comparison.
 REQUEST_LABEL = "tpuctl-request"
@@ -31,14 +53,6 @@ OWN_LABEL_PREFIX = "tpuctl-"
 _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL, OWNER_LABEL})
 # The most of them that one node has: a race never requests a node that is deleted at the end of its run.
 MAX_OWN_LABELS = len(_OWN_LABELS) - 1
-
-
-@dataclass(frozen=True, slots=True)
-class DataDisk:
-    """A persistent disk to attach. `mode` is READ_WRITE or READ_ONLY."""
-
-    source: str
-    mode: str = "READ_WRITE"
 
 
 # A queued resource with less time than this would end before the service has looked for capacity.
@@ -71,7 +85,39 @@ class QueueWindow:
         return {"validInterval": {"startTime": format_timestamp(self.valid_after), "endTime": end}}
 
 
-_LONGEST_TTL = timedelta(days=3650)
+def _scheduling(node: Node) -> Mapping[str, Any]:
+    return node.raw.get("schedulingConfig") or {}
+
+
+def _found_topology(_: NodeSpec, node: Node) -> str | None:
+    kind = find_accelerator_type(node.accelerator_type)
+    return (node.raw.get("acceleratorConfig") or {}).get("topology") or (kind.topology if kind else None)
+
+
+def _wanted_topology(spec: NodeSpec, _: Node) -> str | None:
+    kind = find_accelerator_type(spec.accelerator_type)
+    return spec.topology or (kind.topology if kind else None)
+
+
+def _found_tier(spec: NodeSpec, node: Node) -> Any:  # a tier, or that it is not shown
+    """Return the tier of a node. Best-effort and flex-start are shown by no node, the calendar mode by those of v2alpha1."""
+    is_marked = node.tier is not Tier.ON_DEMAND or _scheduling(node).get("provisioningModel") == "STANDARD"
+    is_hidden = bool(spec.tier and spec.tier.needs_queue) or (spec.is_calendar and not is_marked)
+    return NOT_SHOWN if is_hidden else _as_queued(node.tier, node)
+
+
+def _as_queued(tier: Tier | None, node: Node) -> Tier | None:
+    """Return a tier; spot for a preemptible node that comes from a queued resource."""
+    return Tier.SPOT if tier is Tier.PREEMPTIBLE and node.queued_resource else tier
+
+
+def _has_internal_ips(node: Node) -> bool:
+    return not (node.raw.get("networkConfig") or {}).get("enableExternalIps", False)
+
+
+def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
+    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,39 +131,267 @@ class NodeSpec:
     """
 
     # Empty: that of the settings.
-    accelerator_type: str = ""
+    accelerator_type: str = spec_field(
+        TEXT,
+        default="",
+        is_compared=True,
+        wanted=lambda spec, _: spec.accelerator_type,
+        found=lambda _, node: node.accelerator_type,
+        setting=FieldSetting(description="accelerator type of a new node, like v5litepod-8"),
+    )
     # Empty: that of the settings, else the default of the type.
-    runtime_version: str = ""
-    topology: str | None = None
-    tier: Tier | None = None
-    network: str | None = None
-    subnetwork: str | None = None
-    internal_ips: bool | None = None
-    queue_count: int | None = None
-    cidr_block: str | None = None
-    service_account: str | None = None
-    scopes: tuple[str, ...] = ()
-    labels: Mapping[str, str] = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    data_disks: tuple[DataDisk, ...] = ()
-    shielded_secure_boot: bool | None = None
-    description: str | None = None
-    setup: str | None = None
+    runtime_version: str = spec_field(
+        TEXT,
+        "runtimeVersion",
+        default="",
+        is_compared=True,
+        canonical=last_segment,
+        absent="",
+        setting=FieldSetting(description="runtime version of a new node"),
+    )
+    topology: str | None = spec_field(TEXT, is_compared=True, wanted=_wanted_topology, found=_found_topology)
+    tier: Tier | None = spec_field(
+        TIER,
+        is_compared=True,
+        wanted=lambda spec, node: _as_queued(spec.tier, node),
+        found=_found_tier,
+        setting=FieldSetting(description="capacity type of a new node", more={"choices": tuple(map(str, Tier))}),
+    )
     # Requested through the queue: the node comes from a queued resource that has its id.
-    queue: bool = False
+    queue: bool = spec_field(
+        SWITCH,
+        default=False,
+        setting=FieldSetting(description="request a new node as a queued resource, which waits for capacity"),
+    )
     # The name of a reservation, or its full resource name; `is_calendar` for one of the calendar mode.
-    reservation: str | None = None
-    is_calendar: bool = False
+    reservation: str | None = spec_field(
+        TEXT,
+        "schedulingConfig.reservationName",
+        is_compared=True,
+        canonical=lambda name: last_segment(name) or None,
+        absent="",
+        may_be_hidden=True,
+        on_node=ALPHA,
+        option=FieldOption(
+            ("--reservation",),
+            "Reservation that has the capacity: its name, or its full resource name.",
+            "NAME",
+            "PURCHASE",
+        ),
+    )
+    is_calendar: bool = spec_field(
+        SWITCH,
+        default=False,
+        on_node=ALPHA,
+        on_request=ALPHA,
+        option=FieldOption(
+            ("--calendar",),
+            "Use --reservation as one of the calendar mode (RESERVATION_BOUND).",
+            group="PURCHASE",
+            in_gcloud=False,
+        ),
+    )
     # How long a flex-start node runs.
-    run_for: timedelta | None = None
+    run_for: timedelta | None = spec_field(
+        DURATION,
+        is_compared=True,
+        may_be_hidden=True,
+        on_node=NEITHER,
+        on_request=ALPHA,
+        option=FieldOption(
+            ("--run-for", "--max-run-duration"),
+            "Run time of a flex-start node, at most 7d, after which the service deletes it.",
+            "TIME",
+            "PURCHASE",
+            in_gcloud=False,
+        ),
+    )
     # In GB.
-    boot_disk_size: int | None = None
+    boot_disk_size: int | None = spec_field(
+        DISK_SIZE,
+        "bootDiskConfig.diskSizeGb",
+        to_api=str,
+        from_api=int,
+        is_compared=True,
+        may_be_hidden=True,
+        on_node=ALPHA,
+        on_request=ALPHA,
+        option=FieldOption(
+            ("--boot-disk-size",),
+            "Size of the boot disk, such as 500GB. [default: 100GB]",
+            "SIZE",
+            in_gcloud=False,
+        ),
+    )
+    network: str | None = spec_field(
+        TEXT,
+        "networkConfig.network",
+        is_compared=True,
+        canonical=last_segment,
+        absent="default",
+        option=FieldOption(("--network",), "VPC network of the workers.", "NAME", "NETWORK"),
+        setting=FieldSetting("new nodes are in this network"),
+    )
+    subnetwork: str | None = spec_field(
+        TEXT,
+        "networkConfig.subnetwork",
+        is_compared=True,
+        canonical=last_segment,
+        absent="",
+        option=FieldOption(("--subnetwork",), "Subnetwork of the workers.", "NAME", "NETWORK"),
+        setting=FieldSetting("new nodes are in this subnetwork"),
+    )
+    internal_ips: bool | None = spec_field(
+        SWITCH,
+        is_compared=True,
+        wanted=lambda spec, _: bool(spec.internal_ips),
+        found=lambda _, node: _has_internal_ips(node),
+        option=FieldOption(("--internal-ips",), "Create workers without external IP addresses.", group="NETWORK"),
+        setting=FieldSetting("decides whether workers have external addresses"),
+    )
+    cidr_block: str | None = spec_field(
+        TEXT,
+        "cidrBlock",
+        is_compared=True,
+        is_reused=False,  # the service chooses another one
+        option=FieldOption(
+            ("--range",), "IP address range of the workers, a /29 block such as 10.2.0.0/29.", "CIDR", "NETWORK"
+        ),
+    )
+    queue_count: int | None = spec_field(
+        NUMBER,
+        "networkConfig.queueCount",
+        is_compared=True,
+        option=FieldOption(("--queue-count",), "Number of network queues of each worker.", "N", "NETWORK"),
+    )
+    service_account: str | None = spec_field(
+        TEXT,
+        "serviceAccount.email",
+        is_compared=True,
+        option=FieldOption(
+            ("--service-account",), "Service account that programs on the workers act as.", "EMAIL", "NETWORK"
+        ),
+        setting=FieldSetting("programs on the workers act as this account"),
+    )
+    scopes: tuple[str, ...] = spec_field(
+        TEXTS,
+        "serviceAccount.scope",
+        default=(),
+        to_api=list,
+        from_api=tuple,
+        is_compared=True,
+        canonical=lambda scopes: tuple(sorted(scopes)),
+        absent=(),
+        option=FieldOption(
+            ("--scopes",),
+            "OAuth scopes that limit what the workers' service account may do.",
+            "SCOPE,...",
+            "NETWORK",
+        ),
+        setting=FieldSetting("limits what programs on the workers may do as their service account"),
+    )
+    labels: Mapping[str, str] = spec_field(
+        PAIRS,
+        "labels",
+        encode=without_own_labels,
+        default={},
+        to_api=dict,
+        from_api=without_own_labels,
+        option=FieldOption(("--labels",), "Labels of the node, such as team=vision.", "KEY=VALUE,..."),
+        setting=FieldSetting(),
+    )
+    tags: tuple[str, ...] = spec_field(
+        TEXTS,
+        "tags",
+        default=(),
+        to_api=list,
+        from_api=tuple,
+        option=FieldOption(("--tags",), "Network tags of the workers, for firewall rules.", "TAG,...", "NETWORK"),
+        setting=FieldSetting(),
+    )
+    metadata: Mapping[str, str] = spec_field(
+        PAIRS,
+        "metadata",
+        default={},
+        to_api=dict,
+        from_api=dict,
+        option=FieldOption(("--metadata",), "Metadata of the workers.", "KEY=VALUE,...", "SETUP"),
+        setting=FieldSetting(
+            "sent to every new node; some keys run code as root or allow others to log in", more={"secret": True}
+        ),
+    )
+    data_disks: tuple[DataDisk, ...] = spec_field(
+        DISKS,
+        "dataDisks",
+        default=(),
+        to_api=lambda disks: [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks],
+        from_api=lambda disks: tuple(DataDisk(disk["sourceDisk"], disk.get("mode", "READ_WRITE")) for disk in disks),
+        is_compared=True,
+        canonical=lambda disks: tuple(sorted(f"{last_segment(disk.source)} ({disk.mode})" for disk in disks)),
+        absent=(),
+        option=FieldOption(
+            ("--data-disk",),
+            "Persistent disk to attach; MODE is read-write or read-only.",
+            "source=DISK[,mode=MODE]",
+        ),
+        setting=FieldSetting(
+            "these disks are attached to new nodes",
+            description="disks to attach; separated by spaces in a variable",
+            more={"flag_name": "--data-disk", "separator": " "},
+        ),
+    )
+    shielded_secure_boot: bool | None = spec_field(
+        SWITCH,
+        "shieldedInstanceConfig.enableSecureBoot",
+        is_compared=True,
+        canonical=bool,
+        absent=False,
+        option=FieldOption(("--shielded-secure-boot",), "Enable Secure Boot: boot only signed software."),
+    )
+    description: str | None = spec_field(
+        TEXT,
+        "description",
+        option=FieldOption(("--description",), "Description of the node.", "TEXT"),
+        setting=FieldSetting(more={"may_be_empty": True, "has_lines": True}),
+    )
+    # tpuctl's own: no answer of the API has it.
+    setup: str | None = spec_field(
+        TEXT,
+        option=FieldOption(
+            ("--setup",),
+            "Shell commands that every worker of a new node runs once it is usable.",
+            "CMD",
+            "SETUP",
+            in_gcloud=False,
+        ),
+        setting=FieldSetting("every worker of a new node runs these commands as you", more={"has_lines": True}),
+    )
     # When the time of a new node ends, if that is in the future; else it ends after `ttl`. Without both, never.
-    expires: datetime | None = None
-    ttl: timedelta | None = None
-    kept: Mapping[str, Any] = field(default_factory=dict)
-    named: frozenset[str] = frozenset()
+    expires: datetime | None = spec_field(INSTANT)
+    ttl: timedelta | None = spec_field(DURATION)
+    kept: Mapping[str, Any] = spec_field(
+        FieldKind(
+            "fields of the API",
+            lambda value: isinstance(value, Mapping),
+            Shape(
+                "",
+                {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
+            ),
+            encode=dict,
+        ),
+        default={},
+    )
+    # Another version of tpuctl may have named fields that this one does not have.
+    named: frozenset[str] = spec_field(
+        FieldKind(
+            "names of fields",
+            lambda value: isinstance(value, frozenset),
+            ListOf(str),
+            encode=sorted,
+            decode=lambda names: frozenset(names) & FIELDS.keys(),
+        ),
+        default=frozenset(),
+    )
     # What flags of this run set, by field: the journal does not keep it. Labels, metadata and tags: only those of flags.
     flagged: Mapping[str, Any] = field(default_factory=dict, compare=False)
     # The spec that the user named, of one that was completed from an existing node: only that is patched.
@@ -187,20 +461,16 @@ class NodeSpec:
 
     def to_api(self, name: NodeName | None = None) -> dict[str, Any]:
         """Return the Node for a create request. `name` completes the name of a reservation."""
-        body: dict[str, Any] = {"runtimeVersion": self.runtime_version}
+        body: dict[str, Any] = {}
         accelerator = find_accelerator_type(self.accelerator_type)
         if self.topology and accelerator:
             body["acceleratorConfig"] = {"type": accelerator.generation.config_type, "topology": self.topology}
         else:
             body["acceleratorType"] = self.accelerator_type
-        network = _without_none(
-            network=self.network,
-            subnetwork=self.subnetwork,
-            # The field is off when absent [API v2, NetworkConfig]; every other client asks for external addresses.
-            enableExternalIps=not self.internal_ips,
-            queueCount=self.queue_count,
-        )
-        body["networkConfig"] = network
+        # The field is off when absent [API v2, NetworkConfig]; every other client asks for external addresses.
+        body["networkConfig"] = {"enableExternalIps": not self.internal_ips}
+        for field_name, row in FIELDS.items():
+            row.write(body, getattr(self, field_name))
         if self.tier in {Tier.SPOT, Tier.PREEMPTIBLE, Tier.RESERVED}:
             body["schedulingConfig"] = {str(self.tier): True}
         if self.reservation is not None:
@@ -210,26 +480,11 @@ class NodeSpec:
                 **({"provisioningModel": "RESERVATION_BOUND"} if self.is_calendar else {"reserved": True}),
                 "reservationName": f"{parent}{self.reservation}",
             }
-        if self.boot_disk_size is not None:
-            body["bootDiskConfig"] = {"diskSizeGb": str(self.boot_disk_size)}
-        if self.service_account or self.scopes:
-            body["serviceAccount"] = _without_none(email=self.service_account, scope=list(self.scopes) or None)
-        if self.data_disks:
-            body["dataDisks"] = [{"sourceDisk": disk.source, "mode": disk.mode} for disk in self.data_disks]
-        if self.shielded_secure_boot is not None:
-            body["shieldedInstanceConfig"] = {"enableSecureBoot": self.shielded_secure_boot}
-        body |= _without_none(
-            labels=dict(self.labels) or None,
-            tags=list(self.tags) or None,
-            metadata=dict(self.metadata) or None,
-            description=self.description,
-            cidrBlock=self.cidr_block,
-        )
         if not self.kept:
             return body
         body |= {
             **self.kept,
-            "networkConfig": {**network, **self.kept.get("networkConfig", {})},
+            "networkConfig": {**body["networkConfig"], **self.kept.get("networkConfig", {})},
             "bootDiskConfig": {**self.kept.get("bootDiskConfig", {}), **body.get("bootDiskConfig", {})},
         }
         if not body["bootDiskConfig"]:
@@ -248,23 +503,23 @@ class NodeSpec:
         return tuple(
             SpecDifference(name, wanted, found)
             for name, wanted, found in compared
-            if found is not _NOT_SHOWN and wanted != found
+            if found is not NOT_SHOWN and wanted != found
         )
 
     def not_compared(self, node: Node, *, made_as: NodeSpec | None = None) -> tuple[str, ...]:
         """Return the fields that the user set and that cannot be compared: neither the API nor the journal shows them."""
         return tuple(
-            name for name in FIELDS if name in self.named and self._compare(name, node, made_as)[1] is _NOT_SHOWN
+            name for name in FIELDS if name in self.named and self._compare(name, node, made_as)[1] is NOT_SHOWN
         )
 
     def _compare(self, name: str, node: Node, made_as: NodeSpec | None) -> tuple[Any, Any]:
         """Return the requested and the actual value of a field, in canonical form."""
         row = FIELDS[name]
-        if row.found is None:
+        if not row.is_compared:
             return None, None
-        wanted, found = row.wanted(self, node), row.found(self, node)
-        if found is _NOT_SHOWN and made_as is not None:
-            found = row.wanted(made_as, node)
+        wanted, found = _wanted(self, name, node), _found(self, name, node)
+        if found is NOT_SHOWN and made_as is not None:
+            found = _wanted(made_as, name, node)
         return wanted, found
 
     def over(self, former: NodeSpec, names: Collection[str] = (), *, exists: bool = False) -> NodeSpec:
@@ -308,12 +563,15 @@ class NodeSpec:
     def changes_of(self, former: NodeSpec, names: Collection[str]) -> tuple[SpecDifference, ...]:
         """Return in which of these fields this spec differs from a former one."""
         node = Node(NodeName("", "", ""), {})
-        compared = ((name, FIELDS[name].wanted(self, node), FIELDS[name].wanted(former, node)) for name in names)
+        compared = ((name, _wanted(self, name, node), _wanted(former, name, node)) for name in names)
         return tuple(SpecDifference(name, new, old) for name, new, old in compared if new != old)
 
     def to_json(self) -> dict[str, Any]:
         """Return the spec as JSON for the journal."""
-        return {name: row.encode(getattr(self, name)) for name, row in FIELDS.items()}
+        return {
+            name: None if (value := getattr(self, name)) is None else (row.encode or row.kind.encode)(value)
+            for name, row in FIELDS.items()
+        }
 
     def with_removal_label(self) -> NodeSpec:
         """Return the spec with the label of a node that is deleted at the end of the run that created it."""
@@ -328,271 +586,79 @@ class NodeSpec:
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
         """Parse the result of `to_json`, without fields of other versions of tpuctl; null is absent. Raises `ShapeError`."""
         JOURNALED_SPEC.check(data)
-        return cls(**{name: row.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
+        return cls(**{name: row.kind.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
 
     def completed_from(self, made_as: NodeSpec, node: Node) -> NodeSpec:
         """Return the spec of an existing node, with the fields that the API does not show from the one that created it."""
-        hidden = [name for name, row in FIELDS.items() if row.found and row.found(made_as, node) is _NOT_SHOWN]
+        hidden = [name for name, row in FIELDS.items() if row.is_compared and _found(made_as, name, node) is NOT_SHOWN]
         own = ["queue"] if node.queued_resource else []
         return replace(self, **{name: getattr(made_as, name) for name in (*hidden, *own, "is_calendar")})
 
     @classmethod
     def from_node(cls, node: Node) -> NodeSpec:
         """Return the spec to recreate this node. None of its fields counts as set by the user."""
-        network = node.raw.get("networkConfig") or {}
-        account = node.raw.get("serviceAccount") or {}
-        secure = (node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")
+        network, scheduling = node.raw.get("networkConfig") or {}, _scheduling(node)
         accelerator = node.accelerator
         # Fields that no option sets.
         kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
         if disk := {key: value for key, value in kept.pop("bootDiskConfig", {}).items() if key != "diskSizeGb"}:
             kept["bootDiskConfig"] = disk
-        size, scheduling = (node.raw.get("bootDiskConfig") or {}).get("diskSizeGb"), _scheduling(node)
         if network.get("canIpForward"):
             kept["networkConfig"] = {"canIpForward": True}
         shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
+        shown = {name: row.read(node.raw) for name, row in FIELDS.items() if row.path and row.is_reused}
+        ends_later = node.expires and node.created and node.expires > node.created
         return cls(
+            **{name: value for name, value in shown.items() if value is not None},
             accelerator_type=node.accelerator_type,
             topology=shape if accelerator is None or shape != accelerator.topology else None,
-            runtime_version=node.runtime_version,
             tier=node.tier,
-            network=network.get("network"),
-            subnetwork=network.get("subnetwork"),
-            internal_ips=not network.get("enableExternalIps", False),
-            queue_count=network.get("queueCount"),
-            cidr_block=None,  # the service chooses a new one
-            service_account=account.get("email"),
-            scopes=tuple(account.get("scope") or ()),
-            labels=without_own_labels(node.labels),
-            tags=tuple(node.raw.get("tags") or ()),
-            metadata=dict(node.metadata),
-            data_disks=tuple(
-                DataDisk(disk["sourceDisk"], disk.get("mode", "READ_WRITE")) for disk in node.raw.get("dataDisks") or ()
-            ),
-            shielded_secure_boot=secure,
-            description=node.raw.get("description"),
-            boot_disk_size=None if size is None else int(size),
-            reservation=scheduling.get("reservationName"),
+            internal_ips=_has_internal_ips(node),
             is_calendar=scheduling.get("provisioningModel") == "RESERVATION_BOUND",
             expires=node.expires,
-            ttl=node.expires - node.created if node.expires and node.created and node.expires > node.created else None,
+            ttl=node.expires - node.created if ends_later else None,  # type: ignore[operator]  # both are set
             kept=kept,
         )
 
 
-V2, V2ALPHA1 = "v2", "v2alpha1"
-_BOTH, _ALPHA, _NEITHER = frozenset({V2, V2ALPHA1}), frozenset({V2ALPHA1}), frozenset[str]()
 _EMPTY: tuple[Any, ...] = (None, "", (), {}, False)
 # Fields whose values of flags are added to those that a node had.
 _ADDED = frozenset({"labels", "metadata", "tags"})
-_NETWORK_FIELDS = frozenset({"network", "subnetwork", "internal_ips", "queue_count"})
-
-
-class _NotShown(Enum):
-    """The value of a field that an answer of the API does not show."""
-
-    NOT_SHOWN = "not shown"
-
-
-_NOT_SHOWN: Final = _NotShown.NOT_SHOWN
-
-
-def _same(value: Any) -> Any:  # any field of a spec
-    return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpecField:
-    """One field of `NodeSpec`: which versions of the API carry it, how it is compared, and how the journal stores it.
-
-    `wanted` and `found` return the requested and the actual value in canonical form; without `found` the field never differs.
-    `found` returns `_NOT_SHOWN` if the answer does not have the field, which says nothing: the version does not carry it, or
-    that the service echoes it is unverified. `encode` and `decode` are for JSON; None is never decoded.
-    """
-
-    shape: Any  # of `shapes`
-    found: Callable[[NodeSpec, Node], Any] | None = None
-    wanted: Callable[[NodeSpec, Node], Any] = lambda _spec, _node: None
-    # The versions whose nodes, and whose queued resources, carry it [API v2 and v2alpha1].
-    on_node: frozenset[str] = _BOTH
-    on_request: frozenset[str] = _BOTH
-    encode: Callable[[Any], Any] = _same
-    decode: Callable[[Any], Any] = _same
-
-
-def _network(node: Node) -> Mapping[str, Any]:
-    return node.raw.get("networkConfig") or {}
-
-
-def _account(node: Node) -> Mapping[str, Any]:
-    return node.raw.get("serviceAccount") or {}
-
-
-def _scheduling(node: Node) -> Mapping[str, Any]:
-    return node.raw.get("schedulingConfig") or {}
-
-
-def _found_topology(_: NodeSpec, node: Node) -> str | None:
-    kind = find_accelerator_type(node.accelerator_type)
-    return (node.raw.get("acceleratorConfig") or {}).get("topology") or (kind.topology if kind else None)
-
-
-def _wanted_topology(spec: NodeSpec, _: Node) -> str | None:
-    kind = find_accelerator_type(spec.accelerator_type)
-    return spec.topology or (kind.topology if kind else None)
-
-
-def _found_tier(spec: NodeSpec, node: Node) -> Any:  # a tier, or that it is not shown
-    """Return the tier of a node. Best-effort and flex-start are shown by no node, the calendar mode by those of v2alpha1."""
-    is_marked = node.tier is not Tier.ON_DEMAND or _scheduling(node).get("provisioningModel") == "STANDARD"
-    is_hidden = bool(spec.tier and spec.tier.needs_queue) or (spec.is_calendar and not is_marked)
-    return _NOT_SHOWN if is_hidden else _as_queued(node.tier, node)
-
-
-def _as_queued(tier: Tier | None, node: Node) -> Tier | None:
-    """Return a tier; spot for a preemptible node that comes from a queued resource."""
-    return Tier.SPOT if tier is Tier.PREEMPTIBLE and node.queued_resource else tier
-
-
-def _found_reservation(_: NodeSpec, node: Node) -> Any:  # a text, or that it is not shown
-    return last_segment(str(_scheduling(node).get("reservationName") or "")) or _NOT_SHOWN
-
-
-def _found_disk_size(_: NodeSpec, node: Node) -> Any:  # a number, or that it is not shown
-    size = (node.raw.get("bootDiskConfig") or {}).get("diskSizeGb")
-    return _NOT_SHOWN if size is None else int(size)
-
-
-_KEPT = Shape(
-    "",
-    {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
-)
-_DISK = Scalar(
-    "a disk and its mode", lambda value: isinstance(value, list) and [type(one) for one in value] == [str, str]
-)
-_SECONDS = Scalar(
-    "a number of seconds", lambda value: COUNT.accepts(value) and int(value) <= _LONGEST_TTL.total_seconds()
-)
-_TIER = Scalar("a tier", lambda value: value in list(Tier))
-
-
-def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the labels without tpuctl's own, which belong to one node, not to its replacement."""
-    return {key: value for key, value in labels.items() if key not in _OWN_LABELS}
-
-
-def _seconds(value: timedelta | None) -> int | None:
-    return None if value is None else int(value.total_seconds())
-
-
-def _duration(value: Any) -> timedelta:  # JSON
-    return timedelta(seconds=int(value))
-
-
-# Every field of a spec but `flagged` and `asked`: how the journal stores it, how it is compared, which API versions have it.
+# Every field but `flagged` and `asked`.
 FIELDS: Final[Mapping[str, SpecField]] = {
-    "accelerator_type": SpecField(
-        shape=str, wanted=lambda spec, _: spec.accelerator_type, found=lambda _, node: node.accelerator_type
-    ),
-    "topology": SpecField(shape=str, wanted=_wanted_topology, found=_found_topology),
-    "runtime_version": SpecField(
-        shape=str,
-        wanted=lambda spec, _: last_segment(spec.runtime_version),
-        found=lambda _, node: last_segment(node.runtime_version),
-    ),
-    "tier": SpecField(
-        shape=_TIER,
-        wanted=lambda spec, node: _as_queued(spec.tier, node),
-        found=_found_tier,
-        encode=lambda value: value and str(value),
-        decode=Tier,
-    ),
-    "network": SpecField(
-        shape=str,
-        wanted=lambda spec, _: last_segment(spec.network or "default"),
-        found=lambda _, node: last_segment(_network(node).get("network") or "default"),
-    ),
-    "subnetwork": SpecField(
-        shape=str,
-        wanted=lambda spec, _: last_segment(spec.subnetwork or ""),
-        found=lambda _, node: last_segment(_network(node).get("subnetwork") or ""),
-    ),
-    "internal_ips": SpecField(
-        shape=bool,
-        wanted=lambda spec, _: bool(spec.internal_ips),
-        found=lambda _, node: not _network(node).get("enableExternalIps", False),
-    ),
-    "queue_count": SpecField(
-        shape=INTEGER,
-        wanted=lambda spec, _: spec.queue_count,
-        found=lambda _, node: _network(node).get("queueCount"),
-    ),
-    "cidr_block": SpecField(
-        shape=str, wanted=lambda spec, _: spec.cidr_block, found=lambda _, node: node.raw.get("cidrBlock")
-    ),
-    "service_account": SpecField(
-        shape=str, wanted=lambda spec, _: spec.service_account, found=lambda _, node: _account(node).get("email")
-    ),
-    "scopes": SpecField(
-        shape=ListOf(str),
-        wanted=lambda spec, _: tuple(sorted(spec.scopes)),
-        found=lambda _, node: tuple(sorted(_account(node).get("scope") or ())),
-        encode=list,
-        decode=tuple,
-    ),
-    "labels": SpecField(shape=MapOf(str), encode=without_own_labels),
-    "tags": SpecField(shape=ListOf(str), encode=list, decode=tuple),
-    "metadata": SpecField(shape=MapOf(str), encode=dict),
-    "data_disks": SpecField(
-        shape=ListOf(_DISK),
-        wanted=lambda spec, _: _disks(spec.data_disks),
-        found=lambda _, node: _disks(NodeSpec.from_node(node).data_disks),
-        encode=lambda value: [[disk.source, disk.mode] for disk in value],
-        decode=lambda value: tuple(DataDisk(*disk) for disk in value),
-    ),
-    "shielded_secure_boot": SpecField(
-        shape=bool,
-        wanted=lambda spec, _: bool(spec.shielded_secure_boot),
-        found=lambda _, node: bool((node.raw.get("shieldedInstanceConfig") or {}).get("enableSecureBoot")),
-    ),
-    "description": SpecField(shape=str),
-    # tpuctl's own: no answer of the API has it.
-    "setup": SpecField(shape=str),
-    "queue": SpecField(shape=bool),
-    "reservation": SpecField(
-        shape=str,
-        wanted=lambda spec, _: last_segment(spec.reservation or "") or None,
-        found=_found_reservation,
-        on_node=_ALPHA,
-    ),
-    "is_calendar": SpecField(shape=bool, on_node=_ALPHA, on_request=_ALPHA),
-    "run_for": SpecField(
-        shape=_SECONDS,
-        wanted=lambda spec, _: spec.run_for,
-        found=lambda _spec, _node: _NOT_SHOWN,
-        on_node=_NEITHER,
-        on_request=_ALPHA,
-        encode=_seconds,
-        decode=_duration,
-    ),
-    "boot_disk_size": SpecField(
-        shape=COUNT,
-        wanted=lambda spec, _: spec.boot_disk_size,
-        found=_found_disk_size,
-        on_node=_ALPHA,
-        on_request=_ALPHA,
-    ),
-    "expires": SpecField(shape=TIME, encode=lambda value: value and format_timestamp(value), decode=parse_timestamp),
-    # Anyone can write a later end into the label of a node.
-    "ttl": SpecField(shape=_SECONDS, encode=lambda ttl: ttl and _seconds(min(ttl, _LONGEST_TTL)), decode=_duration),
-    "kept": SpecField(shape=_KEPT, encode=dict),
-    # Another version of tpuctl may have named fields that this one does not have.
-    "named": SpecField(shape=ListOf(str), encode=sorted, decode=lambda names: frozenset(names) & FIELDS.keys()),
+    entry.name: entry.metadata["row"] for entry in fields(NodeSpec) if "row" in entry.metadata
 }
+_NETWORK_FIELDS = frozenset(name for name, row in FIELDS.items() if row.path[:1] == ("networkConfig",)) | {
+    "internal_ips"
+}
+
+
+def _wanted(spec: NodeSpec, name: str, node: Node) -> Any:  # any field of a spec
+    """Return the requested value of a compared field, in canonical form."""
+    row, value = FIELDS[name], getattr(spec, name)
+    if row.wanted:
+        return row.wanted(spec, node)
+    value = row.absent if value in (None, "", ()) else value
+    return value if value is None else row.canonical(value)
+
+
+def _found(spec: NodeSpec, name: str, node: Node) -> Any:  # any field of a spec, or that it is not shown
+    """Return the actual value of a compared field, in canonical form."""
+    row = FIELDS[name]
+    if row.found:
+        return row.found(spec, node)
+    value = row.read(node.raw)
+    if value in (None, "", ()):
+        if row.may_be_hidden:
+            return NOT_SHOWN
+        value = row.absent
+    return value if value is None else row.canonical(value)
+
+
 # A spec in the journal.
 JOURNALED_SPEC = Shape(
     "",
-    {name: row.shape for name, row in FIELDS.items()},
+    {name: row.kind.shape for name, row in FIELDS.items()},
     required=("accelerator_type", "runtime_version"),
     nullable=True,
 )
@@ -619,14 +685,6 @@ def _shown(value: Any) -> str:  # any field of a spec
     if isinstance(value, tuple):
         return f"`{', '.join(map(str, value))}`" if value else "none"
     return "none" if value in (None, "") else f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
-def _disks(disks: tuple[DataDisk, ...]) -> tuple[str, ...]:
-    return tuple(sorted(f"{last_segment(disk.source)} ({disk.mode})" for disk in disks))
-
-
-def _without_none(**values: Any) -> dict[str, Any]:  # API JSON
-    return {key: value for key, value in values.items() if value is not None}
 
 
 # Labels: Resource Manager documentation, "Requirements for labels": at most 64; keys of 1 to 63 characters, values of 0 to 63;

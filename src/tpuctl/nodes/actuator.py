@@ -13,7 +13,8 @@ from tpuctl.errors import AlreadyExistsError, ConflictError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Node, NodeState
 from tpuctl.models.operation import Operation
-from tpuctl.models.spec import RACE_LABEL, NodeSpec
+from tpuctl.models.spec import FIELDS, RACE_LABEL, NodeSpec
+from tpuctl.models.spec_fields import setting_key
 from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.prices import hourly_price
@@ -291,16 +292,8 @@ def describe_defect(reason: str, age: timedelta) -> str:
 
 def describe_file_choices(context: ActionContext, name: NodeName, spec: NodeSpec) -> str:
     """Return the settings of the node that come from a project file, in parentheses; empty if there are none."""
-    settings = {
-        "project": name.project,
-        "zone": name.zone,
-        "type": spec.accelerator_type,
-        "version": spec.runtime_version,
-        "tier": spec.tier,
-        "network": spec.network,
-        "subnetwork": spec.subnetwork,
-        "service_account": spec.service_account,
-    }
+    described = {setting_key(field): getattr(spec, field) for field in FIELDS}
+    settings = {"project": name.project, "zone": name.zone, **described}
     chosen = [f"{key} {value}" for key, value in context.chosen_by_file.items() if settings.get(key) == value]
     return f" ({', '.join(chosen)}: from {context.project_file})" if chosen else ""
 

@@ -14,7 +14,7 @@ from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
-from tpuctl.models.spec import V2
+from tpuctl.models.spec_fields import V2
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec

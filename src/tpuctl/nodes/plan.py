@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from itertools import chain
 from typing import TYPE_CHECKING, Any, assert_never
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.command_text import join_command
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import ConflictError
+from tpuctl.escaping import gcloud_pairs
 from tpuctl.models.node import NodeState, Tier
+from tpuctl.models.spec import FIELDS
+from tpuctl.models.spec_fields import option_values
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
     Create,
@@ -202,27 +204,9 @@ def _create_flags(spec: NodeSpec) -> list[str]:
         flags += ["--provisioning-model=reservation-bound"] if spec.is_calendar else []
     elif spec.tier and spec.tier is not Tier.ON_DEMAND:
         flags.append(f"--{spec.tier}")
-    flags += [
-        f"--{name}={value}"
-        for name, value in (
-            ("network", spec.network),
-            ("subnetwork", spec.subnetwork),
-            ("range", spec.cidr_block),
-            ("queue-count", spec.queue_count),
-            ("service-account", spec.service_account),
-            ("scopes", ",".join(spec.scopes)),
-            ("labels", _gcloud_pairs(spec.labels)),
-            ("tags", ",".join(spec.tags)),
-            ("metadata", _gcloud_pairs(spec.metadata)),
-            ("description", spec.description),
-        )
-        if value
-    ]
-    flags += ["--internal-ips"] if spec.internal_ips else []
-    flags += ["--shielded-secure-boot"] if spec.shielded_secure_boot else []
-    flags += [
-        f"--data-disk=source={disk.source},mode={disk.mode.lower().replace('_', '-')}" for disk in spec.data_disks
-    ]
+    for option, value in option_values(FIELDS, spec, for_gcloud=True):
+        if option.names[0] != "--reservation":
+            flags.append(option.names[0] if value is True else f"{option.names[0]}={value}")
     return flags
 
 
@@ -239,7 +223,7 @@ def _update_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> lis
         if kind in changes:
             old, new = present.get(kind) or {}, changes[kind]
             changed = {key: value for key, value in new.items() if old.get(key) != value}
-            flags += [f"--update-{kind}={_gcloud_pairs(changed)}"] if changed else []
+            flags += [f"--update-{kind}={gcloud_pairs(changed)}"] if changed else []
             flags += [f"--remove-{kind}={','.join(key for key in old if key not in new)}"] if old.keys() - new else []
     if "tags" in changes:
         old, new = present.get("tags") or [], changes["tags"]
@@ -264,11 +248,3 @@ def _disk_flags(changes: Mapping[str, Any], present: Mapping[str, Any]) -> list[
             if disk not in old
         ),
     ]
-
-
-def _gcloud_pairs(values: Any) -> str:  # a mapping of strings
-    """Return `KEY=VALUE,…`, with another gcloud delimiter if a value has a comma [gcloud topic escaping]."""
-    pairs = [f"{key}={value}" for key, value in values.items()]
-    everything = "".join(pairs)
-    delimiter = next(mark for mark in chain(",:;|#~@%", map(chr, range(0x2500, 0x10000))) if mark not in everything)
-    return ("" if delimiter == "," else f"^{delimiter}^") + delimiter.join(pairs)

@@ -25,7 +25,7 @@ from tpuctl.errors import (
 )
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Health, Node, NodeState, QueuedState
-from tpuctl.models.spec import V2
+from tpuctl.models.spec_fields import V2
 from tpuctl.nodes.actuator import PATCHABLE_STATES, REBOOT_PAUSE, Actuator, ChangedError, LeaseLostError
 from tpuctl.nodes.conditions import (
     ApiOutage,

@@ -10,7 +10,7 @@ from tpuctl.durations import format_timestamp
 from tpuctl.errors import ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, Node, NodeState
-from tpuctl.models.spec import V2
+from tpuctl.models.spec_fields import V2
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

@@ -17,7 +17,8 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
-from tpuctl.models.spec import SHORTEST_QUEUE, V2ALPHA1
+from tpuctl.models.spec import SHORTEST_QUEUE
+from tpuctl.models.spec_fields import V2ALPHA1
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease_guard import LeaseGuard, released_at_end

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
-    from tpuctl.models.spec import DataDisk
+    from tpuctl.models.spec_fields import DataDisk
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
 # The keys with which users enter the workers.

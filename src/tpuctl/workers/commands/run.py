@@ -19,7 +19,7 @@ from tpuctl.app.options import (
     worker_option,
 )
 from tpuctl.app.route_options import route_options
-from tpuctl.app.spec_options import GivenOptions, SpecOptions
+from tpuctl.app.spec_options import GivenOptions, SpecOptions, takes_spec
 from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
@@ -203,7 +203,7 @@ class OneOffFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_options(SpecOptions, "described", without=("type",), hidden=True)
+@takes_spec("described", without=("type",), hidden=True)
 @route_options
 def command(
     app: App,
