@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,25 +149,45 @@ def test_calendar_reservation_is_compared_as_it_was_made(
     assert [tpuctl(*words)[2] for _ in range(2)] == [0, 0]
 
 
-def test_other_boot_disk_is_a_difference_and_replaced(tpuctl: Console, sandbox: Sandbox) -> None:
-    words = ("up", "n", "--type", "v6e-1", "--zone", EAST, "--spot")
-    assert tpuctl(*words)[2] == 0
+# Fields that v2alpha1 alone has, and that the API may not show.
+@pytest.mark.parametrize(
+    ("option", "sent"),
+    [
+        (("--boot-disk-size", "300GB"), {"bootDiskConfig": {"diskSizeGb": "300"}}),
+        (("--autocheckpoint-enabled",), {"autocheckpointEnabled": True}),
+    ],
+    ids=["boot-disk", "autocheckpoint"],
+)
+class TestFieldOfV2alpha1:
+    def test_is_compared_and_replaced(
+        self, tpuctl: Console, sandbox: Sandbox, option: tuple[str, ...], sent: dict[str, Any]
+    ) -> None:
+        words = ("up", "n", "--type", "v6e-1", "--zone", EAST, "--spot")
+        assert tpuctl(*words)[2] == 0
 
-    _, err, code = tpuctl(*words, "--boot-disk-size", "300GB")
+        _, err, code = tpuctl(*words, *option)
 
-    assert (code, "  boot_disk_size: wanted `300`, found none" in told(err, "n")) == (8, True)
-    assert tpuctl(*words, "--boot-disk-size", "300GB", "--replace", "--yes")[2] == 0
-    assert sandbox.changes() == ["create", "delete", "create"]
-    assert tpuctl(*words, "--boot-disk-size", "300GB")[2] == 0
+        field = option[0].removeprefix("--").replace("-", "_")
+        wanted = "300" if option[1:] else "true"
+        assert (code, f"  {field}: wanted `{wanted}`, found none" in told(err, "n")) == (8, True)
+        assert tpuctl(*words, *option, "--replace", "--yes")[2] == 0
+        assert sandbox.changes() == ["create", "delete", "create"]
+        assert tpuctl(*words, *option)[2] == 0
+        shown = json.loads(tpuctl("create", "other", *words[2:], *option, "--dry-run", "-o", "json")[0])[0]["request"]
+        assert "/v2alpha1/" in shown["url"]
+        assert sent.items() <= shown["body"].items()
 
+    def test_of_a_node_of_others_is_said_not_to_be_compared(
+        self, tpuctl: Console, sandbox: Sandbox, option: tuple[str, ...], sent: dict[str, Any]
+    ) -> None:
+        del sent
+        sandbox.add_node("n", zone=EAST, acceleratorType="v6e-1", age=timedelta(hours=1))
 
-def test_boot_disk_of_a_node_of_others_is_said_not_to_be_compared(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.add_node("n", zone=EAST, acceleratorType="v6e-1", age=timedelta(hours=1))
+        _, err, code = tpuctl("up", "n", "--type", "v6e-1", "--zone", EAST, *option)
 
-    _, err, code = tpuctl("up", "n", "--type", "v6e-1", "--zone", EAST, "--boot-disk-size", "300GB")
-
-    assert "not compared, because neither the API nor the journal shows it: boot_disk_size" in told(err, "n")
-    assert code == 0
+        field = option[0].removeprefix("--").replace("-", "_")
+        assert f"not compared, because neither the API nor the journal shows it: {field}" in told(err, "n")
+        assert code == 0
 
 
 def test_full_lease_store_after_the_create_does_not_end_the_run(tpuctl: Console, sandbox: Sandbox) -> None:

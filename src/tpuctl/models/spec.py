@@ -348,6 +348,18 @@ class NodeSpec:
         absent=False,
         option=FieldOption(("--shielded-secure-boot",), "Enable Secure Boot: boot only signed software."),
     )
+    autocheckpoint_enabled: bool | None = spec_field(
+        SWITCH,
+        "autocheckpointEnabled",
+        is_compared=True,
+        may_be_hidden=True,
+        on_node=ALPHA,
+        on_request=ALPHA,
+        option=FieldOption(
+            ("--autocheckpoint-enabled",),
+            "Enable Autocheckpoint: programs have time to save a checkpoint before maintenance.",
+        ),
+    )
     description: str | None = spec_field(
         TEXT,
         "description",

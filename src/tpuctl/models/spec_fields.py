@@ -162,9 +162,9 @@ class FieldSetting(NamedTuple):
 class SpecField:
     """One field of a spec.
 
-    `path` is its place in the API's Node; `to_api` and `from_api` convert its value there. If `is_compared`, an existing node
-    may not differ in it: both values are made `canonical`, and `absent` is that of a node without the field. If `may_be_hidden`,
-    an answer without the field says nothing: the version does not carry it, or that the service echoes it is unverified.
+    `path` is its place in the API's Node; `to_api` and `from_api` convert its value there. If `is_compared`, a node that exists
+    may not differ in it: both values are made `canonical`, and `absent` is that of a node without the field. If it
+    `may_be_hidden`, an answer without it says nothing: the version lacks it, or that the service echoes it is unverified.
     `wanted` and `found` replace that comparison. A node that is created again gets the same value if `is_reused`.
     """
 
