@@ -362,7 +362,8 @@ def test_delete_of_an_absent_queued_resource_succeeds() -> None:
 
 def test_preview_equals_the_request_and_sends_nothing() -> None:
     with client_of(Service()) as (client, server):
-        created = client.preview_create(NAME, SPEC)
+        created = client.preview("create", NAME, spec=SPEC, changes={})
+        assert created is not None
         assert created.body is not None
         assert created.body["labels"].keys() == {"team", REQUEST_LABEL}
         changes = {"labels": {"a": "b"}, "networkConfig": {"enableExternalIps": False}}
@@ -370,16 +371,14 @@ def test_preview_equals_the_request_and_sends_nothing() -> None:
         base = server.url
         assert [
             (created.method, created.url),
-            client.preview_delete(NAME),
-            client.preview_start(NAME),
-            client.preview_stop(NAME),
-            client.preview_update(NAME, changes),
+            *(client.preview(verb, NAME, changes=changes) for verb in ("delete", "start", "stop", "update", "reboot")),
         ] == [
             ("POST", f"{base}{NODES}?nodeId=trainer"),
             ApiRequest("DELETE", f"{base}{NODE}", None),
             ApiRequest("POST", f"{base}{NODE}:start", {}),
             ApiRequest("POST", f"{base}{NODE}:stop", {}),
             ApiRequest("PATCH", f"{base}{NODE}?{mask}", changes),
+            None,
         ]
         assert server.lines == []
 

@@ -11,11 +11,11 @@ import pytest
 from tpuctl.cloud.errors import (
     _BY_KIND,
     AnswerLostError,
-    ApiRefusedError,
+    ApiError,
     NotSentError,
     UntrustedServerError,
     operation_error,
-    parse_refusal,
+    parse_error_response,
     translate,
 )
 from tpuctl.errors import (
@@ -40,7 +40,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def error_of(code: int, status: str | None, message: str, *details: dict[str, Any]) -> TpuctlError:
     error: dict[str, Any] = {"code": code, "message": message, "details": details}
     content = json.dumps({"error": error if status is None else {**error, "status": status}}).encode()
-    return translate(ApiRefusedError(parse_refusal(code, {}, content, now=NOW)))
+    return translate(ApiError(parse_error_response(code, {}, content, now=NOW)))
 
 
 def test_every_known_message_has_an_error_class() -> None:
@@ -101,9 +101,9 @@ def test_localized_message_replaces_a_missing_one() -> None:
 def test_older_error_format_has_a_reason_instead_of_a_status() -> None:
     content = b'{"error": {"code": 404, "message": "no bucket", "errors": [{"reason": "notFound"}]}}'
 
-    refusal = parse_refusal(404, {}, content, now=NOW)
+    response = parse_error_response(404, {}, content, now=NOW)
 
-    assert (refusal.status, refusal.is_not_found) == ("notFound", True)
+    assert (response.status, response.is_not_found) == ("notFound", True)
 
 
 @pytest.mark.parametrize(
@@ -111,10 +111,10 @@ def test_older_error_format_has_a_reason_instead_of_a_status() -> None:
 )
 @pytest.mark.parametrize("code", [302, 400, 404, 500])
 def test_error_in_another_format_is_not_from_the_api(content: bytes, code: int) -> None:
-    refusal = parse_refusal(code, {}, content, now=NOW)
+    response = parse_error_response(code, {}, content, now=NOW)
 
-    assert not refusal.is_from_api
-    assert isinstance(translate(ApiRefusedError(refusal)), ServiceUnavailableError)
+    assert not response.is_from_api
+    assert isinstance(translate(ApiError(response)), ServiceUnavailableError)
 
 
 _PER_MINUTE = "Maximum number of CreateNode requests per minute exceeded"
@@ -140,9 +140,9 @@ def test_rate_limit_is_distinguished_from_a_quota(
 ) -> None:
     content = json.dumps({"error": {"status": "RESOURCE_EXHAUSTED", "message": message}}).encode()
 
-    refusal = parse_refusal(429, headers, content, now=NOW, frees_resources=frees_resources)
+    response = parse_error_response(429, headers, content, now=NOW, frees_resources=frees_resources)
 
-    assert refusal.is_rate_limit is is_rate_limit
+    assert response.is_rate_limit is is_rate_limit
 
 
 @pytest.mark.parametrize(

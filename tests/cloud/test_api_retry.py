@@ -10,10 +10,10 @@ import pytest
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.errors import (
     AnswerLostError,
-    ApiRefusedError,
+    ApiError,
+    ErrorResponse,
     GarbledAnswerError,
     NotSentError,
-    Refusal,
     TransportError,
     UntrustedServerError,
     parse_retry_after,
@@ -31,9 +31,9 @@ class Always(Random):
         return 1.0
 
 
-def status(code: int, *, retry_after: int | None = None, is_rate_limit: bool = False) -> ApiRefusedError:
+def status(code: int, *, retry_after: int | None = None, is_rate_limit: bool = False) -> ApiError:
     wait = None if retry_after is None else timedelta(seconds=retry_after)
-    return ApiRefusedError(Refusal(code=code, message="", retry_after=wait, is_rate_limit=is_rate_limit))
+    return ApiError(ErrorResponse(code=code, message="", retry_after=wait, is_rate_limit=is_rate_limit))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def status(code: int, *, retry_after: int | None = None, is_rate_limit: bool = F
     ids=lambda value: str(value) or type(value).__name__,
 )
 def test_retry_decision_for_each_failure(
-    failure: TransportError | ApiRefusedError, safe: int | None, change: int | None
+    failure: TransportError | ApiError, safe: int | None, change: int | None
 ) -> None:
     found = [
         decide_retry(POLICY, failure, is_safe=is_safe, attempt=1, left=POLICY.deadline, random=Always())

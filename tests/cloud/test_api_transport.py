@@ -154,7 +154,7 @@ def test_http_object_of_an_ended_thread_is_reused_with_its_connection() -> None:
     ids=["whole", "large", "cut", "plain"],
 )
 def test_compressed_answer_is_decompressed_within_the_size_limit(content: bytes, problem: str | None) -> None:
-    http = Http(TransportOptions(largest=100_000))
+    http = Http(TransportOptions(max_response_bytes=100_000))
     with ScriptedServer(lambda _: Reply(content, headers={"Content-Encoding": "gzip"})) as server:
         if problem is None:
             assert http.request(server.url)[1] == b"{}"

@@ -14,7 +14,7 @@ import pytest
 
 from tests.cloud.scripted_api import Drop, Reply, Script, ScriptedServer
 from tpuctl.cloud.endpoint import TransportOptions
-from tpuctl.cloud.errors import ApiRefusedError, TransportError, excerpt, parse_refusal, translate
+from tpuctl.cloud.errors import ApiError, TransportError, excerpt, parse_error_response, translate
 from tpuctl.cloud.transport import AuthRequest, Http
 from tpuctl.errors import SettingError
 
@@ -61,8 +61,8 @@ def what_is_shown(script: Script, **sent: str) -> str:
             response, content = http.request(f"{server.url}/v2/x", "POST", "{}", sent)
         except TransportError as error:
             return f"{error} {translate(error).message}"
-        refusal = parse_refusal(response.status, response, content, now=datetime.now(UTC))
-        final = translate(ApiRefusedError(refusal))
+        refusal = parse_error_response(response.status, response, content, now=datetime.now(UTC))
+        final = translate(ApiError(refusal))
         return " ".join((final.message, final.hint or "", excerpt(content), content.decode(), str(dict(response))))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tpuctl.accelerators import load_accelerators
-from tpuctl.cloud.errors import ApiRefusedError, GarbledAnswerError, NotSentError, is_connection_refused
+from tpuctl.cloud.errors import ApiError, GarbledAnswerError, NotSentError, is_connection_refused
 from tpuctl.command_text import join_command, quote_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
@@ -204,8 +204,8 @@ def _endpoint_hint(app: App, error: TpuctlError) -> Iterator[str]:
     if setting is None or app.is_sandbox:
         return
     match error.__cause__:
-        case ApiRefusedError(refusal=refusal):
-            is_about_endpoint = not refusal.is_from_api
+        case ApiError(response=response):
+            is_about_endpoint = not response.is_from_api
         case NotSentError() | GarbledAnswerError():
             is_about_endpoint = True
         case _:

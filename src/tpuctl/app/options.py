@@ -545,7 +545,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command. Raises `WrongWordError` with the command that was probably meant."""
+        """Find the command. Raises `UnknownWordError` with the command that was probably meant."""
         word = args[0]
         if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
             name, command, rest = super().resolve_command(ctx, args)

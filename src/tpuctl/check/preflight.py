@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.app import http_access, preflight_cache_file
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.requests import SHORT_PATIENCE
+from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
@@ -82,7 +82,7 @@ def check_sources(app: App) -> Sources:
     factory, endpoint = http_access(app)
     return Sources(
         # Not the app's own client, which retries for half a minute: the checks are optional.
-        tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE),
+        tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES),
         buckets=BucketsClient(factory, app.clock, endpoint=endpoint),
         compute=ComputeClient(factory, app.clock, endpoint=endpoint),
         projects=ProjectsClient(factory, app.clock, endpoint=endpoint),

@@ -189,9 +189,7 @@ class TransportOptions:
     # The limit for a whole exchange, from the DNS lookup to the last byte, in real time.
     timeout: timedelta = CLOUD_CALL_TIMEOUT
     # The maximum size of a response, head and body, in bytes.
-    largest: int = 65 * 2**20
-    # The maximum size of all responses that this process is reading, in bytes.
-    together: int = 256 * 2**20
+    max_response_bytes: int = 65 * 2**20
     proxy: HttpProxy | None = None
     # The authorities to trust instead of the default ones.
     ca_file: Path | None = None

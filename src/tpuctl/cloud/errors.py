@@ -1,6 +1,6 @@
 """The failures of one exchange, by what is certain afterwards, and their translation into tpuctl's exceptions.
 
-`TransportError` and `ApiRefusedError` stay inside `cloud`; `translate_errors` and `query_errors` (for reads that need one
+`TransportError` and `ApiError` stay inside `cloud`; `translate_errors` and `query_errors` (for reads that need one
 permission) turn them into the errors that commands show. Only `explain.messages` classifies texts; if it does not know a text,
 the status decides.
 """
@@ -102,9 +102,9 @@ _WORD: Final = re.compile(r"\w{1,64}", re.ASCII)
 _EXCERPT: Final = 120
 
 
-def parse_refusal(
+def parse_error_response(
     code: int, headers: Mapping[str, str], content: bytes, *, now: datetime, frees_resources: bool = False
-) -> Refusal:
+) -> ErrorResponse:
     """Parse an HTTP answer other than success. `status` stays empty if the answer is not in Google's format.
 
     A 429 may be a limit on requests, which passes, or mean that quota or capacity lacks. It is the first if the text or the
@@ -121,7 +121,7 @@ def parse_refusal(
     error = data.get("error") if isinstance(data, dict) else None
     if not isinstance(error, dict):
         # A front end or a proxy has no quota of TPUs.
-        return Refusal(
+        return ErrorResponse(
             code=code,
             message=f"HTTP {code} with {excerpt(content)}",
             retry_after=wait,
@@ -141,7 +141,7 @@ def parse_refusal(
     if not _WORD.fullmatch(status):
         # The 404 of a gateway also has an error object, but no status: it proves nothing about the resource.
         status = "" if code == 404 else "UNKNOWN"
-    refusal = Refusal(
+    response = ErrorResponse(
         code=code,
         message=_one_line(str(error.get("message") or localized)),
         status=status,
@@ -149,22 +149,22 @@ def parse_refusal(
         retry_after=wait,
     )
     if code != 429:
-        return refusal
-    verdict = _classify(str(refusal), refusal.reason)
+        return response
+    verdict = _classify(str(response), response.reason)
     names_no_quota = verdict is None or verdict.id in _UNNAMED
     is_named = verdict is not None and verdict.id in _RATE_LIMITS
     is_rate_limit = is_named or frees_resources or (names_no_quota and wait is not None)
-    return replace(refusal, is_rate_limit=is_rate_limit)
+    return replace(response, is_rate_limit=is_rate_limit)
 
 
-def translate(failure: TransportError | ApiRefusedError) -> TpuctlError:
+def translate(failure: TransportError | ApiError) -> TpuctlError:
     """Return the exception for a request that failed finally."""
     match failure:
-        case ApiRefusedError(refusal=refusal):
-            error = _refusal_error(refusal)
-            error.retry_after = refusal.retry_after
-            if refusal.retry_after:
-                wait = f"wait {format_duration(refusal.retry_after)} before you try again, as the service requests"
+        case ApiError(response=response):
+            error = _refusal_error(response)
+            error.retry_after = response.retry_after
+            if response.retry_after:
+                wait = f"wait {format_duration(response.retry_after)} before you try again, as the service requests"
                 error.hint = f"{wait}\n{error.hint}" if error.hint else wait
             return error
         case UntrustedServerError():
@@ -213,10 +213,10 @@ def credential_error(error: Exception) -> TpuctlError | TransportError:
 
 @contextmanager
 def translate_errors() -> Iterator[None]:
-    """Translate `TransportError` and `ApiRefusedError` into tpuctl's exceptions."""
+    """Translate `TransportError` and `ApiError` into tpuctl's exceptions."""
     try:
         yield
-    except (TransportError, ApiRefusedError) as failure:
+    except (TransportError, ApiError) as failure:
         raise translate(failure) from failure
 
 
@@ -226,19 +226,19 @@ def excerpt(content: bytes) -> str:
     return f"`{text}`" if text else "no content"
 
 
-def _refusal_error(refusal: Refusal) -> TpuctlError:
-    reason = _RATE_LIMIT_REASON if refusal.is_rate_limit else refusal.reason
-    verdict = _classify(str(refusal), reason) if refusal.is_from_api else None
+def _refusal_error(response: ErrorResponse) -> TpuctlError:
+    reason = _RATE_LIMIT_REASON if response.is_rate_limit else response.reason
+    verdict = _classify(str(response), reason) if response.is_from_api else None
     if verdict is not None:
-        return _from_verdict(verdict, refusal.message)
-    if not refusal.is_from_api and refusal.code not in {401, 403, 407, 429}:
+        return _from_verdict(verdict, response.message)
+    if not response.is_from_api and response.code not in {401, 403, 407, 429}:
         hint = "check the endpoint and the proxy, then try again"
-        return ServiceUnavailableError(f"the answer is not from the API: {refusal.message}", hint=hint)
-    if refusal.status in {"ALREADY_EXISTS", "FAILED_PRECONDITION"}:
-        return _BY_STATUS[refusal.status](refusal.message, hint="check it with `tpuctl status NODE`")
+        return ServiceUnavailableError(f"the answer is not from the API: {response.message}", hint=hint)
+    if response.status in {"ALREADY_EXISTS", "FAILED_PRECONDITION"}:
+        return _BY_STATUS[response.status](response.message, hint="check it with `tpuctl status NODE`")
     unavailable = (ServiceUnavailableError, "the service has an internal error; try again in a few minutes")
-    kind, hint = _BY_CODE.get(refusal.code, unavailable if refusal.is_fault else (TpuctlError, ""))
-    return kind(f"{refusal.status or refusal.code}: {refusal.message}", hint=hint or None)
+    kind, hint = _BY_CODE.get(response.code, unavailable if response.is_fault else (TpuctlError, ""))
+    return kind(f"{response.status or response.code}: {response.message}", hint=hint or None)
 
 
 def _classify(text: str, reason: str = "", *, where: str = "api") -> Classification | None:
@@ -274,39 +274,39 @@ _OTHER_CAUSES = {
 
 @contextmanager
 def query_errors(what: str, permission: str | None) -> Iterator[None]:
-    """Translate `TransportError` and `ApiRefusedError` of a read into tpuctl's exceptions.
+    """Translate `TransportError` and `ApiError` of a read into tpuctl's exceptions.
 
     `what` describes the resource; `permission` is the one that the read requires, None if it requires none. Raises
     `NotFoundError` only after a 404 from the API.
     """
     try:
         yield
-    except (TransportError, ApiRefusedError) as failure:
+    except (TransportError, ApiError) as failure:
         raise _query_error(failure, what, permission) from failure
 
 
-def _query_error(failure: TransportError | ApiRefusedError, what: str, permission: str | None) -> TpuctlError:
+def _query_error(failure: TransportError | ApiError, what: str, permission: str | None) -> TpuctlError:
     error = translate(failure)
-    if not isinstance(failure, ApiRefusedError):
+    if not isinstance(failure, ApiError):
         return error
-    if failure.refusal.is_not_found:
+    if failure.response.is_not_found:
         hint = "check the name and the project; `tpuctl config show` shows the project"
         return NotFoundError(f"{what} does not exist", hint=hint)
-    refusal = failure.refusal
-    if not refusal.is_from_api and refusal.code == 403:
+    response = failure.response
+    if not response.is_from_api and response.code == 403:
         # From a proxy or from Google's front end, which do not know permissions.
-        message = f"the answer about {what} is not from the API: {refusal.message}"
+        message = f"the answer about {what} is not from the API: {response.message}"
         return ServiceUnavailableError(message, hint="check the endpoint and the proxy, then try again")
-    if refusal.code != 403 or not isinstance(error, AccessError):
+    if response.code != 403 or not isinstance(error, AccessError):
         return error
-    if error.error_id is None and (cause := _OTHER_CAUSES.get(refusal.status)):
-        return AccessError(f"cannot read {what}: {refusal.message}", hint=cause[1], error_id=cause[0])
+    if error.error_id is None and (cause := _OTHER_CAUSES.get(response.status)):
+        return AccessError(f"cannot read {what}: {response.message}", hint=cause[1], error_id=cause[0])
     if permission and error.error_id in {None, PERMISSION_DENIED}:
         # The API may name another permission: for a request that another project pays, it is not the bucket's.
-        verdict = _classify(str(refusal), refusal.reason)
+        verdict = _classify(str(response), response.reason)
         lacking = (verdict.facts.get("permission") if verdict else None) or permission
         hint = f"ask for a role with `{lacking}` for your identity (`tpuctl config show`)"
-        message = f"`{lacking}` is not allowed on {what}: {refusal.message}"
+        message = f"`{lacking}` is not allowed on {what}: {response.message}"
         return AccessError(message, hint=hint, error_id=error.error_id)
     return error
 
@@ -332,7 +332,7 @@ class GarbledAnswerError(AnswerLostError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ErrorResponse:
     """An HTTP answer other than success."""
 
     code: int
@@ -363,12 +363,12 @@ class Refusal:
         return f"{self.status or self.code}: {self.message}"
 
 
-class ApiRefusedError(Exception):
+class ApiError(Exception):
     """The service refused the request."""
 
-    def __init__(self, refusal: Refusal) -> None:
-        super().__init__(str(refusal))
-        self.refusal = refusal
+    def __init__(self, response: ErrorResponse) -> None:
+        super().__init__(str(response))
+        self.response = response
 
 
 def parse_retry_after(text: str | None, now: datetime) -> timedelta | None:

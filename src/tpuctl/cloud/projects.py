@@ -17,14 +17,14 @@ from uuid import UUID
 from tpuctl.cloud.errors import (
     PERMISSION_DENIED,
     AnswerLostError,
-    ApiRefusedError,
-    Refusal,
+    ApiError,
+    ErrorResponse,
     TransportError,
     operation_error,
     query_errors,
     translate,
 )
-from tpuctl.cloud.requests import SHORT_PATIENCE, ApiClient, ApiRequest, is_uncertain
+from tpuctl.cloud.requests import FEW_RETRIES, ApiClient, ApiRequest, is_uncertain
 from tpuctl.command_text import fill_text
 from tpuctl.errors import (
     AccessError,
@@ -73,7 +73,7 @@ _QUOTA_FIELDS = (
 class ProjectsClient(ApiClient):
     """Calls the APIs about projects. A project is named by its id or its number."""
 
-    patience = SHORT_PATIENCE
+    retry_policy = FEW_RETRIES
 
     def project(self, project: str) -> Project:
         """Return a project; needs resourcemanager.projects.get.
@@ -81,7 +81,7 @@ class ProjectsClient(ApiClient):
         A project that does not exist raises `AccessError` too: the API hides which projects exist [documentation].
         """
         method, permission = "cloudresourcemanager.v3 projects.get", "resourcemanager.projects.get"
-        return self._query(method, Project.from_api, _words(project), permission, name=_name(project))
+        return self._query(method, Project.from_api, _describe(project), permission, name=_name(project))
 
     def policy(self, project: str) -> IamPolicy:
         """Return the IAM policy of a project; needs resourcemanager.projects.getIamPolicy.
@@ -91,7 +91,9 @@ class ProjectsClient(ApiClient):
         # For a version below 3, the service refuses policies with conditions or omits the conditions [API field text].
         body = {"options": {"requestedPolicyVersion": 3}}
         method, permission = "cloudresourcemanager.v3 projects.getIamPolicy", "resourcemanager.projects.getIamPolicy"
-        return self._query(method, IamPolicy.from_api, _words(project), permission, resource=_name(project), body=body)
+        return self._query(
+            method, IamPolicy.from_api, _describe(project), permission, resource=_name(project), body=body
+        )
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none [API cloudresourcemanager v3].
@@ -101,7 +103,7 @@ class ProjectsClient(ApiClient):
         return self._query(
             "cloudresourcemanager.v3 projects.testIamPermissions",
             read_permissions,
-            _words(project),
+            _describe(project),
             "resourcemanager.projects.get",
             resource=_name(project),
             body={"permissions": sorted(permissions)},
@@ -116,7 +118,7 @@ class ProjectsClient(ApiClient):
             return {}
         enabled = self._batch_enabled(project, sorted(names)) if len(names) <= _NAMED_AT_ONCE else None
         if enabled is None:
-            with query_errors(_words(project), "serviceusage.services.list"):
+            with query_errors(_describe(project), "serviceusage.services.list"):
                 enabled = self._pages(
                     "serviceusage.v1 services.list",
                     _SERVICES,
@@ -137,13 +139,13 @@ class ProjectsClient(ApiClient):
         """
         name = f"{_name(project)}/services/{service}"
         request = self._build("serviceusage.v1 services.enable", name=name, body={})
-        with query_errors(f"the service `{service}` in {_words(project)}", "serviceusage.services.enable"):
+        with query_errors(f"the service `{service}` in {_describe(project)}", "serviceusage.services.enable"):
             try:
                 # Enabling an enabled service is harmless.
                 begun = self._attempt(request, OPERATION.read)
                 fetch = self._build("serviceusage.v1 operations.get", name=begun["name"])
                 ended = self._wait_until_done(begun, fetch, OPERATION.read, what=f"enabling `{service}`")
-            except (TransportError, ApiRefusedError) as failure:
+            except (TransportError, ApiError) as failure:
                 if not is_uncertain(failure):
                     raise
                 with suppress(TpuctlError):
@@ -151,7 +153,7 @@ class ProjectsClient(ApiClient):
                         return
                 check = "check with `gcloud services list --enabled --project={project}` before you try again"
                 raise OutcomeUnknownError(
-                    f"enabling `{service}` in {_words(project)} was sent, but its outcome is unknown: {failure}",
+                    f"enabling `{service}` in {_describe(project)} was sent, but its outcome is unknown: {failure}",
                     hint=fill_text(check, {"project": project}),
                 ) from failure
         if error := Operation.from_api(ended).error:
@@ -163,7 +165,7 @@ class ProjectsClient(ApiClient):
         A location without its own limit is not listed: the limit without a location applies [API serviceusage v1beta1].
         gcloud 528 (`alpha services quota list`) uses the same method. The API has limits of resources and of request rates.
         """
-        with query_errors(f"the quotas of `{service}` in {_words(project)}", "serviceusage.quotas.get"):
+        with query_errors(f"the quotas of `{service}` in {_describe(project)}", "serviceusage.quotas.get"):
             metrics = self._pages(
                 "serviceusage.v1beta1 services.consumerQuotaMetrics.list",
                 _METRICS,
@@ -178,7 +180,7 @@ class ProjectsClient(ApiClient):
     def billing(self, project: str) -> bool:
         """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         method, permission = "cloudbilling.v1 projects.getBillingInfo", "resourcemanager.projects.get"
-        what = f"the billing of {_words(project)}"
+        what = f"the billing of {_describe(project)}"
         return bool(self._query(method, _BILLING.read, what, permission, name=_name(project)).get("billingEnabled"))
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
@@ -190,7 +192,7 @@ class ProjectsClient(ApiClient):
         return self._query(
             "orgpolicy.v2 projects.policies.getEffectivePolicy",
             OrgPolicy.from_api,
-            f"the organisation policy `{short}` of {_words(project)}",
+            f"the organisation policy `{short}` of {_describe(project)}",
             "orgpolicy.policy.get",
             name=f"{_name(project)}/policies/{short}",
         )
@@ -218,7 +220,7 @@ class ProjectsClient(ApiClient):
             return self._query(
                 "serviceusage.v1 services.batchGet",
                 read,
-                _words(project),
+                _describe(project),
                 "serviceusage.services.get",
                 parent=_name(project),
                 names=[f"{_name(project)}/services/{name}" for name in names],
@@ -226,7 +228,7 @@ class ProjectsClient(ApiClient):
             )
         except TpuctlError as error:
             cause = error.__cause__
-            if isinstance(cause, ApiRefusedError) and cause.refusal.code in _NO_BATCHES:
+            if isinstance(cause, ApiError) and cause.response.code in _NO_BATCHES:
                 return None
             raise
 
@@ -235,7 +237,7 @@ def _name(project: str) -> str:
     return f"projects/{project}"
 
 
-def _words(project: str) -> str:
+def _describe(project: str) -> str:
     return f"the project `{project}`"
 
 
@@ -287,7 +289,7 @@ _MACHINES = _ScopedPage("compute.v1 InstanceAggregatedList", "items")
 class ComputeClient(ApiClient):
     """Calls Compute Engine."""
 
-    patience = SHORT_PATIENCE
+    retry_policy = FEW_RETRIES
 
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
@@ -301,19 +303,19 @@ class ComputeClient(ApiClient):
 
     def network(self, project: str, name: str) -> ComputeNetwork:
         """Return a network; needs compute.networks.get."""
-        what, permission = f"the network `{name}` in {_words(project)}", "compute.networks.get"
+        what, permission = f"the network `{name}` in {_describe(project)}", "compute.networks.get"
         method, read = "compute.v1 networks.get", ComputeNetwork.from_api
         return self._query(method, read, what, permission, project=project, network=name)
 
     def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
         """Return a subnetwork; needs compute.subnetworks.get."""
-        what, permission = f"the subnetwork `{name}` of {region} in {_words(project)}", "compute.subnetworks.get"
+        what, permission = f"the subnetwork `{name}` of {region} in {_describe(project)}", "compute.subnetworks.get"
         method, read = "compute.v1 subnetworks.get", Subnetwork.from_api
         return self._query(method, read, what, permission, project=project, region=region, subnetwork=name)
 
     def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
         """Return all firewall rules, without those of hierarchical policies; needs compute.firewalls.list."""
-        with query_errors(_words(project), "compute.firewalls.list"):
+        with query_errors(_describe(project), "compute.firewalls.list"):
             return self._pages(
                 "compute.v1 firewalls.list",
                 _FIREWALLS,
@@ -331,7 +333,7 @@ class ComputeClient(ApiClient):
         data = self._query(
             "compute.v1 regions.get",
             _REGION.read,
-            f"the region `{region}` in {_words(project)}",
+            f"the region `{region}` in {_describe(project)}",
             "compute.regions.get",
             project=project,
             region=region,
@@ -348,7 +350,7 @@ class ComputeClient(ApiClient):
 
         Raises `ConflictError` if several zones have one, `NotFoundError` only if every relevant zone has answered.
         """
-        with query_errors(_words(project), "compute.instances.list"):
+        with query_errors(_describe(project), "compute.instances.list"):
             listing = self._pages(
                 "compute.v1 instances.aggregatedList",
                 _MACHINES,
@@ -363,7 +365,7 @@ class ComputeClient(ApiClient):
         found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
         if len(found) == 1:
             return found[0]
-        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_words(project)}"
+        what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_describe(project)}"
         if found:
             zones = ", ".join(sorted(machine.zone for machine in found))
             hint = f"use the full name, such as `projects/{project}/zones/{found[0].zone}/instances/{name}`"
@@ -374,7 +376,7 @@ class ComputeClient(ApiClient):
 
     def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
         """Return a disk; needs compute.disks.get."""
-        what, permission = f"the disk `{name}` of {zone} in {_words(project)}", "compute.disks.get"
+        what, permission = f"the disk `{name}` of {zone} in {_describe(project)}", "compute.disks.get"
         method, read = "compute.v1 disks.get", PersistentDisk.from_api
         return self._query(method, read, what, permission, project=project, zone=zone, disk=name)
 
@@ -397,12 +399,12 @@ class ComputeClient(ApiClient):
         # One id for all retries: the service carries out a repeated request once [API field text of requestId].
         request_id = str(UUID(int=self._random.getrandbits(128), version=4))
         request = self._build("compute.v1 firewalls.insert", project=project, requestId=request_id, body=body)
-        what = f"the firewall rule `{name}` in {_words(project)}"
+        what = f"the firewall rule `{name}` in {_describe(project)}"
         with query_errors(what, "compute.firewalls.create"):
             try:
                 begun = self._attempt(request, _OPERATION.read)
-            except ApiRefusedError as error:
-                if error.refusal.code != 409:
+            except ApiError as error:
+                if error.response.code != 409:
                     if not is_uncertain(error):
                         raise
                     raise _unknown_rule(what, name, project, error) from error
@@ -417,7 +419,7 @@ class ComputeClient(ApiClient):
             if errors:
                 code = int(ended.get("httpErrorStatusCode") or 500)
                 status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
-                raise ApiRefusedError(Refusal(code=code, message=message, status=status))
+                raise ApiError(ErrorResponse(code=code, message=message, status=status))
 
 
 def _unknown_rule(what: str, name: str, project: str, failure: Exception) -> OutcomeUnknownError:
@@ -479,8 +481,8 @@ class OsLoginClient(ApiClient):
         with _login_errors(account):
             try:
                 return self._attempt(request, _login_profile)
-            except ApiRefusedError as error:
-                if error.refusal.is_not_found:
+            except ApiError as error:
+                if error.response.is_not_found:
                     return LoginProfile((), ())
                 raise
 
@@ -522,7 +524,7 @@ class OsLoginClient(ApiClient):
         """
         try:
             return self._attempt(ApiRequest("GET", _USER_INFO), lambda data: _USER.read(data).get("email") or None)
-        except (ApiRefusedError, TransportError):
+        except (ApiError, TransportError):
             return None
 
 
@@ -554,9 +556,9 @@ def _login_profile(data: Mapping[str, Any]) -> LoginProfile:
 def _login_errors(account: str) -> Iterator[None]:
     try:
         yield
-    except (TransportError, ApiRefusedError) as failure:
+    except (TransportError, ApiError) as failure:
         error = translate(failure)
-        is_denied = isinstance(failure, ApiRefusedError) and failure.refusal.code == 403
+        is_denied = isinstance(failure, ApiError) and failure.response.code == 403
         if is_denied and error.error_id in {None, PERMISSION_DENIED}:
             hint = (
                 "OS Login only answers for your own account: check your identity with `tpuctl config show`\n"

@@ -3,7 +3,7 @@
 `ApiClient` is the base class of all clients. A request is built from Google's discovery documents, which are files of
 google-api-python-client; the library itself is not imported: that takes 160 ms, for each command. A request that changes
 nothing may always be sent again. A change is sent again only if it is certain that it was not carried out (`decide_retry`,
-pure); otherwise `send_and_confirm` reads its effect first. Each call has a time limit: see the package's docstring.
+pure); otherwise its effect is read first. Each call has a time limit: see the package's docstring.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from tpuctl.cloud.discovery_documents import find_method
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.cloud.errors import (
     AnswerLostError,
-    ApiRefusedError,
+    ApiError,
     GarbledAnswerError,
     NotSentError,
     TransportError,
     UntrustedServerError,
     excerpt,
-    parse_refusal,
+    parse_error_response,
     query_errors,
     translate_errors,
 )
@@ -97,7 +97,7 @@ class ApiClient:
     """
 
     # The default retry policy; None for `RetryPolicy()`.
-    patience: ClassVar[RetryPolicy | None] = None
+    retry_policy: ClassVar[RetryPolicy | None] = None
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class ApiClient:
         self._clock = clock
         self._endpoint = ApiEndpoint.parse(endpoint) if endpoint else None
         self._random = random or Random()  # noqa: S311  # jitter, not a secret
-        self._policy = policy or self.patience or RetryPolicy()
+        self._policy = policy or self.retry_policy or RetryPolicy()
 
     def _build(
         self,
@@ -166,7 +166,7 @@ class ApiClient:
         is_safe: bool = True,
         before_sending: Callable[[], None] = lambda: None,
     ) -> T:
-        """Do the same as `_call`, but raise `TransportError` and `ApiRefusedError`, which say what is certain.
+        """Do the same as `_call`, but raise `TransportError` and `ApiError`, which say what is certain.
 
         `before_sending` is called right before each sending of the request; an exception prevents it.
         """
@@ -199,14 +199,14 @@ class ApiClient:
             if moment := parse_http_date(response.get("date")):
                 self.server_time = moment
             if not 200 <= response.status < 300:
-                refusal = parse_refusal(
+                failed = parse_error_response(
                     response.status,
                     response,
                     content,
                     now=self._clock.now(),
                     frees_resources=request.frees_resources,
                 )
-                raise ApiRefusedError(refusal)
+                raise ApiError(failed)
             return read(response, content)
 
         return retrying(
@@ -222,7 +222,7 @@ class ApiClient:
     ) -> Listing[ItemT]:
         """Return the items of all pages of a list method, within the time limit of one call.
 
-        Raises `TransportError` and `ApiRefusedError`, also for a page token that is repeated.
+        Raises `TransportError` and `ApiError`, also for a page token that is repeated.
         """
         items: list[ItemT] = []
         unreachable: dict[str, None] = {}
@@ -319,12 +319,12 @@ class RetryPolicy:
 
 
 # For optional information, which is not worth a long wait.
-SHORT_PATIENCE = RetryPolicy(attempts=2, deadline=timedelta(seconds=15))
+FEW_RETRIES = RetryPolicy(attempts=2, deadline=timedelta(seconds=15))
 
 
 def decide_retry(
     policy: RetryPolicy,
-    failure: TransportError | ApiRefusedError,
+    failure: TransportError | ApiError,
     *,
     is_safe: bool,
     attempt: int,
@@ -338,10 +338,10 @@ def decide_retry(
     if attempt >= policy.attempts or not _may_repeat(failure, is_safe=is_safe):
         return None
     delay = backoff(policy, attempt, random)
-    if isinstance(failure, ApiRefusedError):
-        if failure.refusal.retry_after is not None:
-            delay = failure.refusal.retry_after
-        elif failure.refusal.is_rate_limit:
+    if isinstance(failure, ApiError):
+        if failure.response.retry_after is not None:
+            delay = failure.response.retry_after
+        elif failure.response.is_rate_limit:
             delay += policy.rate_limit
     return None if delay > left else delay
 
@@ -358,7 +358,7 @@ def retrying(send: Callable[[timedelta], T], *, is_safe: bool, policy: RetryPoli
     for attempt in itertools.count(1):
         try:
             return send(start + budget - clock.monotonic())
-        except (TransportError, ApiRefusedError) as failure:
+        except (TransportError, ApiError) as failure:
             # After the deadline nothing is sent again, although the last call may take longer.
             left = start + budget - clock.monotonic()
             if (until_deadline := time_until_deadline()) is not None:
@@ -376,21 +376,21 @@ def backoff(policy: RetryPolicy, attempt: int, random: Random) -> timedelta:
     return random.random() * bound
 
 
-def _may_repeat(failure: TransportError | ApiRefusedError, *, is_safe: bool) -> bool:
+def _may_repeat(failure: TransportError | ApiError, *, is_safe: bool) -> bool:
     match failure:
         case UntrustedServerError():
             return False
         case NotSentError():
             return True
-        case ApiRefusedError(refusal=refusal):
-            return refusal.is_rate_limit or (is_safe and refusal.code in _SAFE_STATUSES)
+        case ApiError(response=response):
+            return response.is_rate_limit or (is_safe and response.code in _SAFE_STATUSES)
         case _:
             return is_safe and isinstance(failure, AnswerLostError)
 
 
-def is_uncertain(failure: TransportError | ApiRefusedError) -> bool:
+def is_uncertain(failure: TransportError | ApiError) -> bool:
     """Return whether the change may have been carried out although it failed."""
-    return isinstance(failure, AnswerLostError) or (isinstance(failure, ApiRefusedError) and failure.refusal.is_fault)
+    return isinstance(failure, AnswerLostError) or (isinstance(failure, ApiError) and failure.response.is_fault)
 
 
 CachedT = TypeVar("CachedT")

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
     PERMISSION_DENIED,
-    ApiRefusedError,
+    ApiError,
     GarbledAnswerError,
     TransportError,
     query_errors,
     translate,
 )
 from tpuctl.cloud.requests import (
-    SHORT_PATIENCE,
+    FEW_RETRIES,
     ApiClient,
     Read,
     is_uncertain,
@@ -55,7 +55,7 @@ _BLOBS = Page("storage.v1 Objects", "items")
 _NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
 _GET = "storage.v1 objects.get"
 _LIST = "storage.v1 objects.list"
-# An object that is replaced all the time may be gone, in the generation that was asked for, so many times in a row.
+# Attempts to read an object that others keep replacing.
 _READS = 5
 # A write whose answer was lost is sent at most so often in all.
 _SENDS = 3
@@ -95,8 +95,8 @@ class StorageClient(ApiClient):
                 request = self._build(_GET, bucket=bucket, object=name, generation=generation, alt="media")
                 try:
                     content = self._exchange(request, lambda _, content: content)
-                except ApiRefusedError as error:
-                    if error.refusal.is_not_found:  # replaced or deleted meanwhile
+                except ApiError as error:
+                    if error.response.is_not_found:  # replaced or deleted meanwhile
                         continue
                     raise
                 return Blob(content, generation, age)
@@ -114,7 +114,7 @@ class StorageClient(ApiClient):
         request = self._build(
             "storage.v1 objects.insert", bucket=bucket, name=name, ifGenerationMatch=generation, upload=content
         )
-        failure: ApiRefusedError | TransportError
+        failure: ApiError | TransportError
         with (
             limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT, grace=DEADLINE_GRACE),
             _translated(bucket, name, "storage.objects.create"),
@@ -123,7 +123,7 @@ class StorageClient(ApiClient):
                 try:
                     # Without a precondition the last writer wins anyway: a retry is harmless.
                     return self._attempt(request, _generation, is_safe=generation is None)
-                except (ApiRefusedError, TransportError) as error:
+                except (ApiError, TransportError) as error:
                     # The refusal of a repeated write may mean that the first was carried out.
                     may_be_done = is_uncertain(error) if generation is None else sent > 1 or _may_repeat(error)
                     if not may_be_done:
@@ -153,11 +153,11 @@ class StorageClient(ApiClient):
         with _translated(bucket, name, "storage.objects.delete"):
             try:
                 self._exchange(request, lambda *_: None)
-            except ApiRefusedError as error:
-                if error.refusal.is_not_found:
+            except ApiError as error:
+                if error.response.is_not_found:
                     return
                 # The service may check the precondition before it checks whether the object exists.
-                if error.refusal.code != 412 or self._head(bucket, name) is not None:
+                if error.response.code != 412 or self._head(bucket, name) is not None:
                     raise
 
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
@@ -186,15 +186,15 @@ class StorageClient(ApiClient):
         request = self._build(_GET, bucket=bucket, object=name)
         try:
             return self._exchange(request, read)
-        except ApiRefusedError as error:
-            if error.refusal.is_not_found:
+        except ApiError as error:
+            if error.response.is_not_found:
                 return None
             raise
 
 
-def _may_repeat(failure: TransportError | ApiRefusedError) -> bool:
+def _may_repeat(failure: TransportError | ApiError) -> bool:
     """Return whether to read the object and retry a write: its outcome is uncertain, or it came too soon after another."""
-    is_too_soon = isinstance(failure, ApiRefusedError) and failure.refusal.code == 429
+    is_too_soon = isinstance(failure, ApiError) and failure.response.code == 429
     return is_too_soon or is_uncertain(failure)
 
 
@@ -202,18 +202,18 @@ def _may_repeat(failure: TransportError | ApiRefusedError) -> bool:
 def _translated(bucket: str, name: str, permission: str) -> Iterator[None]:
     try:
         yield
-    except (TransportError, ApiRefusedError) as failure:
-        refusal = failure.refusal if isinstance(failure, ApiRefusedError) else None
-        if refusal is not None and refusal.is_not_found:
+    except (TransportError, ApiError) as failure:
+        response = failure.response if isinstance(failure, ApiError) else None
+        if response is not None and response.is_not_found:
             create = "create it with `gcloud storage buckets create gs://{bucket} --location=REGION`, or check the name"
             hint = fill_text(create, {"bucket": bucket})
             raise NotFoundError(f"there is no bucket `gs://{bucket}`", hint=hint) from failure
-        if refusal is not None and refusal.code == 412:
+        if response is not None and response.code == 412:
             raise _precondition_failed(bucket, name) from failure
         error = translate(failure)
-        if refusal is not None and refusal.code == 403 and error.error_id in {None, PERMISSION_DENIED}:
+        if response is not None and response.code == 403 and error.error_id in {None, PERMISSION_DENIED}:
             hint = "grant `roles/storage.objectUser` on the bucket to your identity (`tpuctl config show`)"
-            message = f"`{permission}` is not allowed on `gs://{bucket}`: {refusal.message}"
+            message = f"`{permission}` is not allowed on `gs://{bucket}`: {response.message}"
             raise AccessError(message, hint=hint) from failure
         raise error from failure
 
@@ -249,7 +249,7 @@ class BucketsClient(ApiClient):
     Without it, such a bucket raises `InvalidRequestError` with the `error_id` `storage-requester-pays`.
     """
 
-    patience = SHORT_PATIENCE
+    retry_policy = FEW_RETRIES
 
     def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
         """Return a bucket's metadata; needs storage.buckets.get."""
@@ -297,7 +297,7 @@ class BucketsClient(ApiClient):
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
-        with query_errors(_words(name), "storage.anywhereCaches.list"):
+        with query_errors(_describe(name), "storage.anywhereCaches.list"):
             # See `layout`.
             return self._pages(
                 "storage.v1 anywhereCaches.list",
@@ -319,18 +319,18 @@ class BucketsClient(ApiClient):
                 return
             self._clock.sleep(self._back_off(attempt))
         raise ConflictError(
-            f"the policy of {_words(name)} changes faster than it can be replaced", hint="try again in a minute"
+            f"the policy of {_describe(name)} changes faster than it can be replaced", hint="try again in a minute"
         )
 
     def _replace_policy(self, name: str, policy: Mapping[str, Any], user_project: str | None) -> bool:
         """Replace a policy; False if it has changed since it was read."""
         request = self._build("storage.v1 buckets.setIamPolicy", bucket=name, userProject=user_project, body=policy)
-        with query_errors(_words(name), "storage.buckets.setIamPolicy"):
+        with query_errors(_describe(name), "storage.buckets.setIamPolicy"):
             try:
                 # The etag makes a retry harmless: the service refuses it, and the policy is read again.
                 self._attempt(request, lambda _: None)
-            except ApiRefusedError as error:
-                if error.refusal.code not in _CHANGED_MEANWHILE:
+            except ApiError as error:
+                if error.response.code not in _CHANGED_MEANWHILE:
                     raise
                 return False
         return True
@@ -346,10 +346,10 @@ class BucketsClient(ApiClient):
         )
 
     def _ask(self, method: str, read: Read[T], bucket: str, permission: str | None, **parameters: Any) -> T:
-        return self._query(f"storage.v1 {method}", read, _words(bucket), permission, bucket=bucket, **parameters)
+        return self._query(f"storage.v1 {method}", read, _describe(bucket), permission, bucket=bucket, **parameters)
 
 
-def _words(name: str) -> str:
+def _describe(name: str) -> str:
     return f"the bucket `gs://{name}`"
 
 

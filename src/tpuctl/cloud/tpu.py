@@ -25,7 +25,7 @@ from tpuctl.clock import (
     limit_cloud_calls,
 )
 from tpuctl.cloud.errors import (
-    ApiRefusedError,
+    ApiError,
     GarbledAnswerError,
     TransportError,
     operation_error,
@@ -33,7 +33,7 @@ from tpuctl.cloud.errors import (
     translate_errors,
 )
 from tpuctl.cloud.requests import (
-    SHORT_PATIENCE,
+    FEW_RETRIES,
     UNEXPECTED,
     ApiClient,
     ApiRequest,
@@ -309,7 +309,7 @@ class TpuClient(ApiClient):
         body |= {"queryPath": path} if path else {}
         try:
             return self._attempt(self._request("nodes.getGuestAttributes", name=name, body=body), read)
-        except (ApiRefusedError, TransportError) as failure:
+        except (ApiError, TransportError) as failure:
             error = translate(failure)
             if _is_not_found(failure) or error.error_id == _NO_GUEST_ATTRIBUTES:
                 return ()
@@ -328,11 +328,11 @@ class TpuClient(ApiClient):
             for is_last in (False, True):
                 try:
                     return self._attempt(request, Operation.from_api, is_safe=False)
-                except (TransportError, ApiRefusedError) as error:
+                except (TransportError, ApiError) as error:
                     failure = error
                 # ABORTED is also a 409: another change was faster, and it says nothing about the name [google.rpc.Code].
                 is_unsure = is_uncertain(failure) or _is_aborted(failure)
-                is_taken = isinstance(failure, ApiRefusedError) and failure.refusal.code == 409 and not is_unsure
+                is_taken = isinstance(failure, ApiError) and failure.response.code == 409 and not is_unsure
                 if is_unsure or is_last:
                     node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
                     if node and node.labels.get(REQUEST_LABEL) == label:
@@ -369,7 +369,7 @@ class TpuClient(ApiClient):
             try:
                 fetch = self._request("queuedResources.get", name=full_name)
                 found = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
-            except ApiRefusedError as error:
+            except ApiError as error:
                 if _is_not_found(error):
                     return False
                 raise
@@ -385,7 +385,7 @@ class TpuClient(ApiClient):
         return self._end(
             "delete",
             name.node_id,
-            self.preview_delete(name),
+            self._request("nodes.delete", name=name),
             find=lambda: self._find(name),
             identity=lambda node: node.id,
             is_ending=lambda node: node.state is NodeState.DELETING,
@@ -408,7 +408,7 @@ class TpuClient(ApiClient):
             try:
                 fetch = self._request("queuedResources.get", name=name)
                 found = self._attempt(fetch, _only(name, QueuedResource.from_api))
-            except ApiRefusedError as error:
+            except ApiError as error:
                 if _is_not_found(error):
                     return None
                 raise
@@ -428,7 +428,9 @@ class TpuClient(ApiClient):
     def start_node(self, name: NodeName) -> Operation:
         """Start a stopped node."""
         done = {NodeState.STARTING, NodeState.READY}
-        return self._change_node("start", self.preview_start(name), name, lambda node: node.state in done)
+        return self._change_node(
+            "start", self._request("nodes.start", name=name, body={}), name, lambda node: node.state in done
+        )
 
     def stop_node(self, name: NodeName, still_meant: Callable[[Node], None]) -> Operation:
         """Stop a node if it is `still_meant`, keeping its disk; see `_end`. Raises `NodeNotFoundError`."""
@@ -442,7 +444,7 @@ class TpuClient(ApiClient):
         return self._end(
             "stop",
             name.node_id,
-            self.preview_stop(name),
+            self._request("nodes.stop", name=name, body={}),
             find=find,
             identity=lambda node: node.id,
             is_ending=lambda node: node.state in {NodeState.STOPPING, NodeState.STOPPED},
@@ -470,7 +472,7 @@ class TpuClient(ApiClient):
         node = self._find_expected(name, expected_id)
         fields = dict(change(node))
         refused: TpuctlError | None = None
-        failure: TransportError | ApiRefusedError | None = None
+        failure: TransportError | ApiError | None = None
         # What our last write that took effect has overwritten, until it is written again.
         restore: Callable[[Node], Node] | None = None
         for attempt in range(1, _CHANGE_ATTEMPTS + 1):
@@ -542,7 +544,7 @@ class TpuClient(ApiClient):
 
     def _send_update(
         self, node: Node, fields: Mapping[str, Any], expected_id: str | None
-    ) -> tuple[Operation, TransportError | ApiRefusedError | None]:
+    ) -> tuple[Operation, TransportError | ApiError | None]:
         """Send fields that were made of this state of the node. Return the operation, and why it may not exist.
 
         Nothing is sent again once another client has changed these fields. Raises the refusal of the service.
@@ -554,16 +556,16 @@ class TpuClient(ApiClient):
             if next(sendings) and not is_same(node, self._find_expected(node.name, expected_id), fields):
                 raise _ChangedMeanwhileError
 
-        request = self.preview_update(node.name, fields)
+        request = self._update(node.name, fields)
         try:
             return self._attempt(request, Operation.from_api, is_safe=False, before_sending=check), None
         except _ChangedMeanwhileError:
             return Operation.unnamed(), None
-        except (TransportError, ApiRefusedError) as error:
+        except (TransportError, ApiError) as error:
             if _is_not_found(error):
                 raise NodeNotFoundError(node.name.node_id, node.name.zone) from translate(error)
             # The service answers simultaneous changes with 409 [gcloud 528 source: tpu_vm/ssh.py].
-            if is_uncertain(error) or (isinstance(error, ApiRefusedError) and error.refusal.code == 409):
+            if is_uncertain(error) or (isinstance(error, ApiError) and error.response.code == 409):
                 return Operation.unnamed(), error
             raise translate(error) from error
 
@@ -619,33 +621,40 @@ class TpuClient(ApiClient):
 
         return self._change_node("maintenance request", request, node.name, has_begun)
 
-    def preview_create(self, name: NodeName, spec: NodeSpec) -> ApiRequest:
-        """Return the request of `create_node` without sending it; each has a new request label."""
-        return self._creation(name, spec, self._uuid().hex)
+    def preview(
+        self,
+        verb: str,
+        name: NodeName,
+        *,
+        spec: NodeSpec | None = None,
+        window: QueueWindow | None = None,
+        changes: Mapping[str, Any],
+        queued_resource: str | None = None,
+        force: bool = True,
+    ) -> ApiRequest | None:
+        """Return the request of a change without sending it, None for a verb that needs none.
 
-    def preview_create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> ApiRequest:
-        """Return the request of `create_queued_resource` without sending it and without its request id."""
-        label = self._uuid().hex
-        return self._queued_creation(name, spec, window, own_id=name.node_id, label=label, request_id=None)
+        That of a creation has a new label; requests for queued resources have no request id.
+        """
+        match verb:
+            case "create" if spec and window:
+                label = self._uuid().hex
+                return self._queued_creation(name, spec, window, own_id=name.node_id, label=label, request_id=None)
+            case "create" if spec:
+                return self._creation(name, spec, self._uuid().hex)
+            case "delete" if queued_resource:
+                return self._request("queuedResources.delete", name=queued_resource, force=force)
+            case "delete":
+                return self._request("nodes.delete", name=name)
+            case "start" | "stop":
+                return self._request(f"nodes.{verb}", name=name, body={})
+            case "update":
+                return self._update(name, changes)
+            case _:
+                return None
 
-    def preview_delete(self, name: NodeName) -> ApiRequest:
-        """Return the request of `delete_node` without sending it."""
-        return self._request("nodes.delete", name=name)
-
-    def preview_delete_queued_resource(self, name: str, *, force: bool = True) -> ApiRequest:
-        """Return the request of `delete_queued_resource` without sending it and without its request id."""
-        return self._request("queuedResources.delete", name=name, force=force)
-
-    def preview_start(self, name: NodeName) -> ApiRequest:
-        """Return the request of `start_node` without sending it."""
-        return self._request("nodes.start", name=name, body={})
-
-    def preview_stop(self, name: NodeName) -> ApiRequest:
-        """Return the request of `stop_node` without sending it."""
-        return self._request("nodes.stop", name=name, body={})
-
-    def preview_update(self, name: NodeName, changes: Mapping[str, Any]) -> ApiRequest:
-        """Return the request with which `change_node` writes these fields, without sending it.
+    def _update(self, name: NodeName, changes: Mapping[str, Any]) -> ApiRequest:
+        """Return the request that writes these fields.
 
         The mask names each changed field in camelCase, as Google's own Python library does.
         """
@@ -681,11 +690,11 @@ class TpuClient(ApiClient):
         )
 
     def _find(self, name: NodeName, *, version: str = V2) -> Node | None:
-        """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiRefusedError`."""
+        """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiError`."""
         try:
             fetch = self._request("nodes.get", version=version, name=name)
             return self._attempt(fetch, _only(str(name), Node.from_api))
-        except ApiRefusedError as error:
+        except ApiError as error:
             if _is_not_found(error):
                 return None
             raise
@@ -694,7 +703,7 @@ class TpuClient(ApiClient):
         for attempt in range(1, attempts + 1):
             try:
                 node = self._find(name)
-            except (TransportError, ApiRefusedError, TpuctlError) as error:
+            except (TransportError, ApiError, TpuctlError) as error:
                 raise _unknown_outcome_error("create", name.node_id, failure) from error
             if node is not None or attempt == attempts:
                 return node
@@ -702,7 +711,7 @@ class TpuClient(ApiClient):
         return None
 
     def _nodes_named(self, names: Sequence[NodeName]) -> tuple[Node, ...]:
-        """Return those of the nodes that exist. Raises `TransportError`, `ApiRefusedError` and `TpuctlError`."""
+        """Return those of the nodes that exist. Raises `TransportError`, `ApiError` and `TpuctlError`."""
         if len(names) <= _MOST_LOOKUPS:
             return tuple(node for node in map(self._find, names) if node is not None)
         zone = names[0].zone
@@ -750,9 +759,9 @@ class TpuClient(ApiClient):
                 return self._attempt(request, Operation.from_api, is_safe=False, before_sending=look)
             except _AlreadyEndedError as ended:
                 return ended.operation
-            except (TransportError, ApiRefusedError) as error:
+            except (TransportError, ApiError) as error:
                 # `find` raises where an absent resource is an error.
-                if isinstance(error, ApiRefusedError) and _is_not_found(error) and find() is None:
+                if isinstance(error, ApiError) and _is_not_found(error) and find() is None:
                     return Operation(None, done=True)
                 may_be_done = True
                 raise
@@ -765,7 +774,7 @@ class TpuClient(ApiClient):
         def send() -> Operation:
             try:
                 return self._attempt(request, Operation.from_api, is_safe=False)
-            except ApiRefusedError as error:
+            except ApiError as error:
                 if _is_not_found(error):
                     raise NodeNotFoundError(name.node_id, name.zone) from translate(error)
                 raise
@@ -779,7 +788,7 @@ class TpuClient(ApiClient):
         refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
         limit of one call covers everything.
         """
-        failure: TransportError | ApiRefusedError | None = None
+        failure: TransportError | ApiError | None = None
         with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
             for sent in range(1, _MAX_SENDS + 1):
                 try:
@@ -789,7 +798,7 @@ class TpuClient(ApiClient):
                     if failure is None:
                         raise
                     raise _unknown_outcome_error(verb, name, failure) from error
-                except (TransportError, ApiRefusedError) as error:
+                except (TransportError, ApiError) as error:
                     # A refusal of the second sending may mean that the first was carried out.
                     if not is_uncertain(error) and sent == 1:
                         raise translate(error) from error
@@ -799,12 +808,12 @@ class TpuClient(ApiClient):
                         return Operation.unnamed()
                 except NotFoundError:
                     raise
-                except (TransportError, ApiRefusedError, TpuctlError) as error:
+                except (TransportError, ApiError, TpuctlError) as error:
                     raise _unknown_outcome_error(verb, name, failure) from error
                 if not is_uncertain(failure) or deadline_has_passed():
                     break
                 self._clock.sleep(self._back_off(sent))
-            if isinstance(failure, ApiRefusedError):
+            if isinstance(failure, ApiError):
                 raise translate(failure) from failure
             assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
             raise _unknown_outcome_error(verb, name, failure) from failure
@@ -815,7 +824,7 @@ class TpuClient(ApiClient):
     def _zone_pages(
         self, collection: str, page: Page, read: Read[T], project: str, zone: str, *, version: str = "v2", **fields: str
     ) -> Listing[T]:
-        """Return a collection of a zone; `-` means all zones. Raises `TransportError` and `ApiRefusedError`."""
+        """Return a collection of a zone; `-` means all zones. Raises `TransportError` and `ApiError`."""
         method = f"tpu.{version} projects.locations.{collection}.list"
         parent = f"projects/{project}/locations/{zone}"
         return self._pages(method, page, read, parent=parent, pageSize=_PAGE_SIZE, **fields)
@@ -838,9 +847,9 @@ class TpuClient(ApiClient):
             return one_zone("-")
         except TransportError as failure:
             raise translate(failure) from failure
-        except ApiRefusedError as failure:
+        except ApiError as failure:
             error = translate(failure)
-            if failure.refusal.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
+            if failure.response.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
                 raise error from failure
         return self._list_each(one_zone, self._zones.get_or_load(project, lambda: self.locations(project)))
 
@@ -856,7 +865,7 @@ class TpuClient(ApiClient):
         def ask(zone: str) -> Listing[T] | _ZoneFailure:
             try:
                 return one_zone(zone)
-            except (TransportError, ApiRefusedError, TpuctlError) as failure:
+            except (TransportError, ApiError, TpuctlError) as failure:
                 return failure
 
         listed: list[Listing[T]] = []
@@ -906,22 +915,22 @@ _SAME_EVERYWHERE = frozenset(
 # The reason for a zone that is closed to the project [observed: Google's own zone listings in `gcloud compute tpus`].
 _NOT_OFFERED = "LOCATION_POLICY_VIOLATED"
 
-_ZoneFailure = TransportError | ApiRefusedError | TpuctlError
+_ZoneFailure = TransportError | ApiError | TpuctlError
 
 
 def _is_closed(failure: _ZoneFailure) -> bool:
     """Return whether a zone is closed to the project."""
-    if not isinstance(failure, ApiRefusedError):
+    if not isinstance(failure, ApiError):
         return False
-    return _is_not_found(failure) or (failure.refusal.code == 403 and failure.refusal.reason == _NOT_OFFERED)
+    return _is_not_found(failure) or (failure.response.code == 403 and failure.response.reason == _NOT_OFFERED)
 
 
 def _is_not_found(failure: Exception) -> bool:
-    return isinstance(failure, ApiRefusedError) and failure.refusal.is_not_found
+    return isinstance(failure, ApiError) and failure.response.is_not_found
 
 
 def _is_aborted(failure: Exception) -> bool:
-    return isinstance(failure, ApiRefusedError) and failure.refusal.status == "ABORTED"
+    return isinstance(failure, ApiError) and failure.response.status == "ABORTED"
 
 
 def _type(data: Mapping[str, Any]) -> str:
@@ -996,7 +1005,7 @@ _OPERATION = Shape("tpu.v2 Operation", {**OPERATION.fields, "metadata": _METADAT
 class OperationsClient(ApiClient):
     """Lists operations of the TPU API, with few retries."""
 
-    patience = SHORT_PATIENCE
+    retry_policy = FEW_RETRIES
 
     def operations(
         self, project: str, zone: str, targets: Collection[str], *, limit: int

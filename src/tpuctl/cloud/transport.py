@@ -149,7 +149,6 @@ class Http:
                 error.args = tuple(secrets.hide_in_text(str(one)) for one in error.args)
                 raise
             finally:
-                self._limit.give_back()
                 if self._is_closed:
                     self._hang_up()
 
@@ -291,34 +290,14 @@ class _AuthResponse:
 
 
 class _ExchangeLimit:
-    """The time and size limits of an exchange. The time is that of the real clock, because sockets use no other."""
-
-    # Bytes of all exchanges of the process: dozens of threads send requests, and each answer is kept in memory.
-    _held_by_all = 0
-    _counting = threading.Lock()
+    """The time limit of an exchange, by the real clock, because sockets use no other."""
 
     def __init__(self, duration: timedelta) -> None:
-        self._held = 0
         self.begin(duration)
 
     def begin(self, duration: timedelta) -> None:
         """Restart the limit."""
         self.duration, self._ends = duration, _CLOCK.monotonic() + duration
-
-    def take(self, count: int, most: int) -> None:
-        """Count received bytes. Raises `GarbledAnswerError` if all exchanges together have more than `most`."""
-        with _ExchangeLimit._counting:
-            self._held += count
-            _ExchangeLimit._held_by_all += count
-            is_too_much = _ExchangeLimit._held_by_all > most
-        if is_too_much:
-            raise GarbledAnswerError(f"simultaneous answers are larger than {most / 2**20:g} MiB")
-
-    def give_back(self) -> None:
-        """Subtract the bytes of this exchange."""
-        with _ExchangeLimit._counting:
-            _ExchangeLimit._held_by_all -= self._held
-            self._held = 0
 
     @property
     def is_over(self) -> bool:
@@ -337,11 +316,9 @@ class _ExchangeLimit:
 class _LimitedSocketReader(io.RawIOBase):
     """Reads one response from a socket, within the time and size limits of the exchange."""
 
-    def __init__(
-        self, raw: io.RawIOBase, sock: socket.socket, limit: _ExchangeLimit, options: TransportOptions
-    ) -> None:
-        self._raw, self._sock, self._limit, self._options = raw, sock, limit, options
-        self._room = options.largest
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket, limit: _ExchangeLimit, largest: int) -> None:
+        self._raw, self._sock, self._limit, self._largest = raw, sock, limit, largest
+        self._received = 0
 
     def readable(self) -> bool:
         return True
@@ -349,10 +326,9 @@ class _LimitedSocketReader(io.RawIOBase):
     def readinto(self, buffer: Any) -> Any:  # any object with the buffer protocol; a count, or None
         self._sock.settimeout(self._limit.left)
         count = self._raw.readinto(buffer)
-        self._room -= count or 0
-        if self._room < 0:
-            raise _too_large_error(self._options.largest)
-        self._limit.take(count or 0, self._options.together)
+        self._received += count or 0
+        if self._received > self._largest:
+            raise _too_large_error(self._largest)
         return count
 
     def close(self) -> None:
@@ -405,7 +381,7 @@ class _Connection(http.client.HTTPConnection):
             received = self.getresponse()
             problem = "the answer is incomplete"
             response = HttpResponse(received)
-            return response, _decompressed(response, received.read(), self._options.largest)
+            return response, _decompressed(response, received.read(), self._options.max_response_bytes)
         except (OSError, http.client.HTTPException) as error:
             raise AnswerLostError(f"{problem}: {_describe_failure(error, self._limit)}") from error
 
@@ -442,7 +418,7 @@ class _Connection(http.client.HTTPConnection):
     def _open(self, address: tuple[str, int], *_: object) -> socket.socket:
         """Return a socket that is connected to one of the addresses of a host."""
         failure = OSError("the host name has no address")
-        for family, kind, protocol, _name, place in _addresses(*address, seconds=self._limit.left):
+        for family, kind, protocol, _name, place in socket.getaddrinfo(*address, 0, socket.SOCK_STREAM):
             sock = socket.socket(family, kind, protocol)
             try:
                 sock.settimeout(min(self._options.connect_timeout.total_seconds(), self._limit.left))
@@ -459,8 +435,8 @@ class _Connection(http.client.HTTPConnection):
 
     def _limited_response(self, sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
         self._response = response = http.client.HTTPResponse(sock, *args, **kwargs)
-        limited = _LimitedSocketReader(response.fp.detach(), sock, self._limit, self._options)
-        response.fp = _BoundedReader(limited, self._options.largest)
+        limited = _LimitedSocketReader(response.fp.detach(), sock, self._limit, self._options.max_response_bytes)
+        response.fp = _BoundedReader(limited, self._options.max_response_bytes)
         return response
 
 
@@ -477,30 +453,6 @@ def _decompressed(response: HttpResponse, content: bytes, largest: int) -> bytes
     if not decoder.eof:
         raise GarbledAnswerError("the answer cannot be decompressed: it is incomplete")
     return plain
-
-
-def _addresses(host: str, port: int, *, seconds: float) -> list[tuple[Any, ...]]:
-    """Return the addresses of a host. Raises what the resolver raises, and `TimeoutError`.
-
-    Neither a timeout nor Ctrl-C can interrupt the resolver, so that a separate thread waits for it.
-    """
-    found: list[list[tuple[Any, ...]] | Exception] = []
-    has_ended = threading.Event()
-
-    def look_up() -> None:
-        try:
-            found.append(socket.getaddrinfo(host, port, 0, socket.SOCK_STREAM))
-        except (OSError, UnicodeError) as error:
-            found.append(error)
-        has_ended.set()
-
-    threading.Thread(target=look_up, name="resolver", daemon=True).start()
-    if not has_ended.wait(seconds):
-        raise TimeoutError
-    (answer,) = found
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
 
 
 def _too_large_error(largest: int) -> GarbledAnswerError:

@@ -10,7 +10,7 @@ from tpuctl.check.facts import value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
 from tpuctl.check.report_rendering import findings_view, waiting_notice
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.requests import SHORT_PATIENCE
+from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.environment_probe import EnvironmentProbe
@@ -121,7 +121,7 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
         app.log_in_as(node.removesuffix(f"@{name}"))
     factory, endpoint = http_access(app)
     # Short retries: users do not want to wait for a diagnosis.
-    client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
+    client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
     operations = OperationsClient(factory, app.clock, endpoint=endpoint)
     found = get_node(client, app.place, app.reference(name))
     # Why no worker can be examined, and what helps.

@@ -125,7 +125,7 @@ class Maintenance:
 
 @dataclass(frozen=True)
 class Node:
-    """A TPU node. `raw` is the complete JSON from the API; `id` is different for each node that ever had the name."""
+    """A TPU node. `raw` is the complete JSON from the API; `id` is unique per creation."""
 
     name: NodeName
     raw: Mapping[str, Any] = field(repr=False)

@@ -19,7 +19,7 @@ from tpuctl.app.app import http_access
 from tpuctl.check.findings import Level, build_report
 from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.requests import SHORT_PATIENCE
+from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.doctor_run import findings_of_node
@@ -110,7 +110,7 @@ class BundleBuilder:
         self._doctor_errors: list[str] = []
         factory, endpoint = http_access(app)
         # Users often want a bundle when a service does not answer: wait less than other commands do.
-        self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=SHORT_PATIENCE)
+        self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
         self._operations = OperationsClient(factory, app.clock, endpoint=endpoint)
 
     def run(self, text: str) -> None:

@@ -26,7 +26,7 @@ class _OutputFormat(click.Choice[str]):
     """The output format. In other programs `--output` names a file."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format. Raises `WrongWordError` for a file name."""
+        """Return the format. Raises `UnknownWordError` for a file name."""
         if (
             isinstance(value, str)
             and value not in FORMATS

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
-from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.nodes.plan import gcloud_commands
 from tpuctl.output.terminal import View
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from tpuctl.app.app import App
-    from tpuctl.cloud.requests import ApiRequest
     from tpuctl.nodes.plan import PlanStep
     from tpuctl.output.terminal import Terminal
     from tpuctl.prices import Price
@@ -68,7 +66,16 @@ def _described(app: App, step: PlanStep) -> dict[str, Any]:
     }
     if price := _price(app, step):
         entry["price"] = price.to_json()
-    if preview := _preview(app, step):
+    preview = app.client.preview(
+        step.verb,
+        step.name,
+        spec=step.spec,
+        window=step.window,
+        changes=step.changes,
+        queued_resource=step.queued_resource,
+        force=step.force,
+    )
+    if preview:
         entry["request"] = {"method": preview.method, "url": preview.url}
         if preview.body is not None:
             entry["request"]["body"] = preview.body
@@ -104,27 +111,6 @@ def _price(app: App, step: PlanStep) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
     spec = step.spec
     return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier) if spec else None
-
-
-def _preview(app: App, step: PlanStep) -> ApiRequest | None:
-    client = app.client
-    match step.verb:
-        case Verb.CREATE if step.spec is not None and step.window is not None:
-            return client.preview_create_queued_resource(step.name, step.spec, step.window)
-        case Verb.CREATE:
-            return client.preview_create(step.name, step.spec) if step.spec else None
-        case Verb.DELETE if step.queued_resource:
-            return client.preview_delete_queued_resource(step.queued_resource, force=step.force)
-        case Verb.DELETE:
-            return client.preview_delete(step.name)
-        case Verb.START:
-            return client.preview_start(step.name)
-        case Verb.STOP:
-            return client.preview_stop(step.name)
-        case Verb.UPDATE:
-            return client.preview_update(step.name, step.changes)
-        case Verb.REBOOT | Verb.WAIT:
-            return None
 
 
 def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:
