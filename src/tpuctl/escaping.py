@@ -77,6 +77,34 @@ def _json_escaped(line: str) -> str:
     return line if line.isprintable() else _UNUSUAL.sub(escape, line)
 
 
+_LONGEST_PREVIEW = 80
+
+
+def one_line(text: str, *, longest: int = 1000) -> str:
+    """Return text from outside as one line, cut to `longest` characters; control characters are escaped."""
+    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: longest + 1])
+    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
+
+
+def preview(value: object) -> str:
+    """Return a short form of a value for an error message: the start of a text, a number, or only the type."""
+    match value:
+        case bytes():
+            text = value[: 2 * _LONGEST_PREVIEW].decode(errors="backslashreplace")
+        case str():
+            text = value[: 2 * _LONGEST_PREVIEW]
+        case None | bool() | float():
+            return str(value)
+        case int():
+            # str() refuses an integer of more than 4,300 digits.
+            return str(value) if value.bit_length() < 4 * _LONGEST_PREVIEW else f"a number of {value.bit_length()} bits"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+    return f"`{one_line(text, longest=_LONGEST_PREVIEW)}`"
+
+
 # Options whose value is `KEY=VALUE` with a secret in VALUE.
 _SECRET_OPTIONS = frozenset({"--metadata", "--update-metadata", "--env"})
 # Options whose value is a URL, which may contain a password or a key.

@@ -21,10 +21,10 @@ from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import Idleness
-from tpuctl.nodes.usage import WorkerIdleness, combine_idleness, parse_idleness
+from tpuctl.nodes.usage import WorkerIdleness, combine_idleness
 from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 from tpuctl.ssh.agent.worker_use import last_login
-from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -180,7 +180,7 @@ def node(**fields: Any) -> Node:
 
 
 def idle(lasted: timedelta, **fields: Any) -> WorkerIdleness:
-    return WorkerIdleness(**{"in_use": (), "unknown": (), "lasted": lasted, "last": "it booted", **fields})
+    return WorkerIdleness(**{"in_use": (), "unknown": (), "lasted": lasted, "last": "it booted", "uses": (), **fields})
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_node_is_idle_since_the_last_use_of_any_worker(
 )
 def test_wrong_answer_is_an_error(answer: Any) -> None:
     with pytest.raises(UnexpectedAnswerError):
-        parse_idleness(answer)
+        decode_answer(WorkerIdleness, answer)
 
 
 @pytest.mark.parametrize(

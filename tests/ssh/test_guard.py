@@ -20,8 +20,9 @@ from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
 from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
 from tpuctl.ssh.agent.guard import KnownEnd, next_end, next_guard_step
 from tpuctl.ssh.agent.guard_answers import EXPIRY_TEXT, parse_date, parse_node
+from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import LONGEST_ANSWER, FrameDecoder, WorkerFrame, bootstrap, standalone_program
-from tpuctl.ssh.tpu_guard import GuardReport, parse_guard_report
+from tpuctl.ssh.tpu_guard import GuardReport
 
 NOW = 1_800_000_000
 # 1700000000 in Arabic digits.
@@ -328,7 +329,7 @@ def set_up(guarded: Guarded) -> Iterator[Callable[..., GuardReport]]:
     def report(request: dict[str, Any] | None = None, **options: Any) -> GuardReport:
         start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}
         ((_, payload),) = report_of(guarded, start if request is None else request, server.environment, **options)
-        return parse_guard_report(json.loads(payload))
+        return decode_answer(GuardReport, json.loads(payload))
 
     yield report
     report({"remove": True})
@@ -352,16 +353,17 @@ def test_second_guard_without_systemd_replaces_the_first(guarded: Guarded, set_u
 def test_limits_are_those_of_the_node_whichever_login_starts_its_guard(
     guarded: Guarded, set_up: Callable[..., GuardReport]
 ) -> None:
-    def limits(login: str, idle: int | None, *, keeps_idle: bool) -> tuple[timedelta, str] | None:
+    def limits(login: str, idle: int | None, *, keeps_idle: bool) -> tuple[timedelta | None, str | None]:
         start = {"program": standalone_program("guard", "guard_main()"), "keepsIdle": keeps_idle}
         settings = {**guarded.settings(), "idle": idle, "onIdle": idle and "stop"}
-        return set_up({**start, "settings": settings}, login=login).idle
+        report = set_up({**start, "settings": settings}, login=login)
+        return report.idle, report.on_idle
 
     assert limits("ann", 5400, keeps_idle=False) == (timedelta(minutes=90), "stop")
     assert limits("bob", None, keeps_idle=True) == (timedelta(minutes=90), "stop")
     assert limits("bob", 7200, keeps_idle=False) == (timedelta(hours=2), "stop")
     assert limits("ann", None, keeps_idle=True) == (timedelta(hours=2), "stop")
-    assert limits("ann", None, keeps_idle=False) is None
+    assert limits("ann", None, keeps_idle=False) == (None, None)
     assert [str(path) for path in guarded.home.glob("*/.tpuctl/guard")] == []
 
 

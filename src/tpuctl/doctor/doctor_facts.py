@@ -5,14 +5,16 @@ Facts are data without any judgement. No value here is a secret.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
+from tpuctl.decoding import MAX_BYTES, By, Line, Most, Range, decode_mapping
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts
@@ -22,6 +24,10 @@ if TYPE_CHECKING:
     from tpuctl.nodes.inspection import InspectionReport
     from tpuctl.ssh.tpu_guard import GuardReport
     from tpuctl.ssh.tpu_holders import HoldersFound
+
+_MOST_VALUES = 100
+_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
+_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,60}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,7 +332,7 @@ class FileSystemUsage:
     """A file system: its free bytes, and the used share of space and inodes in percent, rounded as `df` does."""
 
     mount: str
-    available: int
+    available: Annotated[int, Range(-MAX_BYTES, MAX_BYTES)]
     used: int
     inodes: int | None = None
 
@@ -349,7 +355,7 @@ class LogFolder:
     state: LogFolderState
     size: int
     files: int
-    is_complete: bool
+    is_complete: bool = field(metadata={"key": "is_complete"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,7 +379,17 @@ class InstalledPackage:
     """An installed package: its version, and its requirements (`jaxlib <=0.4.35,>=0.4.34`)."""
 
     version: str
-    requires: tuple[str, ...] = ()
+    requires: Annotated[tuple[Annotated[str, Line(300)], ...], Most(_MOST_VALUES)] = ()
+
+
+def _packages(value: Any) -> dict[str, InstalledPackage]:
+    """Return the packages whose names and versions may become part of suggested commands."""
+    packages = decode_mapping(InstalledPackage, value)
+    return {
+        name: package
+        for name, package in packages.items()
+        if _PACKAGE_NAME.fullmatch(name) and _VERSION.fullmatch(package.version)
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,12 +399,15 @@ class PythonEnvironment:
     kind: str
     path: str
     python: str
-    packages: Mapping[str, InstalledPackage] = field(default_factory=dict)
+    packages: Annotated[Mapping[str, InstalledPackage], By(_packages)] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """Its name in findings."""
         return "the system's Python" if self.kind == "system" else f"`{self.path}`"
+
+
+Variables = Annotated[Mapping[str, str], Most(_MOST_VALUES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -398,10 +417,10 @@ class TpuVariables:
     `login_unread` is why those of a login shell are unknown, None if they are known.
     """
 
-    session: Mapping[str, str] = field(default_factory=dict)
-    login: Mapping[str, str] = field(default_factory=dict)
-    jobs: tuple[Mapping[str, str], ...] = ()
-    login_unread: str | None = None
+    session: Variables = field(default_factory=dict)
+    login: Variables = field(default_factory=dict)
+    jobs: Annotated[tuple[Variables, ...], Most(10)] = ()
+    login_unread: str | None = field(default=None, metadata={"key": "login_unread"})
 
     def values(self, name: str) -> tuple[str, ...]:
         """Return the values of a variable, each once; those of jobs first."""

@@ -7,24 +7,23 @@ count.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.errors import operation_error
+from tpuctl.decoding import By, Most, Range, Text, decode, decoder_of
 from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
     ClockOffset,
     FileSystemUsage,
-    InstalledPackage,
     LastFailure,
     LogFolder,
-    LogFolderState,
     NodeFacts,
     NodeOperation,
     OomKills,
@@ -38,31 +37,16 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.models.operation import Operation
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
-from tpuctl.ssh.answers import (
-    MAX_BYTES,
-    JsonFields,
-    UnexpectedAnswerError,
-    one_line,
-    parse_array,
-    parse_boolean,
-    parse_choice,
-    parse_integer,
-    parse_line,
-    parse_number,
-    parse_object,
-    parse_seconds,
-    parse_string,
-)
+from tpuctl.shapes import ShapeError
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import AS_ROOT, AgentError, bootstrap, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
-from tpuctl.ssh.tpu_guard import parse_guard_report
-from tpuctl.ssh.tpu_holders import HoldersFound, parse_holders
+from tpuctl.ssh.tpu_guard import GuardReport
+from tpuctl.ssh.tpu_holders import HoldersFound
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from tpuctl.cloud.tpu import OperationsClient, TpuClient
     from tpuctl.models.node import Node
     from tpuctl.nodes.journal import Journal
@@ -76,12 +60,7 @@ _PROGRAM_TIMEOUT = timedelta(seconds=8)
 _HOLDERS_MARK = "tpuctl-holders "
 _MAX_TEXT = 1 << 20
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-_MAX_VALUES, _MAX_REQUIREMENT = 100, 300
-_PACKAGE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,60}")
-# Both become part of suggested commands.
-_VERSION = re.compile(r"[A-Za-z0-9.+!_-]{1,60}")
 _T = TypeVar("_T")
-Parser = Callable[[Any, str], _T]
 
 
 def gather_node_facts(
@@ -225,120 +204,66 @@ def parse_examination(value: Any, sent: datetime, received: datetime) -> WorkerR
 
     An invalid fact is Unknown, and the others count. Raises `UnexpectedAnswerError` for another invalid value.
     """
-    answer = JsonFields(value, "the answer")
-    began, ended = (answer.get(name, parse_number, low=0, high=_LATEST) for name in ("began", "ended"))
-    low, high = ended - received.timestamp(), began - sent.timestamp()
+    times = decode_answer(_Times, value)
+    low, high = times.ended - received.timestamp(), times.began - sent.timestamp()
     return WorkerReport(
         offset=ClockOffset(timedelta(seconds=low), timedelta(seconds=high)),
-        kernel=answer.get("kernel", parse_line),
-        **{name: _parse_fact(answer, name, parse) for name, parse in _FACTS.items()},
+        kernel=times.kernel,
+        **{name: _parse_fact(value, name, kind) for name, kind in _FACTS.items()},
     )
 
 
-def _parse_fact(answer: JsonFields, name: str, parse: Parser[Any]) -> Fact[Any]:
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """When the program began and ended, by the clock of the worker, and its kernel."""
+
+    began: Annotated[float, Range(0, _LATEST)]
+    ended: Annotated[float, Range(0, _LATEST)]
+    kernel: str
+
+
+def _parse_fact(answer: Mapping[str, Any], name: str, kind: Any) -> Fact[Any]:  # JSON; a type
+    places: tuple[str, ...] = (name,)
     try:
-        part = answer.get(name, JsonFields)
-        if "ok" in part:
-            return Known(part.get("ok", parse))
-        if "absent" in part:
-            return Absent(part.get("absent", parse_line))
-        return Unknown(part.get("error", parse_line))
+        part = decoder_of(Mapping[str, Any])(answer.get(name))
+        state = next((state for state in ("ok", "absent", "error") if state in part), "error")
+        places = (state, name)
+        decoded = decoder_of(kind if state == "ok" else str)(part.get(state))
+    except ShapeError as error:
+        for place in places:
+            error = error.below(place)  # the same one, further out
+        return Unknown(f"unexpected answer: the answer.{error}")
+    return Known(decoded) if state == "ok" else Absent(decoded) if state == "absent" else Unknown(decoded)
+
+
+def _holders(value: Any) -> HoldersFound:  # JSON
+    text = decoder_of(Annotated[str, Text(_MAX_TEXT)])(value)
+    try:
+        report = parse_answer(text.removeprefix(_HOLDERS_MARK))
     except UnexpectedAnswerError as error:
-        return Unknown(f"unexpected answer: {error.what}")
+        raise ShapeError(error.what) from error
+    return decode(HoldersFound, report, outcomes={}, lock_outcome=None)
 
 
-def _record(cls: Callable[..., _T], **fields: Parser[Any]) -> Parser[_T]:
-    """Return the parser of an object with these fields, each with the name of a field of the class."""
-
-    def parse(value: Any, where: str) -> _T:
-        found = JsonFields(value, where)
-        return cls(**{name: found.get(name, parser) for name, parser in fields.items()})
-
-    return parse
-
-
-def _each(parser: Parser[_T], *, most: int) -> Parser[tuple[_T, ...]]:
-    """Return the parser of an array of at most `most` values."""
-    return lambda value, where: tuple(
-        parser(one, f"{where}[{at}]") for at, one in enumerate(parse_array(value, where, most=most))
-    )
-
-
-def _nullable(parser: Parser[_T]) -> Parser[_T | None]:
-    return lambda value, where: None if value is None else parser(value, where)
-
-
-def _holders(value: Any, where: str) -> HoldersFound:
-    return parse_holders(parse_string(value, where, longest=_MAX_TEXT).removeprefix(_HOLDERS_MARK))
-
-
-def _inspection(value: Any, where: str) -> InspectionReport:
-    report = parse_inspection(parse_string(value, where, longest=_MAX_TEXT), probe=None, timeout=_PROGRAM_TIMEOUT)
+def _inspection(value: Any) -> InspectionReport:  # JSON
+    text = decoder_of(Annotated[str, Text(_MAX_TEXT)])(value)
+    report = parse_inspection(text, probe=None, timeout=_PROGRAM_TIMEOUT)
     if report is None:
-        raise UnexpectedAnswerError(f"{where}: not a report")
+        raise ShapeError("not a report")
     return report
 
 
-def _variables(value: Any, where: str) -> dict[str, str]:
-    values = parse_object(value, where)
-    if len(values) > _MAX_VALUES:
-        raise UnexpectedAnswerError(f"{where}: {len(values)} values where at most {_MAX_VALUES} are expected")
-    return {one_line(name): parse_line(one, f"{where}.{one_line(name)}") for name, one in values.items()}
-
-
-def _packages(value: Any, where: str) -> dict[str, InstalledPackage]:
-    found = {
-        name: _PACKAGE(one, f"{where}.{one_line(name)}")
-        for name, one in parse_object(value, where).items()
-        if _PACKAGE_NAME.fullmatch(name)
-    }
-    return {name: package for name, package in found.items() if _VERSION.fullmatch(package.version)}
-
-
-def _log_state(value: Any, where: str) -> LogFolderState:
-    return LogFolderState(parse_choice(value, where, allowed=tuple(LogFolderState)))
-
-
-_PACKAGE = _record(
-    InstalledPackage,
-    version=parse_line,
-    requires=_each(partial(parse_line, longest=_MAX_REQUIREMENT), most=_MAX_VALUES),
-)
 # The facts of a worker by name, as ssh/agent/worker_facts.py reports them; the limits are above its own.
-_FACTS: dict[str, Parser[Any]] = {
-    "uptime": parse_seconds,
-    "disks": _each(
-        _record(
-            FileSystemUsage,
-            mount=parse_line,
-            available=partial(parse_integer, low=-MAX_BYTES),
-            used=parse_integer,
-            inodes=_nullable(parse_integer),
-        ),
-        most=20,
-    ),
-    "logs": _record(
-        LogFolder,
-        path=parse_line,
-        state=_log_state,
-        size=parse_integer,
-        files=parse_integer,
-        is_complete=parse_boolean,
-    ),
-    "memory": _record(WorkerMemory, total=parse_integer, available=parse_integer),
-    "oom_kills": _record(OomKills, count=parse_integer, last=parse_line),
-    "tpu_use": _holders,
-    "guard": parse_guard_report,
-    "inspection": _inspection,
-    "variables": _record(
-        TpuVariables,
-        session=_variables,
-        login=_variables,
-        jobs=_each(_variables, most=10),
-        login_unread=_nullable(parse_line),
-    ),
-    "environments": _each(
-        _record(PythonEnvironment, kind=parse_line, path=parse_line, python=parse_line, packages=_packages), most=16
-    ),
-    "is_synchronized": parse_boolean,
+_FACTS: dict[str, Any] = {  # types
+    "uptime": timedelta,
+    "disks": Annotated[tuple[FileSystemUsage, ...], Most(20)],
+    "logs": LogFolder,
+    "memory": WorkerMemory,
+    "oom_kills": OomKills,
+    "tpu_use": Annotated[HoldersFound, By(_holders)],
+    "guard": GuardReport,
+    "inspection": Annotated[InspectionReport, By(_inspection)],
+    "variables": TpuVariables,
+    "environments": Annotated[tuple[PythonEnvironment, ...], Most(16)],
+    "is_synchronized": bool,
 }

@@ -64,8 +64,8 @@ def start_node_guard(context: ActionContext, node: Node, change: IdleChange, *, 
     deeds = []
     if node.expires is not None:
         deeds.append(f"deletes it when its time ends ({format_timestamp(node.expires)}, unless it is extended)")
-    if report.idle is not None:
-        after, verb = report.idle
+    if report.idle is not None and report.on_idle is not None:
+        after, verb = report.idle, report.on_idle
         deeds.append(f"{verb}s it after {format_duration(after)} without use")
     notes += [f"the guard on worker 0 {' and '.join(deeds)}"]
     if report.mode != "service":

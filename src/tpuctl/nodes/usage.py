@@ -8,17 +8,19 @@ examine itself makes the whole node unknown. Values and words come first; the fu
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
+from tpuctl.decoding import Line, Most
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.escaping import one_line
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.garbage import Idleness
-from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, one_line, parse_choice, parse_line, parse_seconds
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,10 +62,13 @@ class WorkerUse:
     """One use of one worker. The texts are from the worker, as one line each; they are empty if it does not know them."""
 
     kind: UseKind
-    name: str
-    command: str
-    user: str
+    name: Annotated[str, Line(_LONGEST_NAME)]
+    command: Annotated[str, Line(_LONGEST_COMMAND)]
+    user: Annotated[str, Line(_LONGEST_NAME)]
     age: timedelta
+
+
+Reasons = Annotated[tuple[Annotated[str, Line(_LONGEST_REASON)], ...], Most(_MOST_REASONS)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +78,11 @@ class WorkerIdleness:
     `in_use` and `unknown` are lines, empty only for an idle worker; `uses` has the details of what uses it.
     """
 
-    in_use: tuple[str, ...]
-    unknown: tuple[str, ...]
-    lasted: timedelta
-    last: str
-    uses: tuple[WorkerUse, ...] = ()
+    in_use: Reasons
+    unknown: Reasons
+    lasted: timedelta = field(metadata={"key": "age"})
+    last: Annotated[str, Line(_LONGEST_REASON)]
+    uses: Annotated[tuple[WorkerUse, ...], Most(_MOST_USES)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,29 +108,6 @@ class NodeUse:
         if len(self.uses) > _MOST_NAMED:
             parts.append(f"and {len(self.uses) - _MOST_NAMED} more")
         return "; ".join([*parts, *([self.unknown] if self.unknown else [])])
-
-
-def parse_idleness(value: Any) -> WorkerIdleness:
-    """Parse the report of a worker. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, "the answer")
-    return WorkerIdleness(
-        in_use=fields.each("inUse", parse_line, most=_MOST_REASONS, longest=_LONGEST_REASON),
-        unknown=fields.each("unknown", parse_line, most=_MOST_REASONS, longest=_LONGEST_REASON),
-        lasted=fields.get("age", parse_seconds),
-        last=fields.get("last", parse_line, longest=_LONGEST_REASON),
-        uses=fields.each("uses", _parse_use, most=_MOST_USES),
-    )
-
-
-def _parse_use(value: Any, where: str) -> WorkerUse:
-    fields = JsonFields(value, where)
-    return WorkerUse(
-        kind=UseKind(fields.get("kind", parse_choice, allowed=list(UseKind))),
-        name=fields.get("name", parse_line, longest=_LONGEST_NAME),
-        command=fields.get("command", parse_line, longest=_LONGEST_COMMAND),
-        user=fields.get("user", parse_line, longest=_LONGEST_NAME),
-        age=fields.get("age", parse_seconds),
-    )
 
 
 def describe_worker_uses(uses: Iterable[tuple[int, WorkerUse]], workers: int) -> tuple[str, ...]:
@@ -258,7 +240,7 @@ def fetch_idleness(
     logs = LOG_FOLDER if has_programs else None
     request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
-        return parse_idleness(channel.read(within))
+        return decode_answer(WorkerIdleness, channel.read(within))
 
 
 def find_idleness(app: App, nodes: Sequence[Node]) -> Mapping[NodeName, Idleness]:

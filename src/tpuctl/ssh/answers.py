@@ -12,13 +12,14 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from tpuctl.decoding import MAX_BYTES, decode
 from tpuctl.errors import RemoteCommandError
+from tpuctl.escaping import one_line, preview
+from tpuctl.shapes import ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-# Kernels store sizes and offsets of files as signed 64-bit numbers.
-MAX_BYTES = 2**63 - 1
 # A login shell may print a message of the day before the answer; reading stops after this many bytes.
 MAX_LOGIN_BANNER = 1 << 20
 _MAX_PATH = 4096  # bytes: PATH_MAX of Linux
@@ -26,7 +27,6 @@ _MAX_PATH = 4096  # bytes: PATH_MAX of Linux
 _MAX_SECONDS = 1000 * 365 * 86400
 _MAX_ANSWER = 4 << 20
 _MAX_DEPTH = 32
-_MAX_PREVIEW = 80
 _T = TypeVar("_T")
 _DECIMAL = re.compile(rb"[0-9]{1,19}")
 _MAX_DIGITS = 25
@@ -73,6 +73,15 @@ def parse_answer(data: bytes | str, *, longest: int = _MAX_ANSWER, deepest: int 
         return json.loads(text, parse_int=_json_integer, parse_float=_json_float, parse_constant=_reject_constant)
     except ValueError as error:
         raise UnexpectedAnswerError(f"not JSON: {preview(text)}") from error
+
+
+def decode_answer(kind: type[_T], value: Any, where: str = "the answer", **extra: Any) -> _T:
+    """Return the answer of a worker as a value of a type; see `tpuctl.decoding`. Raises `UnexpectedAnswerError`."""
+    try:
+        return decode(kind, value, **extra)
+    except ShapeError as error:
+        place = f"{where}{'' if error.path[:1] in {'', '['} else '.'}{error.path}"
+        raise UnexpectedAnswerError(f"{place}: {error.problem}") from error
 
 
 class JsonFields:
@@ -189,31 +198,6 @@ def parse_choice(value: Any, where: str, allowed: Collection[str]) -> str:
     if not isinstance(value, str) or value not in allowed:
         _reject(where, " or ".join(allowed), value)
     return value
-
-
-def one_line(text: str, *, longest: int = 1000) -> str:
-    """Return text of a worker as one line, cut to `longest` characters; control characters are escaped."""
-    plain = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[: longest + 1])
-    return plain if len(plain) <= longest else plain[: longest - 1] + "…"
-
-
-def preview(value: object) -> str:
-    """Return a short form of a value for an error message: the start of a text, a number, or only the type."""
-    match value:
-        case bytes():
-            text = value[: 2 * _MAX_PREVIEW].decode(errors="backslashreplace")
-        case str():
-            text = value[: 2 * _MAX_PREVIEW]
-        case None | bool() | float():
-            return str(value)
-        case int():
-            # str() refuses an integer of more than 4,300 digits.
-            return str(value) if value.bit_length() < 4 * _MAX_PREVIEW else f"a number of {value.bit_length()} bits"
-        case list():
-            return "a list"
-        case _:
-            return "an object"
-    return f"`{one_line(text, longest=_MAX_PREVIEW)}`"
 
 
 def _reject(where: str, expected: str, value: object) -> NoReturn:

@@ -26,10 +26,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tpuctl.errors import RemoteCommandError, TpuctlError
+from tpuctl.escaping import one_line, preview
 from tpuctl.fan_out import Outcome, fan_out
 from tpuctl.ssh import agent
 from tpuctl.ssh.agent.link import AGENT_MARK
-from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, one_line, parse_answer, preview
+from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, parse_answer
 from tpuctl.ssh.connection import (
     BATCH_MODE,
     CONNECT_TIMEOUT,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from tpuctl.command_text import fitting, join_command
+from tpuctl.decoding import Line, Most, OneOf, Range
 from tpuctl.durations import format_duration
-from tpuctl.ssh.answers import JsonFields, parse_boolean, parse_choice, parse_integer, parse_line, parse_seconds
+from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import open_agent, standalone_program
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
@@ -40,15 +41,15 @@ class GuardStatus:
     `clock_offset`: how much the worker's clock is ahead of the service's.
     """
 
-    node: str
-    node_id: str
-    at: datetime | None
-    due: datetime | None
+    node: Annotated[str, Line(500)]
+    node_id: Annotated[str, Line(100)] = field(metadata={"key": "id"})
+    at: Annotated[datetime | None, Range(0, _LATEST_SECOND)]
+    due: Annotated[datetime | None, Range(0, _LATEST_SECOND)]
     text: str
-    problem: str | None
-    failures: int
+    problem: Annotated[str | None, OneOf(_PROBLEMS)]
+    failures: Annotated[int, Range(0, _LATEST_SECOND)]
     has_ended: bool
-    clock_offset: timedelta | None
+    clock_offset: Annotated[timedelta | None, Range(-_LATEST_SECOND, _LATEST_SECOND)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,16 @@ class GuardReport:
     """The report of worker 0.
 
     `mode`: how the guard was just started (`service`, `process`), or that it was `removed`; else None.
-    `idle`: how long the node may be idle, and what happens then (`delete`, `stop`); None without a limit.
+    `idle`: how long the node may be idle, None without a limit; `on_idle`: what happens then (`delete`, `stop`).
     """
 
-    mode: str | None
+    mode: Annotated[str | None, OneOf(("service", "process", "removed"))]
     is_installed: bool
     is_running: bool
     status: GuardStatus | None
-    log: tuple[str, ...]
-    idle: tuple[timedelta, str] | None = None
+    log: Annotated[tuple[str, ...], Most(_MOST_LOG_LINES)]
+    idle: Annotated[timedelta | None, Range(0, _LONGEST_IDLE)] = None
+    on_idle: Annotated[str | None, OneOf(("delete", "stop"))] = None
 
     def problem(self) -> str | None:
         """Return why the guard does not do its work, None if it does or if there is none."""
@@ -87,7 +89,7 @@ class GuardReport:
 
     def grant_command(self, node: Node) -> str:
         """Return the command that gives the worker's service account a role with what the guard needs, and nothing else."""
-        stops = self.idle is not None and self.idle[1] == "stop"
+        stops = self.idle is not None and self.on_idle == "stop"
         role = "tpuctlGuardStop" if stops else "tpuctlGuard"
         permissions = [*_PERMISSIONS, *["tpu.nodes.stop"] * stops]
         account = fitting("service_account", node.service_account)
@@ -133,39 +135,4 @@ def remove_guard(target: Target) -> bool:
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> GuardReport:
     with open_agent(target, "guard_setup", request, as_root=True, connect_within=timeout) as channel:
-        return parse_guard_report(channel.read(timeout))
-
-
-def parse_guard_report(value: Any, where: str = "the answer") -> GuardReport:
-    """Parse the report of a worker. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, where)
-    idle = fields.optional("idle", parse_seconds, high=_LONGEST_IDLE)
-    on_idle = fields.optional("onIdle", parse_choice, allowed=("delete", "stop"))
-    return GuardReport(
-        mode=fields.optional("mode", parse_choice, allowed=("service", "process", "removed")),
-        is_installed=fields.get("isInstalled", parse_boolean),
-        is_running=fields.get("isRunning", parse_boolean),
-        status=fields.optional("status", _parse_status),
-        log=fields.each("log", parse_line, most=_MOST_LOG_LINES, longest=1000),
-        idle=(idle, on_idle) if idle and on_idle else None,
-    )
-
-
-def _parse_status(value: Any, where: str) -> GuardStatus:
-    fields = JsonFields(value, where)
-    offset = fields.optional("clockOffset", parse_integer, low=-_LATEST_SECOND, high=_LATEST_SECOND)
-    return GuardStatus(
-        node=fields.get("node", parse_line, longest=500),
-        node_id=fields.get("id", parse_line, longest=100),
-        at=fields.optional("at", _parse_moment),
-        due=fields.optional("due", _parse_moment),
-        text=fields.get("text", parse_line, longest=1000),
-        problem=fields.optional("problem", parse_choice, allowed=_PROBLEMS),
-        failures=fields.get("failures", parse_integer, high=_LATEST_SECOND),
-        has_ended=fields.get("hasEnded", parse_boolean),
-        clock_offset=None if offset is None else timedelta(seconds=offset),
-    )
-
-
-def _parse_moment(value: Any, where: str) -> datetime:
-    return datetime.fromtimestamp(parse_integer(value, where, high=_LATEST_SECOND), UTC)
+        return decode_answer(GuardReport, channel.read(timeout))

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.ssh.answers import (
-    JsonFields,
-    UnexpectedAnswerError,
-    parse_answer,
-    parse_boolean,
-    parse_choice,
-    parse_integer,
-    parse_line,
-    parse_seconds,
-)
+from tpuctl.decoding import Line, Most, OneOf, Pid, Range
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
@@ -25,8 +17,7 @@ if TYPE_CHECKING:
     from tpuctl.ssh.connection import Target
 
 _TIMEOUT = timedelta(seconds=30)
-# pids are below 2^22 on every kernel; processes that hold a TPU are few.
-_HIGHEST_PID = 1 << 22
+# Processes that hold a TPU are few.
 _MOST_HOLDERS = 4096
 _MOST_DEVICES = 256
 _OUTCOMES = ("ended", "killed", "survives", "refused", "gone")
@@ -42,18 +33,18 @@ class HolderProcess:
     process is never terminated: init, sshd, the session that asks.
     """
 
-    pid: int
+    pid: Pid
     start: int
-    user: str
+    user: Annotated[str, Line(100)]
     age: timedelta
-    state: str
-    name: str
+    state: Annotated[str, Line(1)]
+    name: Annotated[str, Line(100)]
     command: str
-    devices: tuple[str, ...]
+    devices: Annotated[tuple[Annotated[str, Line(100)], ...], Most(_MOST_DEVICES)]
     has_lock_file: bool
     maps_library: bool
     is_protected: bool
-    container: str | None
+    container: Annotated[str | None, Line(100)]
 
     @property
     def holds(self) -> bool:
@@ -66,7 +57,7 @@ class LockFile:
     """libtpu's lock file: its path, its owner and its age."""
 
     path: str
-    user: str
+    user: Annotated[str, Line(100)]
     age: timedelta
 
 
@@ -78,9 +69,9 @@ class HoldersFound:
     `gone`), and `lock_outcome` that of the lock file (`removed`, `absent`, `held`, `refused`).
     """
 
-    holders: tuple[HolderProcess, ...]
+    holders: Annotated[tuple[HolderProcess, ...], Most(_MOST_HOLDERS)]
     lock_file: LockFile | None
-    hidden: int
+    hidden: Annotated[int, Range(0, 2**22)]
     is_root: bool
     outcomes: Mapping[tuple[int, int], str] = field(default_factory=dict)
     lock_outcome: str | None = None
@@ -123,48 +114,24 @@ def parse_holders(text: str) -> HoldersFound:
 
 def read_holders(value: Any, ordered: Sequence[Sequence[int]] | None = None) -> HoldersFound:
     """Parse the report of a worker; `ordered` are the processes that were terminated. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, "the answer")
-    outcomes: dict[tuple[int, int], str] = {}
-    if ordered is not None:
-        outcomes = dict(fields.each("outcomes", _outcome, most=len(ordered)))
-        if set(outcomes) != {(pid, start) for pid, start in ordered}:
-            raise UnexpectedAnswerError("the outcomes are not those of the requested processes")
-    return HoldersFound(
-        holders=fields.each("holders", _holder, most=_MOST_HOLDERS),
-        lock_file=fields.optional("lockFile", _lock_file),
-        hidden=fields.get("hidden", parse_integer, high=_HIGHEST_PID),
-        is_root=fields.get("isRoot", parse_boolean),
-        outcomes=outcomes,
-        lock_outcome=None if ordered is None else fields.get("lockOutcome", parse_choice, allowed=_LOCK_OUTCOMES),
-    )
+    found = decode_answer(HoldersFound, value, outcomes={}, lock_outcome=None)
+    if ordered is None:
+        return found
+    ended = decode_answer(_Ended, value)
+    outcomes = {(one.pid, one.start): one.outcome for one in ended.outcomes}
+    if set(outcomes) != {(pid, start) for pid, start in ordered}:
+        raise UnexpectedAnswerError("the outcomes are not those of the requested processes")
+    return replace(found, outcomes=outcomes, lock_outcome=ended.lock_outcome)
 
 
-def _outcome(value: Any, where: str) -> tuple[tuple[int, int], str]:
-    fields = JsonFields(value, where)
-    process = fields.get("pid", parse_integer, low=1, high=_HIGHEST_PID), fields.get("start", parse_integer)
-    return process, fields.get("outcome", parse_choice, allowed=_OUTCOMES)
+@dataclass(frozen=True, slots=True)
+class _EndedProcess:
+    pid: Pid
+    start: int
+    outcome: Annotated[str, OneOf(_OUTCOMES)]
 
 
-def _lock_file(value: Any, where: str) -> LockFile:
-    fields = JsonFields(value, where)
-    return LockFile(
-        fields.get("path", parse_line), fields.get("user", parse_line, longest=100), fields.get("age", parse_seconds)
-    )
-
-
-def _holder(value: Any, where: str) -> HolderProcess:
-    fields = JsonFields(value, where)
-    return HolderProcess(
-        pid=fields.get("pid", parse_integer, low=1, high=_HIGHEST_PID),
-        start=fields.get("start", parse_integer),
-        user=fields.get("user", parse_line, longest=100),
-        age=fields.get("age", parse_seconds),
-        state=fields.get("state", parse_line, longest=1),
-        name=fields.get("name", parse_line, longest=100),
-        command=fields.get("command", parse_line),
-        devices=fields.each("devices", parse_line, most=_MOST_DEVICES, longest=100),
-        has_lock_file=fields.get("hasLockFile", parse_boolean),
-        maps_library=fields.get("mapsLibrary", parse_boolean),
-        is_protected=fields.get("isProtected", parse_boolean),
-        container=fields.optional("container", parse_line, longest=100),
-    )
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    outcomes: Annotated[tuple[_EndedProcess, ...], Most(_MOST_HOLDERS)]
+    lock_outcome: Annotated[str, OneOf(_LOCK_OUTCOMES)]

@@ -12,6 +12,7 @@ from io import BufferedReader, RawIOBase
 from threading import Lock, Semaphore
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
+from tpuctl.escaping import preview
 from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
@@ -20,7 +21,6 @@ from tpuctl.ssh.answers import (
     parse_choice,
     parse_integer,
     parse_string,
-    preview,
 )
 from tpuctl.ssh.channel import (
     FRAME_KINDS,

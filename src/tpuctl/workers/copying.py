@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.command_text import join_command
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
+from tpuctl.escaping import preview
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.agent.copy_files import PARTS, CopyPlace, FileReceiver, digests_of_part, list_files
 from tpuctl.ssh.agent.file_stream import (
@@ -40,7 +41,6 @@ from tpuctl.ssh.answers import (
     parse_integer,
     parse_path,
     parse_string,
-    preview,
 )
 from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, OpenChannels
 from tpuctl.ssh.keys import SshProgramMissingError

@@ -6,15 +6,17 @@ and after a cut connection. `fold_event` and `judge` are pure.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from statistics import median
 from threading import Event, Thread, Timer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
+from tpuctl.decoding import Line, OneOf, Range
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     BrokenNodeError,
@@ -25,22 +27,12 @@ from tpuctl.errors import (
     TimedOutError,
     TpuctlError,
 )
+from tpuctl.escaping import one_line
 from tpuctl.names import number_ranges
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
-from tpuctl.ssh.answers import (
-    JsonFields,
-    UnexpectedAnswerError,
-    one_line,
-    parse_answer,
-    parse_boolean,
-    parse_choice,
-    parse_integer,
-    parse_line,
-    parse_number,
-    parse_seconds,
-)
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import explain_agent_errors, standalone_program
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 from tpuctl.workers.environment import EnvironmentOptions, job_variables
@@ -60,7 +52,7 @@ from tpuctl.workers.worker_jobs import JobScope
 from tpuctl.workers.worker_stacks import StackListing, list_stacks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -96,9 +88,9 @@ _PATIENCE = timedelta(seconds=30)
 class AllReduce:
     """A sum over all devices of the slice, as one worker measured it."""
 
-    devices: int
-    duration: timedelta
-    gigabytes_per_second: float
+    devices: Annotated[int, Range(0, 2**20)]
+    duration: timedelta = field(metadata={"key": "seconds"})
+    gigabytes_per_second: Annotated[float, Range(0, 1e9)]
     is_right: bool
 
 
@@ -127,36 +119,70 @@ class ChipTestReport:
 
 def fold_event(report: ChipTestReport, value: Any) -> ChipTestReport:
     """Return the report with one more event. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, "the event")
-    kinds = ("host", "framework", "chips", "phase", "product", "allReduce")
-    match fields.get("event", parse_choice, allowed=kinds):
-        case "host":
-            files = fields.get("deviceFiles", parse_integer, high=_HIGHEST_CHIP + 1)
-            return replace(report, device_files=files, python=fields.get("python", parse_line, longest=20))
-        case "framework":
-            name = fields.get("name", parse_choice, allowed=("JAX", "PyTorch/XLA"))
-            return replace(report, framework=name, version=fields.get("version", parse_line, longest=50))
-        case "chips":
-            return replace(report, chips=fields.get("chips", parse_integer, high=_HIGHEST_CHIP + 1))
-        case "phase":
-            return replace(report, phase=fields.get("phase", parse_choice, allowed=_PHASES))
-        case "product":
-            chip = fields.get("chip", parse_integer, high=_HIGHEST_CHIP)
-            figure = fields.get("teraflops", parse_number, low=0, high=1e9)
+    kind = decode_answer(_Event, value, "the event").event
+    match decode_answer(_EVENTS[kind], value, "the event"):
+        case _Host(files, python):
+            return replace(report, device_files=files, python=python)
+        case _Framework(name, version):
+            return replace(report, framework=name, version=version)
+        case _Chips(chips):
+            return replace(report, chips=chips)
+        case _Phase(phase):
+            return replace(report, phase=phase)
+        case _Product(chip, teraflops, is_right):
             # A chip of v2 and v3 is two devices.
-            figures = {**report.teraflops, chip: report.teraflops.get(chip, 0.0) + figure}
-            wrong = report.wrong if fields.get("isRight", parse_boolean) else report.wrong | {chip}
+            figures = {**report.teraflops, chip: report.teraflops.get(chip, 0.0) + teraflops}
+            wrong = report.wrong if is_right else report.wrong | {chip}
             return replace(report, teraflops=figures, wrong=wrong)
-        case _:
-            one = AllReduce(
-                devices=fields.get("devices", parse_integer, high=1 << 20),
-                duration=fields.get("seconds", parse_seconds),
-                gigabytes_per_second=fields.get("gigabytesPerSecond", parse_number, low=0, high=1e9),
-                is_right=fields.get("isRight", parse_boolean),
-            )
+        case AllReduce() as measured:
             # Of the sums of several processes a wrong one counts.
-            worst = one if report.all_reduce is None or not one.is_right else report.all_reduce
+            worst = measured if report.all_reduce is None or not measured.is_right else report.all_reduce
             return replace(report, all_reduce=worst)
+    raise AssertionError("every event has a case")
+
+
+@dataclass(frozen=True, slots=True)
+class _Host:
+    device_files: Annotated[int, Range(0, _HIGHEST_CHIP + 1)]
+    python: Annotated[str, Line(20)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Framework:
+    name: Annotated[str, OneOf(("JAX", "PyTorch/XLA"))]
+    version: Annotated[str, Line(50)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Chips:
+    chips: Annotated[int, Range(0, _HIGHEST_CHIP + 1)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Phase:
+    phase: Annotated[str, OneOf(tuple(_PHASES))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    chip: Annotated[int, Range(0, _HIGHEST_CHIP)]
+    teraflops: Annotated[float, Range(0, 1e9)]
+    is_right: bool
+
+
+_EVENTS: Mapping[str, type[Any]] = {
+    "host": _Host,
+    "framework": _Framework,
+    "chips": _Chips,
+    "phase": _Phase,
+    "product": _Product,
+    "allReduce": AllReduce,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    event: Annotated[str, OneOf(tuple(_EVENTS))]
 
 
 def judge(reports: Sequence[ChipTestReport], *, chips: int | None) -> list[list[str]]:

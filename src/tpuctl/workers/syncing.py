@@ -19,9 +19,10 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.errors import InvalidInputError, RemoteCommandError, TpuctlError
+from tpuctl.escaping import preview
 from tpuctl.ssh.agent.file_stream import RefusedError, to_bytes
 from tpuctl.ssh.agent.sync_tree import RSYNC
-from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_boolean, parse_integer, parse_path, preview
+from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_boolean, parse_integer, parse_path
 from tpuctl.ssh.channel import on_each_worker
 from tpuctl.ssh.connection import NEW_CONNECTION, WITH_STDOUT, BoundedBuffer, Connection, ssh_argv, start_ssh
 from tpuctl.ssh.transfer import (

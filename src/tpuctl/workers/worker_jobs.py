@@ -9,31 +9,19 @@ import re
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from tpuctl.decoding import OneOf, Range, Text
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, InvalidInputError, NotFoundError, TpuctlError
+from tpuctl.escaping import one_line, preview
 from tpuctl.names import parse_whole_number
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
-from tpuctl.ssh.answers import (
-    JsonFields,
-    UnexpectedAnswerError,
-    one_line,
-    parse_array,
-    parse_boolean,
-    parse_choice,
-    parse_decimal,
-    parse_integer,
-    parse_number,
-    parse_object,
-    parse_seconds,
-    parse_string,
-    preview,
-)
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_decimal
 from tpuctl.ssh.channel import (
     LONGEST_FRAME,
     MAX_CHANNELS,
@@ -128,48 +116,53 @@ def signal_name(number: int) -> str:
     return next((name for name, known in LINUX_SIGNALS.items() if known == number), str(number))
 
 
-def parse_job_name(value: Any, where: str) -> str:
-    """Parse the name of a job. Raises `UnexpectedAnswerError`."""
-    name = parse_string(value, where, longest=100)
-    if not _NAME.fullmatch(name):
-        raise UnexpectedAnswerError(f"{where}: {preview(name)} cannot be the name of a job")
-    return name
+JobName = Annotated[str, Text(100, _NAME.pattern, "the name of a job")]
+# One number for stdout and one for stderr.
+_Sizes = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _JobReport:
+    """A worker's report of one job. The clock may have been set back since the start."""
+
+    name: JobName
+    began: Annotated[datetime, Range(0, _LATEST)]
+    age: Annotated[timedelta, Range(-_LONGEST_AGE, _LONGEST_AGE)]
+    about: Annotated[str, Text(_LONGEST)]
+    end: Annotated[str, Text(_LONGEST)]
+    state: Annotated[str, OneOf(("running", "ended", "lost"))]
+    sizes: _Sizes
+    starts: _Sizes
+    followed: bool
 
 
 def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
     """Parse a worker's report of one job. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, where)
-    # The clock may have been set back since the start.
-    age = max(timedelta(), fields.get("age", parse_seconds, low=-_LONGEST_AGE, high=_LONGEST_AGE))
-    command, is_detached = parse_about(fields.get("about", parse_string, longest=_LONGEST))
-    end = fields.get("end", parse_string, longest=_LONGEST)
-    state = fields.get("state", parse_choice, allowed=("running", "ended", "lost"))
-    result = None if state == "running" else WorkerResult(target=target, outcome=WorkerOutcome.LOST)
-    if state == "ended":
+    report = decode_answer(_JobReport, value, where)
+    return _worker_job(target, report, where)
+
+
+def _worker_job(target: Target, report: _JobReport, where: str) -> WorkerJob:
+    result = None if report.state == "running" else WorkerResult(target=target, outcome=WorkerOutcome.LOST)
+    if report.state == "ended":
         with suppress(UnexpectedAnswerError):  # unreadable, because the disk was full
-            result = parse_result(target, end.encode(errors="replace"))
-    sizes, starts = fields.get("sizes", _parse_pair), fields.get("starts", _parse_pair)
-    for at, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-        parse_integer(start, f"{where}.starts[{at}]", high=size)
+            result = parse_result(target, report.end.encode(errors="replace"))
+    for stream, (start, size) in enumerate(zip(report.starts, report.sizes, strict=True)):
+        if start > size:
+            raise UnexpectedAnswerError(f"{where}.starts[{stream}]: expected 0 to {size}, got {start}")
+    command, is_detached = parse_about(report.about)
     return WorkerJob(
         target=target,
-        job=fields.get("name", parse_job_name),
-        began=datetime.fromtimestamp(fields.get("began", parse_number, low=0, high=_LATEST), UTC),
-        age=age,
+        job=report.name,
+        began=report.began,
+        age=max(timedelta(), report.age),
         result=result,
         command=command,
         is_detached=is_detached,
-        is_followed=fields.get("followed", parse_boolean),
-        sizes=sizes,
-        starts=starts,
+        is_followed=report.followed,
+        sizes=report.sizes,
+        starts=report.starts,
     )
-
-
-def _parse_pair(value: Any, where: str) -> tuple[int, int]:
-    """Return one number for stdout and one for stderr."""
-    if len(both := parse_array(value, where, most=2)) != 2:
-        raise UnexpectedAnswerError(f"{where}: {len(both)} values where 2 are expected")
-    return parse_integer(both[0], f"{where}[0]"), parse_integer(both[1], f"{where}[1]")
 
 
 JOB_QUERY_TIMEOUT = timedelta(seconds=30)
@@ -385,6 +378,18 @@ class JobListing:
         return explain_agent_errors(self.failures)
 
 
+@dataclass(frozen=True, slots=True)
+class _JobList:
+    jobs: tuple[_JobReport, ...]
+    total: Annotated[int, Range(0, _MOST_JOBS)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Signaled:
+    job: _JobReport
+    sent: bool
+
+
 def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None) -> JobListing:
     """Ask all workers for their newest jobs, or for the one that the user named. Raises `SshProgramMissingError`.
 
@@ -394,15 +399,19 @@ def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None)
     request = {"do": "list", "names": names, "limit": limit, "tail": tail}
 
     def parse(target: Target, value: Any) -> tuple[tuple[WorkerJob, ...], int]:
-        fields = JsonFields(value, "the list")
-        shares = fields.each("jobs", partial(parse_worker_job, target), most=limit)
+        answer = decode_answer(_JobList, value, "the list")
+        if len(answer.jobs) > limit or answer.total < len(answer.jobs):
+            raise UnexpectedAnswerError(f"the list: {len(answer.jobs)} jobs, {answer.total} in all, of at most {limit}")
+        shares = tuple(
+            _worker_job(target, report, f"the list.jobs[{index}]") for index, report in enumerate(answer.jobs)
+        )
         found = [share.job for share in shares]
         for at, name in enumerate(found):
             if names and name not in names:
                 raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` was not requested")
             if name in found[:at]:
                 raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
-        return shares, fields.get("total", parse_integer, low=len(shares), high=_MOST_JOBS)
+        return shares, answer.total
 
     until = time.monotonic() + _RETRY_FOR
     outcomes = on_each_worker(
@@ -465,11 +474,11 @@ def signal_job(scope: JobScope, name: str, number: int, *, wait: timedelta) -> J
     def parse(target: Target, value: Any) -> tuple[WorkerJob, bool] | None:
         if value is None:
             return None
-        fields = JsonFields(value, "the answer")
-        share = fields.get("job", partial(parse_worker_job, target))
+        answer = decode_answer(_Signaled, value)
+        share = _worker_job(target, answer.job, "the answer.job")
         if share.job != name:
             raise UnexpectedAnswerError(f"the answer.job: `{share.job}` was not requested")
-        return share, fields.get("sent", parse_boolean)
+        return share, answer.sent
 
     def send(target: Target, number: int, wait: timedelta) -> tuple[WorkerJob, bool] | None:
         request = {"do": "signal", "name": name, "number": number, "wait": wait.total_seconds()}
@@ -545,12 +554,14 @@ _IN_USE = {
 
 def _parse_outcomes(value: Any, *, names: Sequence[str], allowed: Sequence[str]) -> dict[str, str]:
     """Parse an answer about these jobs; without names, about any."""
-    found = {}
-    for at, (name, outcome) in enumerate(parse_object(value, "the answer").items()):
+    outcomes: dict[str, str] = decode_answer(dict[str, str], value)
+    for name, outcome in outcomes.items():
         if names and name not in names:
             raise UnexpectedAnswerError(f"{preview(name)} was not requested")
-        found[parse_job_name(name, f"name {at}")] = parse_choice(outcome, name, allowed)
-    return found
+        decode_answer(JobName, name, "a name")
+        if outcome not in allowed:
+            raise UnexpectedAnswerError(f"{name}: expected {' or '.join(allowed)}, got {preview(outcome)}")
+    return outcomes
 
 
 # More workers than these are counted, not named.

@@ -12,17 +12,10 @@ from datetime import timedelta
 from enum import Enum, StrEnum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tpuctl.decoding import MAX_BYTES
+from tpuctl.escaping import one_line, preview
 from tpuctl.nodes.usage import UseKind, WorkerUse
-from tpuctl.ssh.answers import (
-    MAX_BYTES,
-    UnexpectedAnswerError,
-    one_line,
-    parse_answer,
-    parse_decimal,
-    parse_object,
-    parse_string,
-    preview,
-)
+from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer, parse_decimal, parse_object, parse_string
 from tpuctl.ssh.channel import AgentChannel, ClientFrame, WorkerFrame
 from tpuctl.ssh.connection import CONNECT_TIMEOUT
 

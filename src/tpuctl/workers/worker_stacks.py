@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from tpuctl.decoding import Line, Most, OneOf, Pid, Range
 from tpuctl.durations import format_duration
 from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.output.terminal import View
-from tpuctl.ssh.answers import (
-    JsonFields,
-    parse_boolean,
-    parse_choice,
-    parse_integer,
-    parse_line,
-    parse_seconds,
-)
+from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import explain_agent_errors, on_each_worker, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.workers.execution import label_ranges
@@ -31,18 +24,16 @@ if TYPE_CHECKING:
 
 # A worker asks py-spy about each of up to 16 processes; most answer within a second.
 _TIMEOUT = timedelta(seconds=90)
-_SOURCES = ("py-spy", "faulthandler", "kernel")
 _MOST = 100
 _MOST_PROCESSES = 16
-_HIGHEST_PID = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
 class StackFrame:
     """A call. `file` is empty and `line` 0 for one in the kernel."""
 
-    function: str
-    file: str
+    function: Annotated[str, Line(300)]
+    file: Annotated[str, Line(300)]
     line: int
 
 
@@ -50,9 +41,9 @@ class StackFrame:
 class ThreadStack:
     """The calls of `count` threads, the innermost first."""
 
-    name: str
-    count: int
-    frames: tuple[StackFrame, ...]
+    name: Annotated[str, Line(300)]
+    count: Pid
+    frames: Annotated[tuple[StackFrame, ...], Most(_MOST)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,24 +53,33 @@ class ProcessStacks:
     `source`: `py-spy`, `faulthandler` or `kernel`. `note`: why a better source was of no use.
     """
 
-    source: str
-    threads: tuple[ThreadStack, ...]
-    pid: int = field(compare=False)
-    user: str = field(compare=False)
+    source: Annotated[str, OneOf(("py-spy", "faulthandler", "kernel"))]
+    threads: Annotated[tuple[ThreadStack, ...], Most(_MOST)]
+    pid: Pid = field(compare=False)
+    user: Annotated[str, Line(100)] = field(compare=False)
     age: timedelta = field(compare=False)
     command: str = field(compare=False)
     has_spy: bool = field(compare=False)
-    note: str = field(compare=False)
+    note: Annotated[str, Line(300)] = field(compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerStacks:
-    """What a worker reports. `hidden`: number of processes that could not be examined."""
+    """What a worker reports. `processes_hidden`: number of processes that cannot be examined without root.
+
+    `has_job`: the worker has the job that was asked for.
+    """
 
     target: Target
-    processes: tuple[ProcessStacks, ...]
-    hidden: int
-    has_job: bool
+    processes: Annotated[tuple[ProcessStacks, ...], Most(_MOST_PROCESSES)]
+    processes_hidden: Annotated[int, Range(0, 2**22)] = field(metadata={"key": "hidden"})
+    is_root: bool
+    has_job: bool = field(metadata={"key": "found"})
+
+    @property
+    def hidden(self) -> int:
+        """The number of processes that were not examined."""
+        return 0 if self.is_root else self.processes_hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def list_stacks(scope: JobScope, *, signal: int | None) -> StackListing:
     def ask(target: Target) -> WorkerStacks:
         shared = scope.ssh_options(target.connection)
         with open_agent(target, "process_stacks", request, shared=shared, as_root=True) as channel:
-            return parse_stacks(target, channel.read(_TIMEOUT))
+            return decode_answer(WorkerStacks, channel.read(_TIMEOUT), target=target)
 
     outcomes = on_each_worker(ask, scope.targets)
     errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
@@ -132,47 +132,6 @@ def list_stacks(scope: JobScope, *, signal: int | None) -> StackListing:
         text = f"no process of job `{scope.job}` runs on `{scope.nodes}`"
         raise NotFoundError(text, hint=f"list the jobs: `tpuctl jobs {scope.nodes}`")
     return StackListing(scope, workers, errors)
-
-
-def parse_stacks(target: Target, value: Any) -> WorkerStacks:
-    """Parse the answer of a worker. Raises `UnexpectedAnswerError`."""
-    fields = JsonFields(value, "the answer")
-    hidden = fields.get("hidden", parse_integer, high=_HIGHEST_PID)
-    return WorkerStacks(
-        target=target,
-        processes=fields.each("processes", _process, most=_MOST_PROCESSES),
-        hidden=0 if fields.get("isRoot", parse_boolean) else hidden,
-        has_job=fields.get("found", parse_boolean),
-    )
-
-
-def _process(value: Any, where: str) -> ProcessStacks:
-    fields = JsonFields(value, where)
-    return ProcessStacks(
-        source=fields.get("source", parse_choice, allowed=_SOURCES),
-        threads=fields.each("threads", _thread, most=_MOST),
-        pid=fields.get("pid", parse_integer, low=1, high=_HIGHEST_PID),
-        user=fields.get("user", parse_line, longest=100),
-        age=fields.get("age", parse_seconds),
-        command=fields.get("command", parse_line),
-        has_spy=fields.get("hasSpy", parse_boolean),
-        note=fields.get("note", parse_line, longest=300),
-    )
-
-
-def _thread(value: Any, where: str) -> ThreadStack:
-    fields = JsonFields(value, where)
-    return ThreadStack(
-        name=fields.get("name", parse_line, longest=300),
-        count=fields.get("count", parse_integer, low=1, high=_HIGHEST_PID),
-        frames=fields.each("frames", _frame, most=_MOST),
-    )
-
-
-def _frame(value: Any, where: str) -> StackFrame:
-    fields = JsonFields(value, where)
-    line = partial(parse_line, longest=300)
-    return StackFrame(fields.get("function", line), fields.get("file", line), fields.get("line", parse_integer))
 
 
 def stacks_view(listing: StackListing) -> View:

@@ -250,7 +250,7 @@ def test_examination_invalid_part_is_unknown() -> None:
         "disks": ".disks: expected an object, got a list",
         "logs": ".logs.ok.state: expected writable or absent or lacks-parent or refused or relative, got `new`",
         "oom_kills": ".oom_kills.ok: expected an object, got a list",
-        "tpu_use": ": `holders` is missing",
+        "tpu_use": ".tpu_use.ok: `holders` is missing",
         "inspection": ".inspection.ok: not a report",
         "variables": ".variables.ok.session.JAX_PLATFORMS: expected a string, got 1",
         "environments": ".environments.ok[0]: `path` is missing",

@@ -10,8 +10,8 @@ import pytest
 from tests.doctor.node.examinations import NOW, problems, seen
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
 from tpuctl.doctor.worker_rules import check_guard
-from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.ssh.tpu_guard import GuardReport, GuardStatus, parse_guard_report
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
+from tpuctl.ssh.tpu_guard import GuardReport, GuardStatus
 
 STATUS = GuardStatus("projects/p/locations/z/nodes/demo", "17", NOW, NOW, "not expired", None, 0, False, None)
 RUNNING = GuardReport(None, is_installed=True, is_running=True, status=STATUS, log=("started", "not expired"))
@@ -107,7 +107,8 @@ def test_guard_without_permission_names_a_role_that_has_only_that_and_its_log(
     email: str, idle: tuple[timedelta, str] | None, account: str, role: str, permissions: str
 ) -> None:
     status = replace(STATUS, problem="permission", text="HTTP 403", failures=1)
-    guard = Known(replace(RUNNING, status=status, idle=idle))
+    after, then = idle or (None, None)
+    guard = Known(replace(RUNNING, status=status, idle=after, on_idle=then))
     (found,) = check_guard.judge(seen({"guard": guard}, **EXPIRES, serviceAccount={"email": email}))
 
     member = f"--member=serviceAccount:{account} --role=projects/p/roles/{role} --condition=None"
@@ -132,4 +133,4 @@ def test_guard_without_permission_names_a_role_that_has_only_that_and_its_log(
 )
 def test_report_that_breaks_the_schema_is_an_error(answer: object) -> None:
     with pytest.raises(UnexpectedAnswerError):
-        parse_guard_report(answer)
+        decode_answer(GuardReport, answer)

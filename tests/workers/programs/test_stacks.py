@@ -20,9 +20,9 @@ from tests.workers.programs import Pair
 from tests.workers.running import Plan
 from tpuctl.ssh.agent.process_stacks import parse_dump
 from tpuctl.ssh.agent.user_files import is_trusted
-from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 from tpuctl.ssh.connection import Target
-from tpuctl.workers.worker_stacks import parse_stacks
+from tpuctl.workers.worker_stacks import WorkerStacks
 
 # As py-spy 0.4 prints it.
 SPY = """#!/bin/sh
@@ -287,7 +287,9 @@ def answer(**process: Any) -> dict[str, Any]:
 def test_parse_stacks_escapes_control_characters() -> None:
     frames = [{**FRAME, "function": "\x1b[2J\nerror: x"}]
 
-    (process,) = parse_stacks(TARGET, answer(command="\x07", threads=[{**THREAD, "frames": frames}])).processes
+    (process,) = decode_answer(
+        WorkerStacks, answer(command="\x07", threads=[{**THREAD, "frames": frames}]), target=TARGET
+    ).processes
 
     assert (process.command, process.threads[0].frames[0].function) == ("\\x07", "\\x1b[2J\\nerror: x")
 
@@ -308,4 +310,4 @@ def test_parse_stacks_escapes_control_characters() -> None:
 )
 def test_parse_stacks_rejects_what_does_not_fit(value: Any) -> None:
     with pytest.raises(UnexpectedAnswerError):
-        parse_stacks(TARGET, value)
+        decode_answer(WorkerStacks, value, target=TARGET)
