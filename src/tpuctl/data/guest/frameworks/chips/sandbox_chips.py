@@ -17,6 +17,8 @@ import threading
 import time
 from contextlib import suppress
 
+from sandbox_metrics import ChipMetrics, serve_metrics
+
 # Peak of a chip in TFLOP/s of bfloat16 [Google's documentation of each generation], and the share that a large product gets
 # (the sandbox's choice).
 _PEAK = {"v2": 45, "v3": 123, "v4": 275, "v5litepod": 197, "v5p": 459, "v6e": 918}
@@ -58,6 +60,7 @@ class Chips:
             text = "The TPU is already in use by another process. Not attempting to load libtpu.so in this process."
             raise RuntimeError(f"Unable to initialize backend 'tpu': ABORTED: {text}") from None
         self._files = [open(name, "rb") for name in names]
+        serve_metrics(ChipMetrics(self.generation, self.count * self.cores, self.worker))
 
     @property
     def is_alone(self) -> bool:
