@@ -79,7 +79,7 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
     assert settings["keep_failed_nodes"] is True
     assert keys == [{"key": "ssh-keys", "value": "ada:ssh-ed25519 AAAA ada"}]
     assert buckets == ["checkpoints"]
-    assert [(level["zone"], level["tier"], level["nodes"]) for level in settings["stockouts"]] == [
+    assert [(level["zone"], level["tier"], level["nodes"]) for level in settings["stock"]] == [
         ("us-east5-b", "spot", 2),
         ("europe-west4-b", "*", 0),
     ]

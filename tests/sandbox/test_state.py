@@ -23,15 +23,8 @@ from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import advance_clock, list_requests, read_status, reset_sandbox
 from tpuctl.sandbox.api_calls import Call, Request
 from tpuctl.sandbox.service import METHODS, answer_request
-from tpuctl.sandbox.state import (
-    ClockRate,
-    CorruptStateError,
-    ForeignStateError,
-    NotASandboxError,
-    SandboxClock,
-    SandboxState,
-    UnusableStateError,
-)
+from tpuctl.sandbox.state import ClockRate, SandboxClock, SandboxState
+from tpuctl.sandbox.state_file import CorruptStateError, ForeignStateError, NotASandboxError, UnusableStateError
 from tpuctl.sandbox.tpu_nodes import prepare_node
 
 WRITER = """
@@ -142,8 +135,16 @@ def test_changed_byte_in_any_page_is_one_error_or_none(tmp_path: Path) -> None:
         ),
         pytest.param("UPDATE nodes SET record = '{}'", "incarnation: missing", id="missing"),
         pytest.param("UPDATE nodes SET record = printf('%.*c', 100000, '[')", "nested too deep", id="nested"),
-        pytest.param("UPDATE meta SET value = '1e300' WHERE key = 'anchor'", "anchor: expected a number", id="clock"),
-        pytest.param("UPDATE meta SET value = '0' WHERE key = 'speed'", "speed: expected a speed", id="speed"),
+        pytest.param(
+            "UPDATE meta SET value = json_set(value, '$.anchor', 1e300) WHERE key = 'clock'",
+            "anchor: expected a number",
+            id="clock",
+        ),
+        pytest.param(
+            "UPDATE meta SET value = json_set(value, '$.speed', 0) WHERE key = 'clock'",
+            "speed: expected a speed",
+            id="speed",
+        ),
     ],
 )
 def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
@@ -296,7 +297,7 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
         with sandbox_state.read() as session:
             has_begun.set()
             assert may_end.wait(10)
-            assert session.seed == 0
+            assert session.settings() == {}
 
     thread = Thread(target=work, args=(sandbox_state,))
     thread.start()

@@ -936,6 +936,7 @@ def open_sandbox(app: App) -> SandboxState:
     Raises `SettingError` if `TPUCTL_SANDBOX_SPEED` is not a speed.
     """
     from tpuctl.sandbox.state import SandboxState  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.state_file import OtherLayoutError  # noqa: PLC0415  # only for the sandbox
 
     path = app.sandbox_path
     setting = app.settings["sandbox"]
@@ -954,7 +955,14 @@ def open_sandbox(app: App) -> SandboxState:
                 f"`TPUCTL_SANDBOX_SPEED` is `{text}`",
                 hint="set it to a number such as 60: a cloud minute takes a second",
             )
-    sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
+    try:
+        sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
+    except OtherLayoutError as error:
+        from tpuctl.sandbox.administration import reset_sandbox  # noqa: PLC0415  # only after an update of tpuctl
+
+        app.terminal.note(f"{error.message}: it is removed, and a new one is made")
+        reset_sandbox(path)
+        sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
     app.on_close(sandbox.close)
     return sandbox
 

@@ -27,7 +27,7 @@ from tpuctl.sandbox.representation import nanosecond_timestamp, render_node, ren
 from tpuctl.sandbox.resource_manager import put_billing, put_iam_policy, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
 from tpuctl.sandbox.sshd.power import end_all_processes, end_processes_of_powered_off
-from tpuctl.sandbox.state import NotASandboxError, SandboxState, marker_path, state_files
+from tpuctl.sandbox.state_file import NotASandboxError, marker_path, state_files
 from tpuctl.sandbox.state_session import QueuedRecord, StateSession
 from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout, remove_levels
 from tpuctl.sandbox.storage_buckets import put_bucket, put_cache
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.stock import StockLevel
 
 __all__ = ["DEFAULT_PROJECT", "DEFAULT_ZONE"]

@@ -365,7 +365,7 @@ def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
     """Store and return the finished operation of a call, in the scope of its resource."""
     project, scope = target.project, target.scope or "global"
     count = session.next_incarnation(f"{_OPERATION_KIND}/{project}")
-    digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
+    digest = hashlib.blake2b(f"{project}/{count}".encode(), digest_size=14).hexdigest()
     moment = int(session.now.timestamp() * 1000)
     name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
     document: Json = {

@@ -21,7 +21,6 @@ from tpuctl.sandbox.lifecycle import (
     STATES,
     LifecyclePhase,
     PhaseDurations,
-    awaited_turn,
     end_of_timeline,
     first_time_in,
     preempted_timeline,
@@ -130,7 +129,7 @@ NODE_FAULT_KINDS = frozenset(
         *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
         *(FaultKind.MISSING_CHIP, FaultKind.SLOW_CHIP, FaultKind.COLLECTIVE_HANGS),
         *(FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
-        *(FaultKind.SUSPEND, FaultKind.LATE_NODE),
+        *(FaultKind.SUSPEND, FaultKind.LATE_NODE, FaultKind.FALL_BACK),
     }
 )
 
@@ -378,8 +377,6 @@ def add_fault(session: StateSession, fault: Fault) -> int:
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
         _apply_to_existing(session, fault_id)
-    if fault.kind is FaultKind.FALL_BACK:
-        session.plan_turns_again()
     return fault_id
 
 
@@ -431,15 +428,55 @@ def _apply_to_existing(session: StateSession, fault_id: int) -> None:
             return
         if not _matches(fault, _target(record)):
             continue
-        timeline = _apply_to_record(session, fault, record, record.timeline, is_new=not session.exists(record))
+        if fault.kind is FaultKind.FALL_BACK:
+            if isinstance(record, QueuedRecord) and _is_provisioning(session, record):
+                _use_up(session, fault_id, fault)
+                fall_back(session, record, timeline_until(record.timeline, session.now), fault, session.now)
+            continue
+        before = record.timeline
+        is_waiting = isinstance(record, QueuedRecord) and record.not_before is not None
+        if isinstance(record, QueuedRecord) and record.not_before:
+            planned = LifecyclePhase(max(record.not_before, session.now), "PROVISIONING")
+            before = (*(phase for phase in before if phase.state != "FAILED"), planned)
+        timeline = _apply_to_record(session, fault, record, before, is_new=not session.exists(record))
         if timeline is None:
             continue
         _use_up(session, fault_id, fault)
-        if isinstance(record, QueuedRecord):
-            _delay_planned_nodes(session, record, timeline)
-            store_queued_resource(session, replace(record, not_before=awaited_turn(timeline, session.now)), timeline)
-        else:
+        if not isinstance(record, QueuedRecord):
             store_node(session, record, timeline)
+        elif is_waiting:
+            store_waiting(session, record, timeline)
+        else:
+            store_queued_resource(session, record, timeline)
+
+
+def _is_provisioning(session: StateSession, record: QueuedRecord) -> bool:
+    return record.not_before is None and record.state(session.now) == "PROVISIONING"
+
+
+def fall_back(session: StateSession, record: QueuedRecord, begun: Timeline, fault: Fault, lost: datetime) -> None:
+    """Let a request that is PROVISIONING wait again from a time on, without the nodes that it has."""
+    for node_id in record.node_ids:
+        node = session.node(record.project, record.zone, node_id)
+        if node and node.queued_resource == record.name:
+            session.put_node(replace(node, timeline=(LifecyclePhase(session.now, lifecycle.GONE),)))
+    again = lost + (fault_duration(fault) or timedelta())
+    phases = (LifecyclePhase(lost, "WAITING_FOR_RESOURCES"), LifecyclePhase(again, "PROVISIONING"))
+    store_waiting(session, record, (*begun, *phases))
+
+
+def store_waiting(session: StateSession, record: QueuedRecord, timeline: Timeline) -> QueuedRecord:
+    """Store a request that waits until the last phase of a timeline, PROVISIONING; without that phase it waits forever.
+
+    At its valid-until time, if it has one, it is FAILED (API field text).
+    """
+    not_before, timeline = (
+        (timeline[-1].at, timeline[:-1]) if timeline[-1].state == "PROVISIONING" else (None, timeline)
+    )
+    if record.expires:
+        failed = LifecyclePhase(record.expires, "FAILED", initiator="SERVICE")
+        timeline = (*(phase for phase in timeline if phase.at <= record.expires), failed)
+    return store_queued_resource(session, replace(record, not_before=not_before), timeline)
 
 
 def take_fault(session: StateSession, kind: FaultKind, target: FaultTarget) -> Fault | None:
@@ -517,7 +554,8 @@ def _use_up(session: StateSession, fault_id: int, fault: Fault) -> None:
 def durations_of_new(session: StateSession, name: str, incarnation: int, step: int) -> PhaseDurations:
     """Return the durations for one incarnation of a resource: the same history gives the same durations."""
     lag = session.setting("health_lag", [0, 20])
-    return PhaseDurations(f"{session.seed}/{name}/{incarnation}/{step}", (float(lag[0]), float(lag[1])))
+    # Another text of the key would change all durations.
+    return PhaseDurations(f"0/{name}/{incarnation}/{step}", (float(lag[0]), float(lag[1])))
 
 
 def durations_of(session: StateSession, record: NodeRecord | QueuedRecord) -> PhaseDurations:
@@ -574,16 +612,6 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
         kept.append(LifecyclePhase(begin, "SUSPENDING", initiator=initiator))
         kept.append(LifecyclePhase(max([begin, *ends]), "SUSPENDED", initiator=initiator))
     return tuple(kept)
-
-
-def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: Timeline) -> None:
-    """Delay the nodes that a queued resource has not started to create until its new turn, or forever."""
-    planned, turn = awaited_turn(record.timeline, session.now), awaited_turn(timeline, session.now)
-    for node_id in record.node_ids if planned else ():
-        node = session.node(record.project, record.zone, node_id)
-        if node and planned:
-            later = tuple(replace(phase, at=phase.at + (turn - planned)) for phase in node.timeline) if turn else ()
-            session.put_node(replace(node, timeline=later))
 
 
 # The meaning of each google.rpc.Code, for the description of a planned failure, and the general message of an operation.

@@ -143,12 +143,6 @@ def first_time_in(timeline: Timeline, state: str, *, since: datetime) -> datetim
     return next((phase.at for phase in timeline if phase.state == state and phase.at >= since), None)
 
 
-def awaited_turn(timeline: Timeline, now: datetime) -> datetime | None:
-    """Return when a queued resource is finally provisioned, without falling back. None if that is past, or never happens."""
-    last = next((phase for phase in reversed(timeline) if phase.state == "PROVISIONING"), None)
-    return last.at if last and last.at > now and timeline[-1].state != "FAILED" else None
-
-
 # A stopped node has no claim on capacity (observed: its start may fail); a preempted one has lost it.
 _WITHOUT_CAPACITY = frozenset({"STOPPED", "PREEMPTED", "TERMINATED", GONE})
 

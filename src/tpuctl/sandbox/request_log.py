@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from tpuctl.sandbox.state import file_identity
+from tpuctl.sandbox.state_file import file_identity
 from tpuctl.shapes import parse_json
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.sandbox import administration, faults, seeding
+from tpuctl.sandbox import faults, seeding
 from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault
 from tpuctl.sandbox.request_log import log_event
 from tpuctl.sandbox.seeding import (
@@ -27,6 +27,8 @@ from tpuctl.sandbox.seeding import (
     parse_fault,
     parse_fault_kind,
 )
+from tpuctl.sandbox.state_session import UndoneError
+from tpuctl.sandbox.stock import remove_levels
 from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
@@ -89,10 +91,10 @@ def play_scenario(sandbox: SandboxState, scenario: Scenario) -> datetime:
 
     All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_RollbackError), sandbox.joint_write() as trial:
+    with suppress(UndoneError), sandbox.joint_write() as trial:
         for step in scenario.steps:
             _run_action(sandbox, trial, step.document)
-        raise _RollbackError
+        raise UndoneError
     with sandbox.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
@@ -107,8 +109,8 @@ def plan_fault(session: StateSession, fault: Fault, after: timedelta) -> None:
     session.plan_event(session.now + after, document)
 
 
-def run_due_events(sandbox: SandboxState, event: PlannedEvent) -> bool:
-    """Run a planned event in the transaction that this thread holds. Return whether it succeeded.
+def run_due_event(sandbox: SandboxState, event: PlannedEvent) -> None:
+    """Run a planned event in the transaction that this thread holds. Raises `UndoneError` if it failed.
 
     The event is logged in the request log, with the reason if it failed.
     """
@@ -118,13 +120,8 @@ def run_due_events(sandbox: SandboxState, event: PlannedEvent) -> bool:
             _run_action(sandbox, session, event.document)
     except TpuctlError as error:
         log_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
-        return False
+        raise UndoneError from error
     log_event(sandbox.path, text, event.at)
-    return True
-
-
-class _RollbackError(Exception):
-    """Raised to roll back a trial run in which all steps succeeded."""
 
 
 def _run_action(sandbox: SandboxState, session: StateSession, document: Json) -> None:
@@ -141,7 +138,7 @@ def _run_action(sandbox: SandboxState, session: StateSession, document: Json) ->
         case "seed":
             apply_seed(sandbox, [SeedEntry(**entry) for entry in document["entries"]])
         case _:
-            administration.end_stockouts(session)
+            remove_levels(session, only_stockouts=True)
 
 
 def _parse_step(document: YamlDocument, path: KeyPath, item: Any) -> ScenarioStep:  # JSON

@@ -7,19 +7,17 @@ such an entry of 0 nodes. Reservations are a stock of their own, in the cores or
 
 Nothing is booked: a node holds capacity by its timeline (`lifecycle.capacity_intervals`), so a deletion, a preemption, a stop
 and a failed creation give it back at their time. Waiting queued resources get it in the order of their creation, before any
-node that is created later; `plan_turns` says when, and runs after each transaction that changes the stock or its use.
+node that is created later (`tpu_queued_resources.schedule`).
 
 The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.accelerators import parse_accelerator_type
@@ -42,17 +40,17 @@ from tpuctl.sandbox.lifecycle import capacity_intervals
 from tpuctl.shapes import Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
 
-STOCK_SETTING = "stockouts"  # its first version had stock-outs only, which have no `nodes`
+STOCK_SETTING = "stock"
 _RESERVATIONS_SETTING = "reservations"
 
 
 _FOREVER = timedelta(days=36_500)  # the length of a stock-out without an end
+_END_OF_TIME = 10**11  # seconds since 1970: later times exceed the range of `datetime`
 _NO_GLOB = frozenset("*?[").isdisjoint
 
 
@@ -172,7 +170,6 @@ def list_levels(session: StateSession) -> list[StockLevel]:
     """Return the levels that hold now or later, in the order in which they were added."""
     now = session.now.timestamp()
     known = [StockLevel(**entry) for entry in session.setting(STOCK_SETTING, [])]
-    known = [replace(level, tier="spot") if level.tier == "preemptible" else level for level in known]  # stored earlier
     current = {level.scope: level for level in sorted(known, key=_by_begin) if level.end is None and level.begin <= now}
     return [
         level
@@ -257,11 +254,6 @@ class _Stock:
         found = map(_Reservation.of, session.setting(_RESERVATIONS_SETTING, []))
         return cls(tuple(dict.fromkeys(list_levels(session))), {entry.name: entry for entry in found if entry})
 
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether nothing limits any node."""
-        return not self.levels and not self.reservations
-
     def limits(self, demand: Demand, at: float) -> list[StockLevel | _Reservation]:
         """Return what limits a demand at a time: the level in force, each level with an end, and its reservation."""
         levels = [level for level in self.levels if level.holds(at) and level.matches(demand)]
@@ -296,69 +288,31 @@ class _Holding(NamedTuple):
         return self.begin <= at < self.end
 
 
-def _holdings(session: StateSession, *, without: frozenset[str] = frozenset()) -> Iterator[_Holding]:
-    """Yield what all nodes hold, except those of the queued resources `without`, given by their full names."""
+def _holdings(session: StateSession) -> Iterator[_Holding]:
+    """Yield what all nodes hold, now and later."""
     for node in session.nodes():
-        if node.queued_resource in without:
-            continue
         demand = node_demand(node.project, node.zone, node.document)
         for begin, end in capacity_intervals(node.timeline):
             yield _Holding(demand, begin, end)
 
 
-def find_shortage(session: StateSession, demand: Demand) -> Json | None:
-    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
+def find_shortage(session: StateSession, *demands: Demand) -> Json | None:
+    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity for all demands."""
     now = session.now.timestamp()
     stock = _Stock.of(session)
-    needed = stock.use([demand], now)
+    needed = stock.use(demands, now)
     short = any(amount > _amount(limit) for limit, amount in needed.items())
     if needed and not short:
         used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
         short = any(used[limit] + amount > _amount(limit) for limit, amount in needed.items())
-    if not short:
-        return None
-    return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
+    return {"code": 8, "message": describe_shortage(demands[0].zone, demands[0].tier)} if short else None
 
 
-class Wait(NamedTuple):
-    """A queued resource that waits: its nodes' demands, when it may be provisioned, and how long its nodes live then."""
-
-    name: str
-    demands: Sequence[Demand]
-    not_before: float
-    not_after: float
-    lifetime: float = inf
-
-
-def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]:
-    """Return when each waiting request gets capacity for all of its nodes, by name; without those that never get it.
-
-    The requests are in the order of their creation. One that fits does not wait for an earlier one that needs more
-    (unverified).
-    """
-    now = session.now.timestamp()
-    stock = _Stock.of(session)
-    if stock.is_unlimited:
-        return {wait.name: max(wait.not_before, now) for wait in waits if max(wait.not_before, now) <= wait.not_after}
-    held = list(_holdings(session, without=frozenset(wait.name for wait in waits)))
-    times = {now, *(wait.not_before for wait in waits), *(holding.end for holding in held)}
-    times |= {at for level in stock.levels for at in (level.begin, level.end or inf)}
-    coming = sorted(at for at in times if now <= at < inf)
-    turns: dict[str, float] = {}
-    while coming and len(turns) < len(waits):
-        at = coming.pop(0)
-        used = stock.use((holding.demand for holding in held if holding.holds(at)), at)
-        for wait in waits:
-            if wait.name in turns or not wait.not_before <= at <= wait.not_after:
-                continue
-            needed = stock.use(wait.demands, at)
-            if all(used[limit] + amount <= _amount(limit) for limit, amount in needed.items()):
-                turns[wait.name] = at
-                used.update(needed)
-                held += [_Holding(demand, at, at + wait.lifetime) for demand in wait.demands]
-                if wait.lifetime < inf:
-                    insort(coming, at + wait.lifetime)
-    return turns
+def release_times(session: StateSession) -> list[datetime]:
+    """Return when the stock changes, and when a node gives back what it holds."""
+    levels = (at for level in list_levels(session) for at in (level.begin, level.end))
+    times = [*(holding.end for holding in _holdings(session)), *levels]
+    return [datetime.fromtimestamp(at, UTC) for at in times if at is not None and at < _END_OF_TIME]
 
 
 @answers("tpu.projects.locations.reservations.list")

@@ -151,7 +151,8 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
         if not network_exists(session, project, network):
             raise invalid_field("Network", network.rpartition("/")[2])
     check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
-    if session.node(project, zone, node_id) is not None:
+    waiting = session.queued_resources(project, zone=zone, is_waiting=True)
+    if session.node(project, zone, node_id) is not None or any(node_id in record.node_ids for record in waiting):
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
 
 
@@ -180,7 +181,7 @@ def prepare_node(
     first = session.free_addresses(accelerator.workers, pool=ADDRESS_COUNT)
     if first == 0:
         raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
-    number = numeric_id(f"{session.seed}/{name}/{incarnation}")
+    number = numeric_id(f"0/{name}/{incarnation}")
     document = _node_document(body, accelerator, project=project, zone=zone)
     document |= {"name": name, "id": number, "createTime": nanosecond_timestamp(session.now + begin)}
     if queued_resource:

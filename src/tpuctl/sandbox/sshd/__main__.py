@@ -84,7 +84,7 @@ def _connect(state_path: Path, address: str) -> None:
     sshd = daemon.find_sshd()
     host_key(folders.node)
     note_connection(state_path, worker, folders, now)
-    watch_power(state_path.absolute())
+    watch_power(state_path.absolute(), SandboxState.open)
     rebooted = last_reboot(folders)
     startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
     session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())

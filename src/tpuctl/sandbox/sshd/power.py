@@ -22,15 +22,15 @@ from tpuctl.sandbox.guests import boots_folder, incarnation_directory
 from tpuctl.sandbox.lifecycle import has_run_since
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, run_in_background, write_private_file
 from tpuctl.sandbox.sshd.guest import GUEST_MARK, end_processes
-from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
     from pathlib import Path
     from typing import BinaryIO
 
     from tpuctl.sandbox.guests import GuestWorker
+    from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
 
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
@@ -58,18 +58,20 @@ _LOOK_INTERVAL = timedelta(seconds=1)
 _RECENT = timedelta(seconds=10)
 
 
-def watch_power(state_path: Path) -> None:
+def watch_power(state_path: Path, open_state: Callable[[Path], SandboxState]) -> None:
     """Let a process of its own look while any worker has a process: a single client may send no request meanwhile."""
     folder = boots_folder(state_path)
     with (folder / ".watch").open("a+b") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        run_in_background(lambda: _look_while_used(state_path, folder, lock))
+        run_in_background(lambda: _look_while_used(state_path, open_state, folder, lock))
 
 
-def _look_while_used(state_path: Path, folder: Path, lock: BinaryIO) -> None:
+def _look_while_used(
+    state_path: Path, open_state: Callable[[Path], SandboxState], folder: Path, lock: BinaryIO
+) -> None:
     with suppress(OSError, TpuctlError):  # the sandbox was reset
         while state_path.exists():  # opening would create it
-            with SandboxState.open(state_path) as sandbox:
+            with open_state(state_path) as sandbox:
                 end_processes_of_powered_off(sandbox)
             # A connection is noted before it looks for this process, under the same lock.
             with _locked(folder):
