@@ -21,7 +21,7 @@ from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.scenarios import play_scenario, read_scenario
-from tpuctl.sandbox.seeding import apply_seed, parse_fault, read_seed
+from tpuctl.sandbox.seeding import apply_seed, read_seed
 from tpuctl.sandbox.shims import gcloud_environment, record_served_address, remove_served_address
 from tpuctl.sandbox.state import SandboxState
 
@@ -83,7 +83,7 @@ class Sandbox:
         `sandbox.fault("hang", node="trainer", state="CREATING", duration="20m", times=2)`. Raises `InvalidInputError`.
         """
         with self._state.write() as session:
-            return faults.add_fault(session, parse_fault({"kind": kind, **words}))
+            return faults.add_fault(session, faults.parse_fault({"kind": kind, **words}))
 
     def remove_fault(self, number: int) -> bool:
         """Remove a fault. Return whether it existed."""

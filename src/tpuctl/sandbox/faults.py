@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import lifecycle
 from tpuctl.sandbox.api_calls import already_exists, error_id, invalid_field, not_found
 from tpuctl.sandbox.capacity import CapacityTier, describe_shortage
+from tpuctl.sandbox.fault_kinds import FAULT_KEYS, FaultKind, FaultSubject
 from tpuctl.sandbox.lifecycle import (
     STATES,
     LifecyclePhase,
@@ -31,76 +31,22 @@ from tpuctl.sandbox.state_session import QueuedRecord
 from tpuctl.sandbox.tpu_operations import settle_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.lifecycle import Timeline
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
-
-class FaultKind(StrEnum):
-    """The kinds of faults: first those of nodes, then those of calls."""
-
-    UNHEALTHY = "unhealthy"
-    HANG = "hang"
-    PREEMPT = "preempt"
-    OPERATION_ERROR = "operation-error"
-    MAINTENANCE = "maintenance"
-    MISSING_CHIP = "missing-chip"
-    SLOW_CHIP = "slow-chip"
-    COLLECTIVE_HANGS = "collective-hangs"
-    STARTUP_SLOW = "startup-slow"
-    STARTUP_FAILS = "startup-fails"
-    SSH_KEY_LATE = "ssh-key-late"
-    SSH_REFUSED = "ssh-refused"
-    SSH_DROPPED = "ssh-dropped"
-    SSH_SLOW = "ssh-slow"
-    SUSPEND = "suspend"
-    LATE_NODE = "late-node"
-    FALL_BACK = "fall-back"
-    SURVIVES_DELETE = "survives-delete"
-    QUOTA = "quota"
-    DROP_BEFORE = "drop-before"
-    DROP_AFTER = "drop-after"
-    HTTP_ERROR = "http-error"
-    SLOW = "slow"
-    UNAUTHENTICATED = "unauthenticated"
-    UNREACHABLE = "unreachable"
-    ALREADY_EXISTS = "already-exists"
+__all__ = ["FaultKind"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault that occurs `count` times (0: until it is removed) where `project`, `zone`, `node` and `method` match.
 
-    These four are globs; `method` is a discovery id such as `*.nodes.create`. The node need not exist yet.
-
-    - unhealthy: `health` (and `description`) while the node is, or once it becomes, READY.
-    - hang: the node stays in `state` for `duration` longer; None: forever.
-    - preempt: at `at`, or `after` from now (from READY for a node that is not created yet).
-    - operation-error: create or start (or what `method` matches) fails with a google.rpc `code` and `message` (default: the
-      service's message for that code).
-    - maintenance: announced now, ongoing from `at` or `after` on, for `duration` (10 minutes).
-    - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
-    - slow-chip: one chip of `worker` computes at half speed while the node is, or next is, READY.
-    - collective-hangs: `worker` takes part in no collective operation while the node is, or next is, READY.
-    - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
-    - startup-fails: startup scripts fail.
-    - ssh-key-late: a key in the metadata works `duration` after it was written.
-    - ssh-refused: an ssh connection to `worker` is refused, as by a worker that is unreachable.
-    - ssh-dropped: an ssh connection to `worker` ends without a word `duration` (1 minute) after it began.
-    - ssh-slow: an ssh connection to `worker` is answered `duration` (1 minute) late.
-    - suspend: the queued resource of the node is suspended by `initiator`, `after` from now (from ACTIVE, which it is for ten
-      seconds, for a node that is not created yet).
-    - late-node: the node appears `duration` (2 minutes) after its queued resource is ACTIVE.
-    - fall-back: a queued resource that is PROVISIONING waits again, for `duration` (5 minutes).
-    - survives-delete: a FAILED or SUSPENDED queued resource is still there after a delete that succeeds.
-    - already-exists: a create takes effect, and is answered with 409 ALREADY_EXISTS.
-    - quota: create is rejected with 429, naming `limit`.
-    - http-error: `status`, with `Retry-After: retry_after` seconds.
-    - slow: the answer takes `duration` longer.
-    - unreachable: the matching zones answer 503, and lists of all zones report them.
+    These four are globs; `method` is a discovery id such as `*.nodes.create`. The node need not exist yet. `FaultKind` says
+    what it is, and which of the other fields it reads. `after` counts from now, `duration` None is the kind's default.
     """
 
     kind: FaultKind
@@ -124,22 +70,12 @@ class Fault:
     initiator: str = "SERVICE"
 
 
-NODE_FAULT_KINDS = frozenset(
-    {
-        *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
-        *(FaultKind.MISSING_CHIP, FaultKind.SLOW_CHIP, FaultKind.COLLECTIVE_HANGS),
-        *(FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
-        *(FaultKind.SUSPEND, FaultKind.LATE_NODE, FaultKind.FALL_BACK),
-    }
-)
+def _kinds_of(subject: FaultSubject) -> frozenset[FaultKind]:
+    return frozenset(kind for kind in FaultKind if kind.subject is subject)
 
 
-CALL_FAULT_KINDS = frozenset(
-    {
-        *(FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR, FaultKind.SLOW),
-        *(FaultKind.UNAUTHENTICATED, FaultKind.UNREACHABLE, FaultKind.ALREADY_EXISTS),
-    }
-)
+NODE_FAULT_KINDS, CALL_FAULT_KINDS = _kinds_of(FaultSubject.NODE), _kinds_of(FaultSubject.CALL)
+SSH_FAULT_KINDS = _kinds_of(FaultSubject.SSH)
 
 
 def apply_fault(
@@ -175,16 +111,9 @@ def apply_fault(
             return _hide_until_later(timeline, fault, now) if owned and is_new else None
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
-        case (
-            FaultKind.MISSING_CHIP
-            | FaultKind.SLOW_CHIP
-            | FaultKind.COLLECTIVE_HANGS
-            | FaultKind.STARTUP_SLOW
-            | FaultKind.STARTUP_FAILS
-        ):
-            return _change_ready_phases(timeline, now, **_ready_changes(fault))
         case _:
-            return None
+            changes = _ready_changes(fault)
+            return _change_ready_phases(timeline, now, **changes) if changes else None
 
 
 def _current_or_next(timeline: Timeline, state: str, now: datetime) -> int | None:
@@ -205,8 +134,10 @@ def _ready_changes(fault: Fault) -> dict[str, Any]:
             return {"hanging_worker": fault.worker}
         case FaultKind.STARTUP_SLOW:
             return {"startup_delay": fault.duration.total_seconds() if fault.duration is not None else -1.0}
-        case _:
+        case FaultKind.STARTUP_FAILS:
             return {"startup_fails": True}
+        case _:
+            return {}
 
 
 def _change_ready_phases(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
@@ -295,6 +226,15 @@ def _maintain(timeline: Timeline, fault: Fault, now: datetime) -> Timeline | Non
 def _phases_after(rest: Timeline, state: str) -> tuple[LifecyclePhase, ...]:
     """Return the phases after the leading ones that are in a state."""
     return rest[next((i for i, phase in enumerate(rest) if phase.state != state), len(rest)) :]
+
+
+def parse_fault(entry: Mapping[str, Any]) -> Fault:
+    """Return the fault of an entry with the keys of `FAULT_KEYS`. Raises `InvalidInputError` for an unknown kind."""
+    values = {FAULT_KEYS[key].field: value for key, value in entry.items() if key != "kind"}
+    for key in ("after", "duration"):
+        if key in values and not isinstance(values[key], timedelta):
+            values[key] = parse_duration(str(values[key]))
+    return Fault(FaultKind.named(str(entry["kind"])), **values)
 
 
 def dump_fault(fault: Fault) -> Json:
@@ -499,9 +439,6 @@ def ssh_key_delay(session: StateSession, node: NodeRecord) -> timedelta:
     return max((fault_duration(fault) or timedelta() for _, fault in faults), default=timedelta())
 
 
-SSH_FAULT_KINDS = frozenset({FaultKind.SSH_REFUSED, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW})
-
-
 def take_ssh_fault(session: StateSession, node: NodeRecord, worker: int) -> Fault | None:
     """Return the first fault that an ssh connection to a worker meets, and use it up."""
     for fault_id, fault in _matching_faults(session, _target(node), SSH_FAULT_KINDS):
@@ -668,44 +605,6 @@ def describe_time(at: datetime, now: datetime, speed: float) -> str:
     return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} of its time, {real} of real time"
 
 
-_EFFECTS = {
-    FaultKind.UNHEALTHY: "{node} is READY but {fault.health} until a restart",
-    FaultKind.HANG: "{node} hangs in {fault.state} {lasting}",
-    FaultKind.PREEMPT: "{node} is preempted",
-    FaultKind.MAINTENANCE: "maintenance of {node} is announced, then lasts {lasts}",
-    FaultKind.MISSING_CHIP: "worker {fault.worker} of {node} lacks a chip until a restart",
-    FaultKind.SLOW_CHIP: "a chip of worker {fault.worker} of {node} is slow until a restart",
-    FaultKind.COLLECTIVE_HANGS: "worker {fault.worker} of {node} takes part in no collective operation until a restart",
-    FaultKind.STARTUP_SLOW: "the startup scripts of {node} {longer}",
-    FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
-    FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
-    FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
-    FaultKind.SSH_REFUSED: "an ssh connection to worker {fault.worker} of {node} is refused",
-    FaultKind.SSH_DROPPED: "an ssh connection to worker {fault.worker} of {node} is dropped {lasts} after it began",
-    FaultKind.SSH_SLOW: "an ssh connection to worker {fault.worker} of {node} is answered {lasts} late",
-    FaultKind.SUSPEND: "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
-    FaultKind.LATE_NODE: "{node} appears {lasts} after its request is ACTIVE",
-    FaultKind.FALL_BACK: "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
-    FaultKind.SURVIVES_DELETE: "{request}, once FAILED or SUSPENDED, is still there after its delete",
-    FaultKind.ALREADY_EXISTS: "the next create of {node} takes effect, but is answered with 409 ALREADY_EXISTS",
-    FaultKind.QUOTA: "create of {node} is rejected with 429: quota exceeded, limit {fault.limit}",
-    FaultKind.UNREACHABLE: "{zones} does not answer, and lists of all zones report it",
-    FaultKind.DROP_BEFORE: "{call} loses its connection before it takes effect",
-    FaultKind.DROP_AFTER: "{call} takes effect, but the connection ends without a response",
-    FaultKind.SLOW: "{call} is answered {lasts} late",
-    FaultKind.UNAUTHENTICATED: "{call} is rejected with 401",
-    FaultKind.HTTP_ERROR: "{call} is answered with {fault.status}{wait}",
-}
-# How long a fault lasts whose duration was not given; all others last forever.
-_DEFAULT_DURATIONS = {
-    FaultKind.MAINTENANCE: timedelta(minutes=10),
-    **dict.fromkeys((FaultKind.SSH_KEY_LATE, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW), timedelta(minutes=1)),
-    FaultKind.SLOW: timedelta(seconds=30),
-    FaultKind.LATE_NODE: timedelta(minutes=2),
-    FaultKind.FALL_BACK: timedelta(minutes=5),
-}
-
-
 def describe_fault(fault: Fault) -> str:
     """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
@@ -720,7 +619,7 @@ def describe_fault(fault: Fault) -> str:
     if duration is not None and duration < timedelta(seconds=1):
         lasts = f"{duration.total_seconds():g}s"
     meaning = f" ({_CODES[fault.code][0]})" if fault.code in _CODES else ""
-    effect = _EFFECTS[fault.kind].format(
+    effect = fault.kind.effect.format(
         fault=fault,
         node=node,
         request=request,
@@ -739,4 +638,4 @@ def describe_fault(fault: Fault) -> str:
 
 def fault_duration(fault: Fault) -> timedelta | None:
     """Return how long a fault lasts; None: forever."""
-    return fault.duration if fault.duration is not None else _DEFAULT_DURATIONS.get(fault.kind)
+    return fault.duration if fault.duration is not None else fault.kind.duration

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.sandbox import faults, seeding
-from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault
+from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault, parse_fault
 from tpuctl.sandbox.request_log import log_event
 from tpuctl.sandbox.seeding import (
     SeedEntry,
@@ -24,8 +24,6 @@ from tpuctl.sandbox.seeding import (
     apply_seed,
     check_keys,
     parse_entries,
-    parse_fault,
-    parse_fault_kind,
 )
 from tpuctl.sandbox.state_session import UndoneError
 from tpuctl.sandbox.stock import remove_levels
@@ -40,7 +38,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state_session import PlannedEvent, StateSession
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
-_FAULT_WORDS = {key: kind for key, kind in seeding.FAULT_KEYS.items() if key != "kind"}
+_FAULT_WORDS = seeding.FAULT_WORDS
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
 _REMOVE_WORDS = {key: _FAULT_WORDS[key] for key in ("node", "zone", "project", "call")}
 # The actions of a step, with the further keys of each.
@@ -171,7 +169,7 @@ def _parse_action(document: YamlDocument, path: KeyPath, action: str, value: Any
         case "preempt":
             return _fault_action(Fault(FaultKind.PREEMPT, node=str(value), **words))
         case "remove-fault":
-            kind = "*" if value == "*" else str(parse_fault_kind(str(value)))
+            kind = "*" if value == "*" else str(FaultKind.named(str(value)))
             about = "".join(f" {key} {word}" for key, word in words.items())
             return {"do": action, "fault": {"kind": kind, **words}}, f"faults of kind {kind}{about} are removed"
         case "end-stockouts":

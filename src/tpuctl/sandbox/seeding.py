@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, parse_resource_n
 from tpuctl.sandbox.capacity import put_quota
 from tpuctl.sandbox.compute_engine import drop_resource, put_region_quota, put_resource
 from tpuctl.sandbox.discovery import load_document
-from tpuctl.sandbox.faults import Fault, FaultKind
+from tpuctl.sandbox.fault_kinds import FAULT_KEYS
 from tpuctl.sandbox.org_policy import put_org_policy
 from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
@@ -222,33 +221,9 @@ def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[S
 _TEXT, _NUMBER, _FLAG, _ANY = ({"type": name} for name in ("string", "integer", "boolean", "any"))
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 DURATION: Json = {"type": "string", "format": "duration"}
+_KEY_TYPES = {"string": _TEXT, "integer": _NUMBER, "duration": DURATION}
 # `after` delays the whole fault.
-FAULT_KEYS: Mapping[str, Json] = {
-    **dict.fromkeys(("kind", "node", "zone", "project", "call", "state", "health", "description", "message"), _TEXT),
-    "initiator": _TEXT,
-    **dict.fromkeys(("times", "code", "limit", "status", "retryAfter", "worker"), _NUMBER),
-    **dict.fromkeys(("after", "duration"), DURATION),
-}
-_FAULT_FIELDS = {"call": "method", "times": "count", "retryAfter": "retry_after"}
-
-
-def parse_fault(entry: Json) -> Fault:
-    """Return the fault of an entry. Raises `InvalidInputError` for an unknown kind."""
-    values: dict[str, Any] = {_FAULT_FIELDS.get(key, key): value for key, value in entry.items()}
-    for key in ("after", "duration"):
-        if key in values and not isinstance(values[key], timedelta):
-            values[key] = parse_duration(str(values[key]))
-    return Fault(parse_fault_kind(values.pop("kind")), **values)
-
-
-def parse_fault_kind(word: str) -> FaultKind:
-    """Return the fault kind of a name. Raises `InvalidInputError` naming the nearest."""
-    known = [str(entry) for entry in FaultKind]
-    if word not in known:
-        near = closest_match(word, known)
-        hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        raise InvalidInputError(f"unknown fault kind `{word}`" if word else "no fault kind given", hint=hint)
-    return FaultKind(word)
+FAULT_WORDS: Mapping[str, Json] = {key: _KEY_TYPES[row.type] for key, row in FAULT_KEYS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +308,7 @@ def _add_bucket(session: StateSession, *, name: str, **fields: Any) -> None:
 
 
 def _add_fault(session: StateSession, **entry: Any) -> None:
-    faults.add_fault(session, parse_fault(entry))
+    faults.add_fault(session, faults.parse_fault(entry))
 
 
 def _add_or_remove(collection: str, session: StateSession, *, name: str, absent: bool = False, **fields: Any) -> None:
@@ -394,7 +369,7 @@ SEED_KINDS: Mapping[str, SeedKind] = {
     ),
     "queuedResources": SeedKind(_add_queued_resource, ("tpu", "v2", "QueuedResource"), _PLACE, refused=_REFUSED_FIELDS),
     "nodes": SeedKind(_add_node, ("tpu", "v2", "Node"), {**_PLACE, "age": DURATION}, refused=_REFUSED_FIELDS),
-    "faults": SeedKind(_add_fault, own=FAULT_KEYS, required=("kind",)),
+    "faults": SeedKind(_add_fault, own={"kind": _TEXT, **FAULT_WORDS}, required=("kind",)),
 }
 
 
