@@ -9,8 +9,8 @@ import pytest
 
 from tests.sandbox.response_schema import check_response_body
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.lifecycle import STATES, PhaseDurations, create_timeline, phase_at
+from tpuctl.sandbox.worker_lookup import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock

@@ -1050,7 +1050,7 @@ def caller_account(app: App) -> str | None:
     from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     gcloud_account = app.settings.text("account")
@@ -1080,7 +1080,7 @@ def owner_identity(app: App) -> str:
     from tpuctl.ssh.keys import login_name  # noqa: PLC0415  # most commands create nothing
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     if chain := app.settings.text("impersonate_service_account"):

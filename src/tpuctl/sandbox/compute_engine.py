@@ -1,6 +1,6 @@
 """Compute Engine v1 (and alpha, with the same fields): the resources that clients of TPUs use.
 
-All kinds share get, list, aggregated list, insert and delete; `_KINDS` has what differs. Each project has a network `default`
+All kinds share get, list, aggregated list and insert; `_KINDS` has what differs. Each project has a network `default`
 with its subnetworks and firewall rules. Only filters that name one resource are applied; other filters, and orders, are
 ignored: gcloud applies its own too. Every change completes at once: its operation is finished when it is returned. Disks and
 virtual machines come from seeds: the API does not create them here.
@@ -207,14 +207,6 @@ def _insert(session: StateSession, call: Call) -> Json:
                 drop_resource("firewalls", session, rule, project=place.project)
     _put(session, place, call.body)
     return _begin_operation(session, "insert", place)
-
-
-@_answers_change("compute.firewalls.delete")
-def _delete(session: StateSession, call: Call) -> Json:
-    place = _place_of(call)
-    _find(session, place)
-    drop_resource(place.collection, session, place.name, project=place.project)
-    return _begin_operation(session, "delete", place)
 
 
 @_answers_change("compute.subnetworks.setPrivateIpGoogleAccess")

@@ -16,12 +16,13 @@ from urllib.parse import parse_qsl
 from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
     catalog,
     compute_engine,
+    guest_attributes,
     org_policy,
+    os_login,
     storage_objects,
     tpu_nodes,
     tpu_operations,
     tpu_queued_resources,
-    worker_access,
 )
 from tpuctl.sandbox.api_calls import (
     HANDLERS,
@@ -39,7 +40,6 @@ from tpuctl.sandbox.api_calls import (
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
 from tpuctl.sandbox.faults import Fault, FaultKind, FaultTarget, fault_duration, meets_call_fault, take_call_fault
-from tpuctl.sandbox.guests import boots_folder
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
@@ -52,6 +52,7 @@ from tpuctl.sandbox.resource_manager import (
 )
 from tpuctl.sandbox.service_usage import is_service_enabled, service_disabled_error
 from tpuctl.sandbox.uploads import read_upload, split_upload_path
+from tpuctl.sandbox.worker_lookup import boots_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -23,7 +23,7 @@ from tpuctl.sandbox.compute_engine import region_names
 from tpuctl.sandbox.resource_manager import is_known_project, resolve_project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.capacity import TpuQuota
@@ -93,13 +93,22 @@ def _list_services(session: StateSession, call: Call) -> Json:
     return list_response(call, "services", [one for one in found if wanted in {"", f"STATE:{one['state']}"}])
 
 
-@answers("serviceusage.services.enable", "serviceusage.services.disable")
-def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
+@answers("serviceusage.services.enable")
+def _enable_service(session: StateSession, call: Call) -> Json:
     project, name = _parse_service_name(session, call["name"])
-    verb = call.method.rpartition(".")[2]
-    put_service_states(session, {name: verb == "enable"}, project=project)
-    response = {"service": _service_document(session, project, name)}
-    return _finished_operation(session, call.version, f"{verb.capitalize()}ServiceResponse", response, names=[name])
+    put_service_states(session, {name: True}, project=project)
+    count = session.next_incarnation("serviceusage.operation")
+    digest = hashlib.blake2b(str((session.now, name)).encode(), digest_size=8).hexdigest()
+    types = f"type.googleapis.com/google.api.serviceusage.{call.version}."
+    operation: Json = {
+        "name": f"operations/acf.p2-{count:08d}-{digest}",
+        "metadata": {"@type": f"{types}OperationMetadata", "resourceNames": [f"services/{name}"]},
+        "done": True,
+        "response": {"@type": f"{types}EnableServiceResponse", "service": _service_document(session, project, name)},
+    }
+    session.resources.put("serviceusage.operation", "", operation["name"], operation)
+    session.resources.trim("serviceusage.operation", "", keep=1000)
+    return operation
 
 
 @answers("serviceusage.services.batchGet")
@@ -117,25 +126,6 @@ def _batch_get_services(session: StateSession, call: Call) -> Json:
 @answers("serviceusage.operations.get")
 def _get_service_operation(session: StateSession, call: Call) -> Json:
     return session.resources.fetch("serviceusage.operation", "", call["name"], missing=not_found(call["name"]))
-
-
-def _finished_operation(
-    session: StateSession, version: str, kind: str, response: Json, *, names: Sequence[str]
-) -> Json:
-    digest = hashlib.blake2b(str((session.now, names)).encode(), digest_size=8).hexdigest()
-    count = session.next_incarnation("serviceusage.operation")
-    operation: Json = {
-        "name": f"operations/acf.p2-{count:08d}-{digest}",
-        "metadata": {
-            "@type": f"type.googleapis.com/google.api.serviceusage.{version}.OperationMetadata",
-            "resourceNames": [f"services/{name}" for name in names],
-        },
-        "done": True,
-        "response": {"@type": f"type.googleapis.com/google.api.serviceusage.{version}.{kind}", **response},
-    }
-    session.resources.put("serviceusage.operation", "", operation["name"], operation)
-    session.resources.trim("serviceusage.operation", "", keep=1000)
-    return operation
 
 
 def _service_document(session: StateSession, project: str, name: str) -> Json:

@@ -139,6 +139,9 @@ class SandboxState:
         while self._idle:
             self._idle.pop()[0].close()
 
+    def __del__(self) -> None:
+        self.close()
+
     def __enter__(self) -> SandboxState:
         return self
 

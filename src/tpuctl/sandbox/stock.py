@@ -20,7 +20,6 @@ from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
@@ -197,8 +196,7 @@ def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
     """
     now = session.now.timestamp()
     globs = _parse_scope(**scope)
-    stock = _Stock.of(session)
-    used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
+    used = _use(list_levels(session), _demands_at(session, now), now)
     found = []
     for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
         if not all(map(fnmatchcase, level.scope, globs)):
@@ -218,62 +216,21 @@ def describe_level(level: StockLevel) -> str:
     return f"{count} of {words} in {zone}{project} ({tier})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    """The size of a reservation, without what others use, in its unit."""
-
-    name: str
-    unit: str
-    size: int
-
-    @classmethod
-    def of(cls, entry: Json) -> _Reservation | None:
-        """Return the stock of a reservation as the API describes it. None if it has no size."""
-        standard = entry.get("standard") or {}
-        if "size" not in standard:
-            return None
-        others = int((standard.get("usage") or {}).get("total") or 0)
-        return cls(entry["name"], str(standard.get("capacityUnits") or "CHIPS"), max(int(standard["size"]) - others, 0))
-
-    def weight(self, demand: Demand) -> int:
-        """Return what a node takes of it."""
-        accelerator = parse_accelerator_type(demand.accelerator_type)
-        return accelerator.size if self.unit == "CORES" else accelerator.chips
+def _limits(levels: Iterable[StockLevel], demand: Demand, at: float) -> list[StockLevel]:
+    """Return what limits a demand at a time: the level in force, and each level with an end."""
+    holding = [level for level in levels if level.holds(at) and level.matches(demand)]
+    lasting = [level for level in holding if level.end is None]
+    limits = [level for level in holding if level.end is not None]
+    return [*limits, max(reversed(lasting), key=lambda level: level.precedence)] if lasting else limits
 
 
-@dataclass(frozen=True, slots=True)
-class _Stock:
-    """All that limits nodes, now or later."""
-
-    levels: tuple[StockLevel, ...]
-    reservations: dict[str, _Reservation]
-
-    @classmethod
-    def of(cls, session: StateSession) -> _Stock:
-        """Return the stock of a sandbox."""
-        found = map(_Reservation.of, session.setting(_RESERVATIONS_SETTING, []))
-        return cls(tuple(dict.fromkeys(list_levels(session))), {entry.name: entry for entry in found if entry})
-
-    def limits(self, demand: Demand, at: float) -> list[StockLevel | _Reservation]:
-        """Return what limits a demand at a time: the level in force, each level with an end, and its reservation."""
-        levels = [level for level in self.levels if level.holds(at) and level.matches(demand)]
-        lasting = [level for level in levels if level.end is None]
-        found: list[StockLevel | _Reservation] = [level for level in levels if level.end is not None]
-        found += [max(reversed(lasting), key=lambda level: level.precedence)] if lasting else []
-        found += [self.reservations[demand.reservation]] if demand.reservation in self.reservations else []
-        return found
-
-    def use(self, demands: Iterable[Demand], at: float) -> Counter[StockLevel | _Reservation]:
-        """Return what demands take of each limit at a time."""
-        used: Counter[StockLevel | _Reservation] = Counter()
-        for demand, count in Counter(demands).items():
-            for limit in self.limits(demand, at):
-                used[limit] += count * (limit.weight(demand) if isinstance(limit, _Reservation) else 1)
-        return used
-
-
-def _amount(limit: StockLevel | _Reservation) -> int:
-    return limit.size if isinstance(limit, _Reservation) else limit.nodes
+def _use(levels: Iterable[StockLevel], demands: Iterable[Demand], at: float) -> Counter[StockLevel]:
+    """Return how many nodes demands take of each level at a time."""
+    used: Counter[StockLevel] = Counter()
+    for demand, count in Counter(demands).items():
+        for limit in _limits(levels, demand, at):
+            used[limit] += count
+    return used
 
 
 class _Holding(NamedTuple):
@@ -296,15 +253,19 @@ def _holdings(session: StateSession) -> Iterator[_Holding]:
             yield _Holding(demand, begin, end)
 
 
+def _demands_at(session: StateSession, at: float) -> Iterator[Demand]:
+    return (holding.demand for holding in _holdings(session) if holding.holds(at))
+
+
 def find_shortage(session: StateSession, *demands: Demand) -> Json | None:
     """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity for all demands."""
     now = session.now.timestamp()
-    stock = _Stock.of(session)
-    needed = stock.use(demands, now)
-    short = any(amount > _amount(limit) for limit, amount in needed.items())
+    levels = list_levels(session)
+    needed = _use(levels, demands, now)
+    short = any(amount > level.nodes for level, amount in needed.items())
     if needed and not short:
-        used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
-        short = any(used[limit] + amount > _amount(limit) for limit, amount in needed.items())
+        used = _use(levels, _demands_at(session, now), now)
+        short = any(used[level] + amount > level.nodes for level, amount in needed.items())
     return {"code": 8, "message": describe_shortage(demands[0].zone, demands[0].tier)} if short else None
 
 
@@ -317,24 +278,14 @@ def release_times(session: StateSession) -> list[datetime]:
 
 @answers("tpu.projects.locations.reservations.list")
 def _list_reservations(session: StateSession, call: Call) -> Json:
-    """List the reservations (v2alpha1), with their state and use at this time."""
+    """List the reservations (v2alpha1), with their state at this time; their use is what was stored."""
     where = parse_resource_name(call["parent"])
-    now = session.now.timestamp()
-    held = [holding.demand for holding in _holdings(session) if holding.holds(now)]
     reservations = []
     for entry in session.setting(_RESERVATIONS_SETTING, []):
         name = parse_resource_name(entry["name"])
-        if name.project != where.project or where.zone not in {api_calls.ANYWHERE, name.zone}:
-            continue
-        shown = {**entry, **({"state": state} if (state := _reservation_state(entry, session.now)) else {})}
-        if reservation := _Reservation.of(entry):
-            standard, own = (
-                entry["standard"],
-                sum(reservation.weight(d) for d in held if d.reservation == entry["name"]),
-            )
-            others = int((standard.get("usage") or {}).get("total") or 0)
-            shown["standard"] = {**standard, "usage": {"total": str(others + own)}}
-        reservations.append(shown)
+        if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
+            state = _reservation_state(entry, session.now)
+            reservations.append({**entry, **({"state": state} if state else {})})
     return list_response(call, "reservations", reservations)
 
 
@@ -384,7 +335,6 @@ def put_reservation(session: StateSession, /, **fields: object) -> None:
     session.set_setting(_RESERVATIONS_SETTING, [*others, fields])
 
 
-# A reservation that is approved or being provisioned gets its capacity later: a request waits for it (unverified).
 _DEAD_RESERVATIONS = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
 
 

@@ -332,36 +332,6 @@ def put_cache(session: StateSession, /, bucket: str, zone: str, **fields: Any) -
     return document
 
 
-@answers("storage.anywhereCaches.insert")
-def _insert_cache(session: StateSession, call: Call) -> Json:
-    """Return a finished operation; operations of Cloud Storage are not stored."""
-    bucket, zone = call["bucket"], str(call.body.get("zone") or "")
-    open_bucket(session, call, "storage.anywhereCaches.create")
-    if not zone:
-        raise storage_invalid("Required")  # unverified words
-    if session.resources.get(CACHE_KIND, bucket, zone) is not None:
-        # Unverified words.
-        raise ApiError(409, "ALREADY_EXISTS", "The bucket already has an Anywhere Cache in this zone.")
-    fields = {key: call.body[key] for key in ("admissionPolicy", "ingestOnWrite", "ttl") if call.body.get(key)}
-    made = put_cache(session, bucket, zone, **fields)
-    number = session.next_incarnation(f"storage.operation/{bucket}")
-    # An operation's metadata is a message that the discovery document does not have.
-    return {
-        "kind": "storage#operation",
-        "name": f"projects/_/buckets/{bucket}/operations/sandbox-{number}",
-        "selfLink": f"{BUCKET_LINK}/{bucket}/operations/sandbox-{number}",
-        "done": True,
-        "response": {"@type": "type.googleapis.com/google.storage.control.v2.AnywhereCache", **made},
-    }
-
-
-@answers("storage.anywhereCaches.get")
-def _get_cache(session: StateSession, call: Call) -> Json:
-    open_bucket(session, call, "storage.anywhereCaches.get")
-    missing = ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
-    return session.resources.fetch(CACHE_KIND, call["bucket"], call["anywhereCacheId"], missing=missing)
-
-
 @answers("storage.anywhereCaches.list")
 def _list_caches(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.list")

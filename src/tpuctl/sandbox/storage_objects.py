@@ -152,19 +152,11 @@ def _delete_object(session: StateSession, call: Call) -> Json | Response:
 
 
 def _check_preconditions(call: Call, current: Json | None) -> None:
-    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0.
-
-    A read of an unchanged object (`ifGenerationNotMatch`) is a 304 (documentation).
-    """
+    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0."""
     for field in ("generation", "metageneration"):
-        present = int(current[field]) if current else 0
-        parameter = f"if{field.capitalize()}"
-        wanted, unwanted = call.params.get(f"{parameter}Match"), call.params.get(f"{parameter}NotMatch")
-        if wanted is not None and int(wanted) != present:
+        expected = call.params.get(f"if{field.capitalize()}Match")
+        if expected is not None and int(expected) != (int(current[field]) if current else 0):
             raise condition_not_met()
-        if unwanted is not None and int(unwanted) == present:
-            is_read = call.method == "storage.objects.get"
-            raise ApiError(304, "NOT_MODIFIED", "") if is_read else condition_not_met()
 
 
 def _find_object(session: StateSession, bucket: str, name: str, generation: object = None) -> Json | None:
@@ -193,31 +185,24 @@ def _object_key(bucket: str, document: Json) -> str:
     return f"{bucket}/{document['name']}#{document['generation']}"
 
 
-# Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
-# of it is ignored (unverified; gcloud 528 sends the current one).
+# Documentation of objects.patch. They do not include the storage class: a rewrite changes it, and a patch of it
+# is ignored (unverified; gcloud 528 sends the current one).
 _PATCH_FIELDS = (
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
     *("metadata", "eventBasedHold", "temporaryHold"),
 )
 
 
-@answers("storage.objects.patch", "storage.objects.update")
+@answers("storage.objects.patch")
 def _change_metadata(session: StateSession, call: Call) -> Json:
-    """Change metadata (documentation). A patch merges them, and null removes a field; an update removes omitted fields."""
+    """Change metadata (documentation): it is merged, and null removes a field."""
     current = _open_object(session, call, "storage.objects.update")
     change = {key: call.body[key] for key in _PATCH_FIELDS if key in call.body}
-    if call.method.endswith(".patch"):
-        return _store_metadata(session, current, {**current, **merge_patch(current, change)})
-    rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
-    return _store_metadata(session, current, {**rest, **change})
-
-
-def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json:
     metageneration = int(current["metageneration"]) + 1
     etag = base64.b64encode(int(current["generation"]).to_bytes(8, "big") + metageneration.to_bytes(4, "big")).decode()
     document = {
         "contentType": "application/octet-stream",
-        **{key: value for key, value in changed.items() if value is not None},
+        **{key: value for key, value in {**current, **merge_patch(current, change)}.items() if value is not None},
         "metageneration": str(metageneration),
         "etag": etag,
         "updated": millisecond_timestamp(session.now),
@@ -257,22 +242,14 @@ def _check_bucket(session: StateSession, call: Call, bucket: str, permission: st
 
 
 def select_names(names: Iterable[str], params: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the entries of a list in order, each with whether it is a prefix. Pure. Source: API field texts of objects.list.
-
-    With `includeTrailingDelimiter` an object whose name ends at the delimiter is listed beside its prefix.
-    """
-    prefix, start, end, glob = (params.get(key) or "" for key in ("prefix", "startOffset", "endOffset", "matchGlob"))
+    """Return the entries of a list in order, each with whether it is a prefix. Pure. Source: API field texts."""
+    prefix, delimiter, glob = (params.get(key) or "" for key in ("prefix", "delimiter", "matchGlob"))
     entries: set[tuple[str, bool]] = set()
     for name in names:
-        if not name.startswith(prefix) or name < start or (end and name >= end):
+        if not name.startswith(prefix) or (glob and not _glob_expression(glob).fullmatch(name)):
             continue
-        if glob and not _glob_expression(glob).fullmatch(name):
-            continue
-        head, found, tail = name[len(prefix) :].partition(params.get("delimiter") or "\0")
-        if found:
-            entries.add((prefix + head + found, True))
-        if not found or (params.get("includeTrailingDelimiter") and not tail):
-            entries.add((name, False))
+        head, end, _ = name[len(prefix) :].partition(delimiter or "\0")
+        entries.add((prefix + head + end, True) if end else (name, False))
     return sorted(entries)
 
 

@@ -28,12 +28,12 @@ from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.api_calls import DroppedConnection, Request, Response
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 from tpuctl.sandbox.http_server import SandboxServer
 from tpuctl.sandbox.shims import record_served_address
-from tpuctl.sandbox.sshd.guest import GUEST_MARK
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.sandbox.state_session import QueuedRecord
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT
 
 NAME = "ci"
 SPEED = 200.0
@@ -196,7 +196,7 @@ class _Life:
                 yield
         finally:
             for control in self.folder.glob("state/sandbox/workers/*/*/*/*.sshd"):
-                for process in find_processes_with_variable(GUEST_MARK, str(control)):
+                for process in find_processes_with_variable(WORKER_MARK, str(control)):
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             self.state.close()

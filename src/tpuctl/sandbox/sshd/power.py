@@ -18,10 +18,10 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import TpuctlError
 from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
-from tpuctl.sandbox.guests import boots_folder, incarnation_directory
 from tpuctl.sandbox.lifecycle import has_run_since
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, run_in_background, write_private_file
-from tpuctl.sandbox.sshd.guest import GUEST_MARK, end_processes
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK, end_processes
+from tpuctl.sandbox.worker_lookup import boots_folder, incarnation_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
-    from tpuctl.sandbox.guests import GuestWorker
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
 
 
-def note_connection(state_path: Path, worker: GuestWorker, folders: WorkerFolders, now: datetime) -> None:
+def note_connection(state_path: Path, worker: SandboxWorker, folders: WorkerFolders, now: datetime) -> None:
     """End what is left from before the last boot of a worker that is being connected to."""
     node = worker.node
     folder = boots_folder(state_path)
@@ -88,7 +88,7 @@ def _has_processes(state_path: Path, folder: Path) -> bool:
     if any(now - path.stat().st_mtime < _RECENT.total_seconds() for path in noted):
         return True
     marks = [str(_folders(state_path, path).control) for path in noted]
-    return any(True for _ in find_processes_with_variable(GUEST_MARK, *marks))
+    return any(True for _ in find_processes_with_variable(WORKER_MARK, *marks))
 
 
 def end_processes_of_powered_off(sandbox: SandboxState) -> None:

@@ -27,7 +27,7 @@ OS_LOGIN_ACCOUNT = "you@example.com"
 
 
 @dataclass(frozen=True, slots=True)
-class GuestWorker:
+class SandboxWorker:
     """One virtual machine of a node. `metadata` are the values that its guest agent uses now."""
 
     node: NodeRecord
@@ -43,7 +43,7 @@ class GuestWorker:
         return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
 
 
-def find_worker(session: StateSession, address: str) -> GuestWorker | None:
+def find_worker(session: StateSession, address: str) -> SandboxWorker | None:
     """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`. None if none has it.
 
     A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
@@ -69,10 +69,10 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
     project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
-    return GuestWorker(node, phase, index, metadata, project_metadata)
+    return SandboxWorker(node, phase, index, metadata, project_metadata)
 
 
-def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
+def worker_directory(state_path: Path, worker: SandboxWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
     node = worker.node
     return incarnation_directory(state_path, node.project, node.zone, node.node_id, node.number)
