@@ -90,9 +90,9 @@ def read_status(sandbox: SandboxState) -> SandboxStatus:
         )
 
 
-def _count_states(found: list[tuple[str, LifecyclePhase | None]]) -> dict[str, dict[str, int]]:
+def _count_states(phases: list[tuple[str, LifecyclePhase | None]]) -> dict[str, dict[str, int]]:
     counters: dict[str, Counter[str]] = {}
-    for project, phase in found:
+    for project, phase in phases:
         if phase:
             counters.setdefault(project, Counter())[phase.state] += 1
     return {project: dict(sorted(counter.items())) for project, counter in sorted(counters.items())}

@@ -121,16 +121,16 @@ class DiscoveryDocument:
     @cached_property
     def methods(self) -> tuple[ApiMethod, ...]:
         """Return the methods; those with a custom verb (`:start`) come before plain paths."""
-        found = [_parse_method(raw, self.service) for raw in _raw_methods(self._resources)]
-        return tuple(sorted(found, key=lambda method: ":" not in method.flat_path[-1]))
+        methods = [_parse_method(raw, self.service) for raw in _raw_methods(self._resources)]
+        return tuple(sorted(methods, key=lambda method: ":" not in method.flat_path[-1]))
 
     @cached_property
     def _methods_by_form(self) -> Mapping[tuple[str, int], list[ApiMethod]]:
         """Return the methods by HTTP method and number of segments: compute has 1200."""
-        found: dict[tuple[str, int], list[ApiMethod]] = {}
+        methods: dict[tuple[str, int], list[ApiMethod]] = {}
         for method in self.methods:
-            found.setdefault((method.http_method, len(method.flat_path)), []).append(method)
-        return found
+            methods.setdefault((method.http_method, len(method.flat_path)), []).append(method)
+        return methods
 
     def match(self, http_method: str, path: str) -> ApiRoute | None:
         """Return the route of a path, as it was sent, below this document's base. None if no method has it."""
@@ -175,9 +175,9 @@ def route_request(http_method: str, path: str, *, api: str | None = None) -> Api
     """
     for service in API_SERVICES:
         if path.startswith(service.base) and api in (None, service.api):
-            found = load_document(service.api, service.version).match(http_method, path.removeprefix(service.base))
-            if found is not None:
-                return found
+            route = load_document(service.api, service.version).match(http_method, path.removeprefix(service.base))
+            if route is not None:
+                return route
     return None
 
 
@@ -300,13 +300,13 @@ class _SchemaReader:
         spellings = {**{snake_case(name): name for name in declared}, **{name: name for name in declared}}
         everywhere = {*self._document.parameters, "alt"}
         params: Json = {}
-        for given, text in query:
-            name = spellings.get(given)
+        for key, text in query:
+            name = spellings.get(key)
             if name is None:
                 # System parameters may be written `$alt`, as Google's Python library does.
-                if given not in everywhere and given.removeprefix("$") not in everywhere:
-                    reason = f"Cannot bind query parameter. Field '{given}' could not be found in request message."
-                    self.unknown(given, "", reason)
+                if key not in everywhere and key.removeprefix("$") not in everywhere:
+                    reason = f"Cannot bind query parameter. Field '{key}' could not be found in request message."
+                    self.unknown(key, "", reason)
                 continue
             if declared[name].get("type") == "boolean" and text.lower() in {"true", "false"}:
                 text = text.lower()  # noqa: PLW2901  # booleans in any case, as gcloud sends `True`
@@ -381,10 +381,10 @@ class _SchemaReader:
     def _read_members(self, properties: Mapping[str, Json], value: Json, *, owner: str, path: str) -> Json:
         spellings = {**{snake_case(name): name for name in properties}, **{name: name for name in properties}}
         content: Json = {}
-        for given, member in value.items():
-            name = spellings.get(given)
+        for key, member in value.items():
+            name = spellings.get(key)
             if name is None:
-                self.unknown(given, path, "Cannot find field.")
+                self.unknown(key, path, "Cannot find field.")
             elif member is None and self._keeps_null:
                 content[name] = None
             elif member is not None:
@@ -469,8 +469,8 @@ def _read_scalar(
             form = ""
             if isinstance(value, str) and value in spec["enum"]:
                 return value
-            wanted = _read_integer("int32", value)
-            return next(name for name, number in (numbers or {}).items() if number == wanted)
+            value_number = _read_integer("int32", value)
+            return next(name for name, number in (numbers or {}).items() if number == value_number)
         if form in _RANGES:
             number = _read_integer(form, value)
             return str(number) if kind == "string" else number

@@ -115,11 +115,11 @@ class Sandbox:
         self.close()
 
 
-def _yaml_text(given: str | Path | Mapping[str, Any]) -> tuple[str, str]:
+def _yaml_text(source: str | Path | Mapping[str, Any]) -> tuple[str, str]:
     """Return YAML text, and a name for it in errors."""
-    if isinstance(given, Path):
-        return given.read_text("utf-8"), str(given)
-    if isinstance(given, str):
-        return given, "the text"
+    if isinstance(source, Path):
+        return source.read_text("utf-8"), str(source)
+    if isinstance(source, str):
+        return source, "the text"
 
-    return json.dumps(given), "the mapping"
+    return json.dumps(source), "the mapping"

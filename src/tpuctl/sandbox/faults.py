@@ -464,8 +464,8 @@ def _matching_faults(
     session: StateSession, target: FaultTarget, kinds: frozenset[FaultKind]
 ) -> Iterator[tuple[int, Fault]]:
     """Yield the faults that match, unreachable zones last."""
-    found = [(i, f) for i, f in list_faults(session) if f.kind in kinds and _matches(f, target)]
-    yield from sorted(found, key=lambda pair: pair[1].kind is FaultKind.UNREACHABLE)
+    matching = [(i, f) for i, f in list_faults(session) if f.kind in kinds and _matches(f, target)]
+    yield from sorted(matching, key=lambda pair: pair[1].kind is FaultKind.UNREACHABLE)
 
 
 def _matches(fault: Fault, target: FaultTarget) -> bool:

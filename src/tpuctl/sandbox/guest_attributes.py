@@ -27,9 +27,9 @@ def _get_guest_attributes(session: StateSession, call: Call) -> Json:
     node = find_node(session, call["name"])
     if node.state(session.now) not in _STATES_BOOTED:
         raise invalid('Cloud TPU received an invalid argument. The "GuestAttributes" value "" was not found.')
-    wanted = [str(index) for index in call.body.get("workerIds") or () if str(index)]
+    worker_ids = [str(index) for index in call.body.get("workerIds") or () if str(index)]
     known = [str(index) for index in range(node.workers)]
-    if unknown := [index for index in wanted if index not in known]:
+    if unknown := [index for index in worker_ids if index not in known]:
         raise invalid(f'Cloud TPU received an invalid argument. The "WorkerId" value "{unknown[0]}" was not found.')
     worker = find_worker(session, f"{node.project}/{node.zone}/{node.node_id}/0")
     host_keys = []
@@ -38,7 +38,7 @@ def _get_guest_attributes(session: StateSession, call: Call) -> Json:
         host_keys = [{"namespace": _HOST_KEY_NAMESPACE, "key": "ssh-ed25519", "value": key}]
     query = str(call.body.get("queryPath") or "").strip("/")
     attributes = []
-    for index in wanted or known:
+    for index in worker_ids or known:
         items = [
             *host_keys,
             # The key is gcloud's (528 source); that it is in the namespace of the OS inventory is unverified.

@@ -149,7 +149,7 @@ _WITHOUT_CAPACITY = frozenset({"STOPPED", "PREEMPTED", "TERMINATED", GONE})
 
 def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
     """Return the times in which a node holds capacity, as seconds since 1970; the last interval may be endless."""
-    found: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     begin: float | None = None
     for phase in timeline:
         holds = phase.has_capacity and phase.state not in _WITHOUT_CAPACITY
@@ -158,9 +158,9 @@ def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
         if holds and begin is None:
             begin = phase.at.timestamp()
         elif not holds and begin is not None:
-            found.append((begin, phase.at.timestamp()))
+            intervals.append((begin, phase.at.timestamp()))
             begin = None
-    return found if begin is None else [*found, (begin, inf)]
+    return intervals if begin is None else [*intervals, (begin, inf)]
 
 
 def end_of_timeline(timeline: Timeline) -> datetime | None:

@@ -40,12 +40,12 @@ def _import_ssh_public_key(session: StateSession, call: Call) -> Json:
 def _patch_ssh_public_key(session: StateSession, call: Call) -> Json:
     """Change the fields of the mask, by default all given fields; a key has two."""
     user, _, fingerprint = call["name"].removeprefix("users/").partition("/sshPublicKeys/")
-    found = session.resources.fetch(OS_LOGIN_KIND, user, fingerprint, missing=error_of(404))  # unverified words
+    key = session.resources.fetch(OS_LOGIN_KIND, user, fingerprint, missing=error_of(404))  # unverified words
     mask = str(call.params.get("updateMask") or ",".join(call.body)).split(",")
     changed = {
         name: value for name, value in call.body.items() if name in mask and name in {"key", "expirationTimeUsec"}
     }
-    document = {**found, **changed}
+    document = {**key, **changed}
     session.resources.put(OS_LOGIN_KIND, user, fingerprint, document)
     return document
 
@@ -54,7 +54,7 @@ def _login_profile(session: StateSession, user: str) -> Json:
     if user in {"", "None"}:
         # gcloud asks for this user when it has no credentials; the answer is unverified.
         raise error_of(403)
-    keys = {found.name: found.document for found in session.resources.list_records(OS_LOGIN_KIND, user)}
+    keys = {key.name: key.document for key in session.resources.list_records(OS_LOGIN_KIND, user)}
     login = re.sub(r"[^a-z0-9_]", "_", user.lower())[:32]
     if user == OS_LOGIN_ACCOUNT:
         try:

@@ -118,8 +118,8 @@ def _append_entry(state_path: Path, entry: LoggedCall) -> None:
 def _parse_entry(line: str) -> LoggedCall | None:
     """Return the entry of a line. None for a line that is damaged or was cut by the end of a process."""
     try:
-        at, method, path, status, client = found = parse_json(line)
-        if [type(value) for value in found[1:]] != [str, str, int, str]:
+        at, method, path, status, client = fields = parse_json(line)
+        if [type(value) for value in fields[1:]] != [str, str, int, str]:
             return None
         return LoggedCall(datetime.fromtimestamp(at, UTC), method, path, status, client)
     except (ValueError, TypeError, OverflowError, OSError):
@@ -128,8 +128,8 @@ def _parse_entry(line: str) -> LoggedCall | None:
 
 def client_name(client: str) -> str:
     """Return the short name of a client from its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
-    if found := re.search(r"gcloud/(\S+) command/(\S+)", client):
-        return f"gcloud {found[1]} ({found[2]})"
+    if match := re.search(r"gcloud/(\S+) command/(\S+)", client):
+        return f"gcloud {match[1]} ({match[2]})"
     return client.split(" ", maxsplit=1)[0].split("(", maxsplit=1)[0] or "-"
 
 

@@ -127,11 +127,11 @@ def _run_action(sandbox: SandboxState, session: StateSession, document: Json) ->
         case "fault":
             faults.add_fault(session, load_fault(document["fault"]))
         case "remove-fault":
-            wanted = document["fault"]
+            scope_words = document["fault"]
             for fault_id, fault in faults.list_faults(session):
                 scope = {"node": fault.node, "zone": fault.zone, "project": fault.project, "call": fault.method}
-                same = all(fnmatchcase(scope[key], str(value)) for key, value in wanted.items() if key in scope)
-                if same and wanted["kind"] in {"*", str(fault.kind)}:
+                same = all(fnmatchcase(scope[key], str(value)) for key, value in scope_words.items() if key in scope)
+                if same and scope_words["kind"] in {"*", str(fault.kind)}:
                     faults.remove_fault(session, fault_id)
         case "seed":
             apply_seed(sandbox, [SeedEntry(**entry) for entry in document["entries"]])
@@ -189,13 +189,13 @@ def _fault_action(fault: Fault) -> tuple[Json, str]:
     return {"do": "fault", "fault": dump_fault(fault)}, describe_fault(fault)
 
 
-def _seed_action(found: list[SeedEntry]) -> tuple[Json, str]:
-    document: Json = {"do": "seed", "entries": [asdict(entry) for entry in found]}
+def _seed_action(entries: list[SeedEntry]) -> tuple[Json, str]:
+    document: Json = {"do": "seed", "entries": [asdict(entry) for entry in entries]}
     kinds: dict[str, list[str]] = {}
-    for entry in found:
+    for entry in entries:
         kinds.setdefault(entry.kind, []).append(entry.name)
     if list(kinds) in (["stock"], ["stockouts"]):
-        return document, "; ".join(_describe_stock(entry.fields) for entry in found)
+        return document, "; ".join(_describe_stock(entry.fields) for entry in entries)
     return document, "added: " + "; ".join(
         f"{kind} {', '.join(filter(None, names))}".strip() if any(names) else kind for kind, names in kinds.items()
     )

@@ -77,23 +77,23 @@ def parse_entries(document: YamlDocument, path: KeyPath, value: Any) -> list[See
     for key in value:
         if key not in SEED_KINDS:
             raise document.unknown((*path, key), SEED_KINDS)
-    found: list[SeedEntry] = []
+    entries: list[SeedEntry] = []
     for key, kind in SEED_KINDS.items():
         if key == "settings":
-            found += _parse_settings(document, (*path, key), value.get(key))
+            entries += _parse_settings(document, (*path, key), value.get(key))
         elif value.get(key) is not None:
-            found += _parse_kind(document, (*path, key), kind, value[key])
-    return found
+            entries += _parse_kind(document, (*path, key), kind, value[key])
+    return entries
 
 
-def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
+def apply_seed(sandbox: SandboxState, entries: Iterable[SeedEntry]) -> None:
     """Add entries to a sandbox: all or none.
 
     An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
     sandbox rejects.
     """
     with sandbox.joint_write() as session:
-        for entry in wanted:
+        for entry in entries:
             try:
                 SEED_KINDS[entry.kind].add(session, **entry.fields)
             except ApiError as error:
@@ -118,7 +118,7 @@ def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: An
         api, version, name = kind.schema
         schemas = load_document(api, version).schemas
         known = {**schemas[name]["properties"], **kind.own}
-    found = []
+    entries = []
     for index, item in enumerate(value):
         here = (*path, index)
         if not isinstance(item, dict):
@@ -132,8 +132,8 @@ def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: An
         for key in kind.required:
             if item.get(key) in (None, ""):
                 raise document.error(here, f"`{key}` is missing")
-        found.append(SeedEntry(str(path[-1]), fields, document.place(*here)))
-    return found
+        entries.append(SeedEntry(str(path[-1]), fields, document.place(*here)))
+    return entries
 
 
 def _check_members(

@@ -104,11 +104,11 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
     is_upload = direction == "upload"
     # The host name determines the API; on the loopback port all APIs share one origin.
     name, _, domain = request.headers.get("host", "").partition(".")
-    found = route_request(request.method, path, api=name if domain == "googleapis.com" and name in APIS else None)
-    transfers = found and {"upload": found.method.takes_media, "download": found.method.gives_media}.get(
+    route = route_request(request.method, path, api=name if domain == "googleapis.com" and name in APIS else None)
+    transfers = route and {"upload": route.method.takes_media, "download": route.method.gives_media}.get(
         direction, True
     )
-    if found is None or not transfers:
+    if route is None or not transfers:
         # Google's frontends answer an unknown path before any API sees it, with a page (observed on googleapis.com).
         page = (
             "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Error 404 (Not Found)!!1</title>\n"
@@ -117,7 +117,7 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
             "<ins>That\N{RIGHT SINGLE QUOTATION MARK}s all we know.</ins>\n"
         )
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
-    call = read_upload(found, request) if is_upload else check_request(found, request.query, decode_json(request.body))
+    call = read_upload(route, request) if is_upload else check_request(route, request.query, decode_json(request.body))
     params = dict(request.query)
     payer = request.headers.get("x-goog-user-project")
     if payer and call.method.startswith("storage."):

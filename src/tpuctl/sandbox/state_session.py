@@ -143,8 +143,8 @@ class StateSession:
 
     def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
         """Return a queued resource. None if it is gone."""
-        found = self.queued_resources(project, zone=zone, only=queued_resource_id)
-        return next(iter(found), None)
+        records = self.queued_resources(project, zone=zone, only=queued_resource_id)
+        return next(iter(records), None)
 
     def queued_resources(
         self, project: str | None = None, *, zone: str | None = None, only: str | None = None, is_waiting: bool = False
@@ -454,15 +454,15 @@ def parse_stored(text: object, kind: Checker = ITEM) -> Any:
     """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `CorruptStateError`."""
     if not isinstance(text, str):
         raise ShapeError("not text")
-    found = parse_json(text)
-    kind.check(found)
-    return found
+    value = parse_json(text)
+    kind.check(value)
+    return value
 
 
 def _parse_stored_object(text: object) -> Json:
     """Parse a stored JSON object, as `parse_stored` does."""
-    found: Json = parse_stored(text, _OBJECT)
-    return found
+    document: Json = parse_stored(text, _OBJECT)
+    return document
 
 
 def _parse_moment(seconds: object) -> datetime:
@@ -543,10 +543,10 @@ class ResourceStore:
 
     def fetch(self, kind: str, parent: str, name: str, *, missing: Exception) -> Json:
         """Return a document. Raises `missing` if there is none."""
-        found = self.get(kind, parent, name)
-        if found is None:
+        document = self.get(kind, parent, name)
+        if document is None:
             raise missing
-        return found
+        return document
 
     def find(self, kind: str, name: str) -> StoredResource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""

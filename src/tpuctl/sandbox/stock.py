@@ -86,8 +86,8 @@ class StockLevel:
 
     def matches(self, demand: Demand) -> bool:
         """Return whether a demand is of its scope."""
-        wanted = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
-        return all(map(fnmatchcase, wanted, self.scope))
+        words = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
+        return all(map(fnmatchcase, words, self.scope))
 
     def holds(self, at: float) -> bool:
         """Return whether it has begun at a time, and not ended."""
@@ -197,13 +197,13 @@ def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
     now = session.now.timestamp()
     globs = _parse_scope(**scope)
     used = _use(list_levels(session), _demands_at(session, now), now)
-    found = []
+    entries = []
     for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
         if not all(map(fnmatchcase, level.scope, globs)):
             continue
         count = used[level] if level.holds(now) else None
-        found.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
-    return found
+        entries.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
+    return entries
 
 
 def describe_level(level: StockLevel) -> str:

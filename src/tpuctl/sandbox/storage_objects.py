@@ -69,7 +69,7 @@ def put_object(session: StateSession, /, bucket: str, name: str, content: bytes 
 
 def _store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
     """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = find_bucket(session, bucket)
+    bucket_record = find_bucket(session, bucket)
     current = session.resources.get(OBJECT_KIND, bucket, name)
     moment = int(session.now.timestamp() * 1_000_000)
     # Greater than every earlier one, even if the clock stands still, and not reused after a delete.
@@ -86,7 +86,7 @@ def _store_object(session: StateSession, bucket: str, name: str, *, media: Media
         "generation": str(generation),
         "metageneration": "1",
         "contentType": media.content_type or "application/octet-stream",
-        "storageClass": found.document["document"].get("storageClass", "STANDARD"),
+        "storageClass": bucket_record.document["document"].get("storageClass", "STANDARD"),
         "size": str(len(media.content)),
         "md5Hash": _md5_digest(media.content),
         "etag": base64.b64encode(generation.to_bytes(8, "big")).decode(),
@@ -122,20 +122,20 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
 def _list_objects(session: StateSession, call: Call) -> Json:
     """List objects. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     open_bucket(session, call, "storage.objects.list")
-    found: dict[str, Json] = {}
+    objects: dict[str, Json] = {}
     if not call.params.get("softDeleted"):
         records = session.resources.list_records(OBJECT_KIND, call["bucket"], prefix=call["prefix"])
-        found = {record.name: record.document for record in records}
+        objects = {record.name: record.document for record in records}
     after = page_position(call)
     entries = [
-        entry for entry in select_names(found, call.params) if not after or entry > (after[0], after[-1] == "prefix")
+        entry for entry in select_names(objects, call.params) if not after or entry > (after[0], after[-1] == "prefix")
     ]
     size = page_size(call)
     page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
     if prefixes := [name for name, is_prefix in page if is_prefix]:
         answer["prefixes"] = prefixes
-    if items := [found[name] for name, is_prefix in page if not is_prefix]:
+    if items := [objects[name] for name, is_prefix in page if not is_prefix]:
         answer["items"] = items
     if len(entries) > size:
         answer["nextPageToken"] = page_token(page[-1][0], "prefix" if page[-1][1] else "object")
@@ -161,19 +161,19 @@ def _check_preconditions(call: Call, current: Json | None) -> None:
 
 def _find_object(session: StateSession, bucket: str, name: str, generation: object = None) -> Json | None:
     """Return an object. None if it, or the requested generation, does not exist."""
-    found = session.resources.get(OBJECT_KIND, bucket, name)
-    return None if found is None or (generation and str(generation) != found["generation"]) else found
+    document = session.resources.get(OBJECT_KIND, bucket, name)
+    return None if document is None or (generation and str(generation) != document["generation"]) else document
 
 
 def _open_object(session: StateSession, call: Call, permission: str) -> Json:
     """Return the object of a call. Raises `ApiError` unless it exists and permission and preconditions allow the call."""
     bucket, name = call["bucket"], call["object"]
     open_bucket(session, call, permission)
-    found = _find_object(session, bucket, name, call.params.get("generation"))
-    _check_preconditions(call, found)
-    if found is None:
+    document = _find_object(session, bucket, name, call.params.get("generation"))
+    _check_preconditions(call, document)
+    if document is None:
         raise _object_not_found(bucket, name)
-    return found
+    return document
 
 
 def _object_not_found(bucket: str, name: str) -> ApiError:
@@ -222,16 +222,16 @@ def _rewrite_object(session: StateSession, call: Call) -> Json:
     target, new_name = call["destinationBucket"], call["destinationObject"]
     _check_bucket(session, call, source, "storage.objects.get")
     _check_bucket(session, call, target, "storage.objects.create")
-    found = _find_object(session, source, name, call.params.get("sourceGeneration"))
-    if found is None:
+    source_document = _find_object(session, source, name, call.params.get("sourceGeneration"))
+    if source_document is None:
         raise _object_not_found(source, name)
     current = session.resources.get(OBJECT_KIND, target, new_name)
     _check_preconditions(call, current)
     if current is not None:
         _check_bucket(session, call, target, "storage.objects.delete")  # documentation: replacing an object needs it
-    content = session.resources.content(_object_key(source, found))
-    fields = {**{key: found[key] for key in _COPIED_FIELDS if key in found}, **call.body}
-    media = Media(content, str(call.body.get("contentType") or found["contentType"]))
+    content = session.resources.content(_object_key(source, source_document))
+    fields = {**{key: source_document[key] for key in _COPIED_FIELDS if key in source_document}, **call.body}
+    media = Media(content, str(call.body.get("contentType") or source_document["contentType"]))
     document = _store_object(session, target, new_name, media=media, fields=fields)
     sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), document["size"])
     return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": document}

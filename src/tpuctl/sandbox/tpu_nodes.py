@@ -92,14 +92,14 @@ def _create_node(session: StateSession, call: Call) -> Json:
     body = _accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
     check_node(session, where.project, where.zone, node_id, body=body)
     target = FaultTarget(call.method, where.project, where.zone, node_id)
-    wanted = capacity.node_demand(where.project, where.zone, body)
+    demand = capacity.node_demand(where.project, where.zone, body)
     if fault := take_fault(session, FaultKind.QUOTA, target):
-        metric, place = quota_metrics(wanted)[1]
+        metric, place = quota_metrics(demand)[1]
         raise quota_refusal(metric, place, limit=fault.limit).committing()
-    check_quotas(session, [wanted])
+    check_quotas(session, [demand])
     node = prepare_node(session, where.project, where.zone, node_id, body=body)
     fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
-    if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
+    if error := operation_failure(fault, target, demand.tier) if fault else find_shortage(session, demand):
         # The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
         # reported, neither is documented).
         timeline = failed_timeline((), session.now, durations_of(session, node), during="CREATING", then=GONE)
@@ -350,9 +350,9 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     document = copy.deepcopy(node.document)
     for path in paths:
         if path == "networkConfig.enableExternalIps":
-            wanted = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
+            has_addresses = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
             for config in document.get("networkConfigs") or [document["networkConfig"]]:
-                config["enableExternalIps"] = wanted
+                config["enableExternalIps"] = has_addresses
         elif value := copy.deepcopy(call.body.get(path)):
             document[path] = value
         else:

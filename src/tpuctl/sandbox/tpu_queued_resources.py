@@ -86,8 +86,8 @@ def _list_queued_resources(session: StateSession, call: Call) -> Json:
     if not everywhere:
         catalog.check_location(where.project, where.zone)
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
-    found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
-    visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
+    records = session.queued_resources(where.project, zone=None if everywhere else where.zone)
+    visible = [record for record in records if record.zone not in unreachable and session.exists(record)]
     rendered = [render_queued_resource(record, session.now, call.version) for record in visible]
     absent = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return list_response(call, "queuedResources", rendered, **({"unreachable": absent} if absent else {}))
@@ -112,11 +112,11 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
     nodes = capacity.requested_nodes(document)
     _check_request(session, where, document, nodes)
     target = FaultTarget(call.method, where.project, where.zone, queued_resource_id)
-    wanted = capacity.node_demands(where.project, where.zone, nodes.values())
+    demands = capacity.node_demands(where.project, where.zone, nodes.values())
     if fault := take_fault(session, FaultKind.QUOTA, target):
-        metric, place = quota_metrics(wanted[0])[1]
+        metric, place = quota_metrics(demands[0])[1]
         raise quota_refusal(metric, place, limit=fault.limit, is_queued=True).committing()
-    check_quotas(session, wanted, is_queued=True)
+    check_quotas(session, demands, is_queued=True)
     record = QueuedRecord(
         where.project,
         where.zone,
@@ -191,8 +191,8 @@ def _find_queued_resource(session: StateSession, name: str) -> QueuedRecord:
 
 def _nodes_of(session: StateSession, record: QueuedRecord) -> list[NodeRecord]:
     """Return the nodes of a request, planned ones included."""
-    found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
-    return [node for node in found if node and node.queued_resource == record.name]
+    nodes = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
+    return [node for node in nodes if node and node.queued_resource == record.name]
 
 
 def _check_request(
@@ -376,9 +376,9 @@ def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
     """
     record = _find_queued_resource(session, call["name"])
     nodes = {node.node_id: node for node in _nodes_of(session, record)}
-    wanted = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
-    for node_id in wanted:
+    node_ids = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
+    for node_id in node_ids:
         if node_id not in nodes:
             raise invalid_field("NodeNames", node_id)  # unverified
-    ends = [begin_maintenance(session, nodes[node_id], call) for node_id in dict.fromkeys(wanted)]
+    ends = [begin_maintenance(session, nodes[node_id], call) for node_id in dict.fromkeys(node_ids)]
     return begin_operation(session, record, "performMaintenance", call, goal="", ended=max([session.now, *ends]))

@@ -97,9 +97,9 @@ def worker_host_name(number: str, index: int) -> str:
 def os_login_keys(session: StateSession, now: datetime) -> list[str]:
     """Return the keys, `TYPE BASE64`, with which OS Login accepts the user who runs the sandbox now."""
     micros = int(now.timestamp() * 1e6)
-    found = (one.document for one in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT))
-    lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
-    return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
+    keys = (key.document for key in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT))
+    lasting = (key for key in keys if int(key.get("expirationTimeUsec") or micros + 1) > micros)
+    return [" ".join(str(key["key"]).split()[:2]) for key in lasting]
 
 
 def is_os_login_enforced(

@@ -150,8 +150,8 @@ def _unit_command(folders: WorkerFolders) -> str | None:
         lines = (folders.devices / SERVICE_UNIT).read_text("utf-8").splitlines()
     except OSError:
         return None
-    found = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
-    return shlex.join(shlex.split(found[0].replace("%%", "%"))) if found else None
+    commands = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    return shlex.join(shlex.split(commands[0].replace("%%", "%"))) if commands else None
 
 
 def _run_program(command: str, server: GuardServer, worker: SandboxWorker, folders: WorkerFolders) -> bool:

@@ -109,8 +109,8 @@ def end_processes_of_powered_off(sandbox: SandboxState) -> None:
 def end_all_processes(state_path: Path) -> None:
     """End the processes of all workers of a sandbox."""
     controls = (state_path.absolute().parent / "workers").glob("*/*/*/*.sshd")
-    if found := [WorkerFolders(path.parent, int(path.stem)) for path in controls if path.stem.isdecimal()]:
-        end_processes(*found)
+    if workers := [WorkerFolders(path.parent, int(path.stem)) for path in controls if path.stem.isdecimal()]:
+        end_processes(*workers)
 
 
 @contextmanager

@@ -114,14 +114,14 @@ def _assignments(values: Mapping[str, str], word: str = "") -> str:
     return "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
+def _keep_files(root: Path, files: Mapping[str, str]) -> None:
     """Write these files, by path, into a folder and remove all others."""
     make_private_folder(root)
     for path in root.rglob("*"):
         # A name that begins with a dot may be the temporary file of another session.
-        if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in wanted:
+        if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in files:
             path.unlink(missing_ok=True)
-    for name, text in wanted.items():
+    for name, text in files.items():
         make_private_folder((root / name).parent)
         write_private_file(root / name, text)
 
