@@ -68,15 +68,6 @@ class SandboxStatus:
     faults: tuple[tuple[int, Fault], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRequest:
-    """A call that writes: accepted, or not yet rejected."""
-
-    at: datetime
-    method: str
-    name: str
-
-
 def read_status(sandbox: SandboxState) -> SandboxStatus:
     """Return a summary of the sandbox's contents."""
     with sandbox.read() as session:
@@ -121,12 +112,6 @@ def advance_clock(sandbox: SandboxState, duration: timedelta) -> datetime:
     now = sandbox.advance(duration)
     end_processes_of_powered_off(sandbox)
     return now
-
-
-def list_requests(sandbox: SandboxState) -> tuple[LoggedRequest, ...]:
-    """Return the last 20 000 calls that write, oldest first."""
-    with sandbox.read() as session:
-        return tuple(LoggedRequest(*entry) for entry in session.requests())
 
 
 def _in_session(

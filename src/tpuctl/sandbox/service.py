@@ -79,8 +79,9 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
         query = (*request.query, *parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         effective = Request("GET", request.path, query, request.headers)
     answer: Response | DroppedConnection
+    done: list[str] = []  # the API method of a write that took effect
     try:
-        answer = _answer(sandbox, effective)
+        answer = _answer(sandbox, effective, done)
     except ApiError as error:
         challenge = _CHALLENGE if error.code == 401 else None
         answer = error.response(challenge, with_reasons=_has_reasons(request))
@@ -89,7 +90,8 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
 
         end_processes_of_powered_off(sandbox)
     now = sandbox.clock.now()
-    log_call(sandbox.path, request, 0 if isinstance(answer, DroppedConnection) else answer.status, now)
+    status = 0 if isinstance(answer, DroppedConnection) else answer.status
+    log_call(sandbox.path, request, status, now, call="".join(done))
     return answer if isinstance(answer, DroppedConnection) else dated(sandbox, answer, now)
 
 
@@ -99,7 +101,7 @@ def dated(sandbox: SandboxState, response: Response, now: datetime | None = None
     return Response(response.status, response.body, {"date": date, **response.headers})
 
 
-def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
+def _answer(sandbox: SandboxState, request: Request, done: list[str]) -> Response | DroppedConnection:
     direction, path = split_upload_path(request.path)
     is_upload = direction == "upload"
     # The host name determines the API; on the loopback port all APIs share one origin.
@@ -127,17 +129,17 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
     transaction = sandbox.read if request.method == "GET" else sandbox.write
     with transaction() as session:
         if not meets_call_fault(session, call):
-            return _run_handler(session, call, request)
+            return _run_handler(session, call, request, done)
     match fault := take_call_fault(sandbox, call):
         case Fault(kind=FaultKind.DROP_BEFORE):
             return DroppedConnection()
         case Fault(kind=FaultKind.DROP_AFTER):
             with transaction() as session:
-                _run_handler(session, call, request)
+                _run_handler(session, call, request, done)
             return DroppedConnection()
         case Fault(kind=FaultKind.ALREADY_EXISTS):
             with transaction() as session:
-                _run_handler(session, call, request)
+                _run_handler(session, call, request, done)
             new = FaultTarget.of(call)
             raise already_exists(f"{call.params['parent']}/{call.method.split('.')[-2]}/{new.node}")
         case Fault(kind=FaultKind.UNAUTHENTICATED):
@@ -150,18 +152,17 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
         case Fault(kind=FaultKind.SLOW):
             sandbox.clock.sleep(fault_duration(fault) or timedelta())
     with transaction() as session:
-        return _run_handler(session, call, request)
+        return _run_handler(session, call, request, done)
 
 
-def _run_handler(session: StateSession, call: Call, request: Request) -> Response:
+def _run_handler(session: StateSession, call: Call, request: Request, done: list[str]) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{error_of(501).message} The sandbox does not serve {call.method}.")
-    is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
     check_admission(session, call)
-    if is_write:
-        session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
     value = handler(session, call)
+    if request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS):
+        done.append(call.method)
     return value if isinstance(value, Response) else Response.of(value)
 
 

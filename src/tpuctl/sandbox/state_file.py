@@ -36,7 +36,6 @@ CREATE INDEX operations_target ON operations (target, ended);
 CREATE INDEX operations_request ON operations (request_id) WHERE request_id != '';
 CREATE TABLE incarnations (name TEXT PRIMARY KEY, count INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE faults (id INTEGER PRIMARY KEY AUTOINCREMENT, record TEXT NOT NULL);
-CREATE TABLE requests (serial INTEGER PRIMARY KEY AUTOINCREMENT, at REAL, method TEXT, name TEXT);
 CREATE TABLE resources (
   kind TEXT, parent TEXT, name TEXT, record TEXT NOT NULL, PRIMARY KEY (kind, parent, name)) WITHOUT ROWID;
 CREATE INDEX resources_name ON resources (kind, name);

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tpuctl.sandbox.lifecycle import LifecyclePhase, Timeline, end_of_timeline, phase_at
-from tpuctl.shapes import INTEGER, ITEM, Checker, Fields, ListOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import ITEM, Checker, Scalar, ShapeError, parse_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _IN_PLACE = "(:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"
 _NODE_COLUMNS = "project, zone, node_id, number, first_address, workers, record"
 _QUEUED_COLUMNS = "project, zone, queued_resource_id, record"
-_REQUESTS_KEPT = 20_000
 _OPERATIONS_KEPT = 50_000
 # An event that only looks for capacity for waiting queued resources.
 _TICK: Json = {"do": "schedule"}
@@ -269,21 +268,6 @@ class StateSession:
         """Store the data of a project."""
         self.resources.put("compute.project", "", project, document)
 
-    def log_request(self, method: str, name: str) -> None:
-        """Record a call that writes, for tests that count them; delete the oldest beyond the limit."""
-        row = self._row(
-            "INSERT INTO requests (at, method, name) VALUES (?, ?, ?) RETURNING serial",
-            self.now.timestamp(),
-            method,
-            name,
-        )
-        self._write("DELETE FROM requests WHERE serial <= ?", (row[0] if row else 0) - _REQUESTS_KEPT)
-
-    def requests(self) -> list[tuple[datetime, str, str]]:
-        """Return time, method id and resource name of the calls that write, oldest first."""
-        rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
-        return [(_parse_moment(at), method, name) for at, method, name in rows]
-
     def exists(self, record: NodeRecord | QueuedRecord) -> bool:
         """Return whether a record is visible now."""
         return phase_at(record.timeline, self.now) is not None
@@ -412,42 +396,7 @@ class UndoneError(Exception):
     """Raised to undo what a savepoint, or a trial run, changed."""
 
 
-def _is_time(value: object) -> bool:
-    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
-
-
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
-_PHASE = Scalar(
-    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 13 and _is_time(row[0]) and type(row[1]) is str
-)
-_TIMELINE = ListOf(_PHASE)
-_TIME = Scalar("a time", _is_time)
-_COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
-_NODE_RECORD = Shape(
-    "",
-    {**_COMMON, "queued_resource": str, "keys_before": str, "keys_changed": _TIME},
-    required=(*_COMMON, "queued_resource", "keys_before"),
-    nullable=True,
-)
-_QUEUED_RECORD = Shape(
-    "",
-    {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT, "not_before": _TIME, "expires": _TIME},
-    required=(*_COMMON, "node_ids"),
-    nullable=True,
-)
-_TEXTS = ("name", "project", "zone", "verb", "target", "goal", "version")
-_OPERATION = Shape(
-    "",
-    {
-        **dict.fromkeys((*_TEXTS, "request_id"), str),
-        **dict.fromkeys(("created", "ended"), _TIME),
-        **dict.fromkeys(("snapshot", "error"), _OBJECT),
-        "incarnation": INTEGER,
-        "cancel_requested": bool,
-    },
-    required=(*_TEXTS, "created", "snapshot", "incarnation"),
-    nullable=True,
-)
 
 
 def parse_stored(text: object, kind: Checker = ITEM) -> Any:
@@ -480,12 +429,14 @@ def dump_record(record: NodeRecord | QueuedRecord | OperationRecord) -> tuple[An
 
 def load_record(kind: type[_Record], row: Sequence[Any]) -> _Record:
     """Return the record of a database row. Raises `ShapeError` if it is damaged."""
-    stored = parse_stored(row[-1], _SHAPES[kind])
-    values = {name: stored[name] for name in kind.__slots__ if name in stored}
-    for name, decode in _DECODERS[kind].items():
-        if values.get(name) is not None:
-            values[name] = decode(values[name])
-    return kind(**dict(zip(_COLUMNS.get(kind, ()), row, strict=False)), **values)
+    values = _parse_stored_object(row[-1])
+    try:
+        for name in _DECODERS.keys() & values.keys():
+            if values[name] is not None:
+                values[name] = _DECODERS[name](values[name])
+        return kind(**dict(zip(_COLUMNS.get(kind, ()), row, strict=False)), **values)
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise ShapeError(f"{kind.__name__}: {error}") from error
 
 
 def _parse_timeline(rows: list[list[Any]]) -> Timeline:
@@ -497,16 +448,10 @@ _COLUMNS: Mapping[type, tuple[str, ...]] = {
     NodeRecord: ("project", "zone", "node_id", "number", "first_address", "workers"),
     QueuedRecord: ("project", "zone", "queued_resource_id"),
 }
-_SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
-_DECODERS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
-    NodeRecord: {"timeline": _parse_timeline, "keys_changed": _parse_moment},
-    QueuedRecord: {
-        "timeline": _parse_timeline,
-        "node_ids": tuple,
-        "not_before": _parse_moment,
-        "expires": _parse_moment,
-    },
-    OperationRecord: {"created": _parse_moment, "ended": _parse_moment},
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "timeline": _parse_timeline,
+    "node_ids": tuple,
+    **dict.fromkeys(("keys_changed", "not_before", "expires", "created", "ended"), _parse_moment),
 }
 
 
