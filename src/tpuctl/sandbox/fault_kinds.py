@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _MINUTE = timedelta(minutes=1)
+_WORKER = "worker {fault.worker} of {node}"
+_CONNECTION = f"an ssh connection to {_WORKER}"
+_DURATION = ("duration",)
 
 
 class FaultSubject(StrEnum):
@@ -64,7 +67,7 @@ class FaultKind(StrEnum):
     OPERATION_ERROR = (
         "operation-error",
         _OPERATION,
-        "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
+        "{operation} of {node} fails in its operation with {code}",
         ("code", "message"),
     )
     # Announced now, ongoing from `at` or `after` on.
@@ -72,44 +75,38 @@ class FaultKind(StrEnum):
         "maintenance",
         _NODE,
         "maintenance of {node} is announced, then lasts {lasts}",
-        ("duration",),
+        _DURATION,
         10 * _MINUTE,
     )
     # Reported after a start: jax#13260.
-    MISSING_CHIP = ("missing-chip", _NODE, "worker {fault.worker} of {node} lacks a chip until a restart", ("worker",))
+    MISSING_CHIP = ("missing-chip", _NODE, f"{_WORKER} lacks a chip until a restart", ("worker",))
     # At half its speed.
-    SLOW_CHIP = ("slow-chip", _NODE, "a chip of worker {fault.worker} of {node} is slow until a restart", ("worker",))
+    SLOW_CHIP = ("slow-chip", _NODE, f"a chip of {_WORKER} is slow until a restart", ("worker",))
     COLLECTIVE_HANGS = (
         "collective-hangs",
         _NODE,
-        "worker {fault.worker} of {node} takes part in no collective operation until a restart",
+        f"{_WORKER} takes part in no collective operation until a restart",
         ("worker",),
     )
     # Counted from the last or next start of the node.
-    STARTUP_SLOW = ("startup-slow", _NODE, "the startup scripts of {node} {longer}", ("duration",))
+    STARTUP_SLOW = ("startup-slow", _NODE, "the startup scripts of {node} {longer}", _DURATION)
     STARTUP_FAILS = ("startup-fails", _NODE, "the startup scripts of {node} fail")
     SSH_KEY_LATE = (
         "ssh-key-late",
         _SSH_KEY,
         "an ssh key for {node} works only {lasts} after it was written",
-        ("duration",),
+        _DURATION,
         _MINUTE,
     )
-    SSH_REFUSED = ("ssh-refused", _SSH, "an ssh connection to worker {fault.worker} of {node} is refused", ("worker",))
+    SSH_REFUSED = ("ssh-refused", _SSH, f"{_CONNECTION} is refused", ("worker",))
     SSH_DROPPED = (
         "ssh-dropped",
         _SSH,
-        "an ssh connection to worker {fault.worker} of {node} is dropped {lasts} after it began",
+        f"{_CONNECTION} is dropped {{lasts}} after it began",
         ("worker", "duration"),
         _MINUTE,
     )
-    SSH_SLOW = (
-        "ssh-slow",
-        _SSH,
-        "an ssh connection to worker {fault.worker} of {node} is answered {lasts} late",
-        ("worker", "duration"),
-        _MINUTE,
-    )
+    SSH_SLOW = ("ssh-slow", _SSH, f"{_CONNECTION} is answered {{lasts}} late", ("worker", "duration"), _MINUTE)
     # From now, or from ACTIVE, which the request is for ten seconds, for a node that is not created yet.
     SUSPEND = (
         "suspend",
@@ -117,12 +114,12 @@ class FaultKind(StrEnum):
         "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
         ("initiator",),
     )
-    LATE_NODE = ("late-node", _NODE, "{node} appears {lasts} after its request is ACTIVE", ("duration",), 2 * _MINUTE)
+    LATE_NODE = ("late-node", _NODE, "{node} appears {lasts} after its request is ACTIVE", _DURATION, 2 * _MINUTE)
     FALL_BACK = (
         "fall-back",
         _NODE,
         "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
-        ("duration",),
+        _DURATION,
         5 * _MINUTE,
     )
     SURVIVES_DELETE = (
@@ -144,7 +141,7 @@ class FaultKind(StrEnum):
         "{call} is answered with {fault.status}{wait}",
         ("status", "retryAfter", "message"),
     )
-    SLOW = ("slow", _CALL, "{call} is answered {lasts} late", ("duration",), timedelta(seconds=30))
+    SLOW = ("slow", _CALL, "{call} is answered {lasts} late", _DURATION, timedelta(seconds=30))
     UNAUTHENTICATED = ("unauthenticated", _CALL, "{call} is rejected with 401", ("message",))
     # Answered with 503; lists of all zones succeed and report the zone.
     UNREACHABLE = ("unreachable", _CALL, "{zones} does not answer, and lists of all zones report it")

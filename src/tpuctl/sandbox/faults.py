@@ -229,34 +229,29 @@ def _phases_after(rest: Timeline, state: str) -> tuple[LifecyclePhase, ...]:
 
 
 def parse_fault(entry: Mapping[str, Any]) -> Fault:
-    """Return the fault of an entry with the keys of `FAULT_KEYS`. Raises `InvalidInputError` for an unknown kind."""
-    values = {FAULT_KEYS[key].field: value for key, value in entry.items() if key != "kind"}
+    """Return the fault of an entry with the keys of `FAULT_KEYS`, or with its own fields. Raises `InvalidInputError` for an unknown kind."""
+    values = {FAULT_KEYS[key].field if key in FAULT_KEYS else key: value for key, value in entry.items()}
     for key in ("after", "duration"):
         if key in values and not isinstance(values[key], timedelta):
             values[key] = parse_duration(str(values[key]))
-    return Fault(FaultKind.named(str(entry["kind"])), **values)
+    return Fault(FaultKind.named(str(values.pop("kind"))), **values)
 
 
 def dump_fault(fault: Fault) -> Json:
-    """Return a fault as JSON."""
-    return {
-        **asdict(fault),
-        "after": fault.after.total_seconds(),
-        "duration": fault.duration.total_seconds() if fault.duration is not None else None,
-        "at": fault.at.isoformat() if fault.at else None,
-    }
+    """Return a fault as JSON: durations in seconds."""
+    at = fault.at and fault.at.isoformat()
+    return {**asdict(fault), "at": at, "after": _seconds(fault.after), "duration": _seconds(fault.duration)}
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def load_fault(values: Json) -> Fault:
     """Return a fault read from JSON."""
-    duration, at = values["duration"], values["at"]
-    changed = {
-        "kind": FaultKind(values["kind"]),
-        "after": timedelta(seconds=values["after"]),
-        "duration": timedelta(seconds=duration) if duration is not None else None,
-        "at": datetime.fromisoformat(at) if at else None,
-    }
-    return Fault(**{**values, **changed})
+    spans = {key: timedelta(seconds=values[key]) for key in ("after", "duration") if values[key] is not None}
+    at = values["at"] and datetime.fromisoformat(values["at"])
+    return Fault(**{**values, **spans, "kind": FaultKind(values["kind"]), "at": at})
 
 
 @dataclass(frozen=True, slots=True)
@@ -628,7 +623,7 @@ def describe_fault(fault: Fault) -> str:
         lasting=f"for {lasts}" if lasts else "forever",
         longer=f"run {lasts} longer" if lasts else "never end",
         operation="the next create or start" if fault.method == "*" else f"`{fault.method}`",
-        meaning=f": {fault.message}" if fault.message else meaning,
+        code=f"code {fault.code}" + (f": {fault.message}" if fault.message else meaning),
         zones="every zone" if fault.zone == "*" else fault.zone,
         wait=f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else "",
     )
