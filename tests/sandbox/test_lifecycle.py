@@ -48,17 +48,6 @@ def test_state_allows_the_verbs_of_the_table(
     assert (answer if isinstance(answer, tuple) else "operation" in answer["name"]) == (allowed or refusal)
 
 
-def test_setting_overrides_only_unverified_rules(sandbox_state: SandboxState, api: Any) -> None:
-    administration.add_node(sandbox_state, "young", state="CREATING")
-    administration.add_node(sandbox_state, "dead", state="PREEMPTED")
-    for name in ("allow_stop_while_creating", "allow_stop_while_preempted"):
-        administration.set_setting(sandbox_state, name, value=True)
-
-    answers = [api("nodes.stop", name=f"{ZONE}/nodes/{name}") for name in ("young", "dead")]
-
-    assert [isinstance(answer, dict) for answer in answers] == [True, False]
-
-
 def test_node_from_create_to_404_fits_the_schema(api: Any, clock: ManualClock) -> None:
     seen: list[object] = []
     operations = []

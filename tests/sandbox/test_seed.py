@@ -23,7 +23,7 @@ MISPLACED = Path(__file__).resolve().parents[2] / "examples" / "misplaced-projec
 OF_ITSELF = "the sandbox computes it; leave it out"
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
-settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
+settings: {{keep_failed_nodes: true}}
 projects:
   - projectId: sandbox
     commonInstanceMetadata: {{items: [{{key: ssh-keys, value: "ada:ssh-ed25519 AAAA ada"}}]}}

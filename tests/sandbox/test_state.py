@@ -187,7 +187,7 @@ def test_directory_in_place_of_the_file_is_an_error_with_the_path(tmp_path: Path
 
 def _change_and_fail(sandbox_state: SandboxState) -> None:
     with sandbox_state.write() as session:
-        session.set_setting("networks", ["other"])
+        session.set_setting("legacy_nodes", True)
         raise ZeroDivisionError
 
 

@@ -186,7 +186,7 @@ def sandbox_status(app: App) -> None:
 
     summary = read_status(app.sandbox)
     with app.sandbox.read() as session:
-        events = session.events()
+        events = [event for event in session.events() if not event.is_tick]
     faults = []
     for fault_id, fault in summary.faults:
         fields = {

@@ -213,8 +213,8 @@ def add_queued_resource(
 def set_setting(session: StateSession, name: str, value: object) -> None:
     """Store a setting of the sandbox; None unsets it.
 
-    `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
-    `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
+    `health_lag` (two numbers of seconds), `keep_failed_nodes`, `legacy_nodes` (true: API v1 may create TPU Nodes),
+    `reservations` (a list of the API's objects).
     """
     if name == "reservations" and value is not None:
         session.set_setting(name, [])

@@ -482,9 +482,7 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
 
 
 def _networks(session: StateSession, project: str) -> dict[str, Json]:
-    """Return `default`, or in place of it the networks that the sandbox setting `networks` names."""
-    places = (Place(project, "global", "networks", name) for name in session.setting("networks", [DEFAULT_NETWORK]))
-    return {place.name: _document(session, place, {}) for place in places}
+    return {DEFAULT_NETWORK: _document(session, Place(project, "global", "networks", DEFAULT_NETWORK), {})}
 
 
 def _network(_place: Place, fields: Json) -> Json:

@@ -229,7 +229,10 @@ def _phases_after(rest: Timeline, state: str) -> tuple[LifecyclePhase, ...]:
 
 
 def parse_fault(entry: Mapping[str, Any]) -> Fault:
-    """Return the fault of an entry with the keys of `FAULT_KEYS`, or with its own fields. Raises `InvalidInputError` for an unknown kind."""
+    """Return the fault of an entry with the keys of `FAULT_KEYS`, or with its own fields.
+
+    Raises `InvalidInputError` for an unknown kind.
+    """
     values = {FAULT_KEYS[key].field if key in FAULT_KEYS else key: value for key, value in entry.items()}
     for key in ("after", "duration"):
         if key in values and not isinstance(values[key], timedelta):
@@ -283,13 +286,8 @@ def meets_call_fault(session: StateSession, call: Call) -> bool:
 
 def take_call_fault(sandbox: SandboxState, call: Call) -> Fault | None:
     """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
-    target = FaultTarget.of(call)
-    with sandbox.read() as session:
-        fault = next((fault for _, fault in _matching_faults(session, target, CALL_FAULT_KINDS)), None)
-        if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
-            return fault  # no write transaction: the fault is not used up
     with sandbox.write() as session:
-        for fault_id, fault in _matching_faults(session, target, CALL_FAULT_KINDS):
+        for fault_id, fault in _matching_faults(session, FaultTarget.of(call), CALL_FAULT_KINDS):
             if fault.kind is not FaultKind.UNREACHABLE:
                 _use_up(session, fault_id, fault)
             return fault

@@ -233,7 +233,7 @@ def _ready_phases(at: datetime, pace: PhaseDurations, *, preemptible: bool = Fal
         yield LifecyclePhase(at + PREEMPTIBLE_LIFE, "PREEMPTED")
 
 
-# The states in which a verb is allowed or refused according to a source; no setting overrides these.
+# The states in which a verb is allowed or refused according to a source.
 _SOURCED: Mapping[tuple[NodeVerb, str], bool] = {
     # API field text.
     (NodeVerb.DELETE, "READY"): True,
@@ -252,12 +252,6 @@ _SOURCED: Mapping[tuple[NodeVerb, str], bool] = {
 _ASSUMED = frozenset({(NodeVerb.REIMAGE, "READY"), (NodeVerb.UPDATE, "CREATING"), (NodeVerb.UPDATE, "STOPPED")})
 
 
-def is_verb_allowed(verb: NodeVerb, state: str, settings: Mapping[str, object]) -> bool:
-    """Return whether a state allows a verb. Unobserved combinations are refused, except delete, which cleans up everything.
-
-    The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides a rule without a source.
-    """
-    if (verb, state) in _SOURCED:
-        return _SOURCED[verb, state]
-    assumed = verb is NodeVerb.DELETE or (verb, state) in _ASSUMED
-    return bool(settings.get(f"allow_{verb}_while_{state.lower()}", assumed))
+def is_verb_allowed(verb: NodeVerb, state: str) -> bool:
+    """Return whether a state allows a verb. Unobserved combinations are refused, except delete, which cleans up everything."""
+    return _SOURCED.get((verb, state), verb is NodeVerb.DELETE or (verb, state) in _ASSUMED)

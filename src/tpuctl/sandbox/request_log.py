@@ -38,7 +38,7 @@ EVENT_METHOD = "EVENT"
 class LoggedCall:
     """A request, at the sandbox time of its answer. `status` 0: the connection broke without one.
 
-    `path` includes the query. `client` is the User-Agent. `call` is the API method of a write that took effect. `method` is
+    `path` includes the query. `client` is the User-Agent. `call` is the API method of a write that was committed. `method` is
     `EVENT` for a planned event that happened, with its text in `path`.
     """
 

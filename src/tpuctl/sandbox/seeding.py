@@ -6,14 +6,12 @@ an API field (`project`, `zone`, `age`, `denied`, …). `SEED_KINDS` lists the k
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, parse_resource_name
 from tpuctl.sandbox.capacity import put_quota
@@ -37,8 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.stock import StockLevel
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
-_KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
-_RULE_SETTING = re.compile(r"allow_(start|stop|update|delete)_while_[a-z]+")
+_KNOWN_SETTINGS = ("health_lag", "keep_failed_nodes", "legacy_nodes", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,14 +201,8 @@ def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[S
     if not isinstance(value, dict):
         raise document.error(path, "`settings` must be a mapping, such as `keep_failed_nodes: true`")
     for key in value:
-        if key not in _KNOWN_SETTINGS and not _RULE_SETTING.fullmatch(key):
-            near = closest_match(key, [*_KNOWN_SETTINGS, "allow_stop_while_creating", "allow_stop_while_starting"])
-            hint = (
-                f"did you mean `{near}`?"
-                if near
-                else f"known are {', '.join(_KNOWN_SETTINGS)}, allow_<verb>_while_<state>"
-            )
-            raise document.error((*path, key), f"unknown key `{key}`", hint=hint)
+        if key not in _KNOWN_SETTINGS:
+            raise document.unknown((*path, key), _KNOWN_SETTINGS)
     return [
         SeedEntry("settings", {"name": key, "value": item}, document.place(*path, key)) for key, item in value.items()
     ]

@@ -79,7 +79,7 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
         query = (*request.query, *parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         effective = Request("GET", request.path, query, request.headers)
     answer: Response | DroppedConnection
-    done: list[str] = []  # the API method of a write that took effect
+    done: list[str] = []  # the API method of a write that was committed
     try:
         answer = _answer(sandbox, effective, done)
     except ApiError as error:
@@ -160,8 +160,14 @@ def _run_handler(session: StateSession, call: Call, request: Request, done: list
     if handler is None:
         raise error_of(501, f"{error_of(501).message} The sandbox does not serve {call.method}.")
     check_admission(session, call)
-    value = handler(session, call)
-    if request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS):
+    is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
+    try:
+        value = handler(session, call)
+    except ApiError as error:
+        if is_write and error.commits:
+            done.append(call.method)
+        raise
+    if is_write:
         done.append(call.method)
     return value if isinstance(value, Response) else Response.of(value)
 

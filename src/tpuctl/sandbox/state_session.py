@@ -226,10 +226,9 @@ class StateSession:
             self.plan_event(at, _TICK)
 
     def events(self) -> list[PlannedEvent]:
-        """Return the planned events of scenarios, soonest first."""
+        """Return the planned events, soonest first."""
         rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
-        events = [PlannedEvent(_parse_moment(at), _parse_stored_object(text)) for at, text in rows]
-        return [event for event in events if not event.is_tick]
+        return [PlannedEvent(_parse_moment(at), _parse_stored_object(text)) for at, text in rows]
 
     def is_event_due(self) -> bool:
         """Return whether a planned event is due."""

@@ -264,7 +264,7 @@ _TRANSITIONS = {
 
 def _change_state(session: StateSession, call: Call, verb: NodeVerb, node: NodeRecord) -> Json:
     """Start a transition of a node and return its operation; a fault may let it fail. Raises `ApiError` as `_check_verb`."""
-    _check_verb(session, verb, node)
+    _check_verb(verb, node, session.now)
     transition, pace = _TRANSITIONS[verb], durations_of(session, node)
     target = FaultTarget(call.method, node.project, node.zone, node.node_id)
     demand = capacity.node_demand(node.project, node.zone, node.document)
@@ -343,9 +343,9 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
-    _check_verb(session, NodeVerb.UPDATE, node)
+    _check_verb(NodeVerb.UPDATE, node, session.now)
     state = node.state(session.now)
-    if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
+    if state == "CREATING" and "labels" in paths:
         raise _state_error(NodeVerb.UPDATE, state)  # observed: labels cannot be set on pending nodes
     document = copy.deepcopy(node.document)
     for path in paths:
@@ -367,10 +367,10 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "update", call, goal="", ended=session.now)
 
 
-def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
+def _check_verb(verb: NodeVerb, node: NodeRecord, now: datetime) -> None:
     """Raise `ApiError` 400 unless the node's state allows a verb."""
-    state = node.state(session.now)
-    if not is_verb_allowed(verb, state, session.settings()):
+    state = node.state(now)
+    if not is_verb_allowed(verb, state):
         raise _state_error(verb, state)
 
 
