@@ -131,6 +131,8 @@ class CapacityWorld:
 
     def states(self) -> dict[ResourceKey, str]:
         """Return the states of all resources now."""
+        if self.clock.now() >= self._shown_until:
+            self._observe()
         return self.snapshots[-1].states(self.clock.now())
 
     def usage(self) -> int:
