@@ -12,9 +12,9 @@ from typing import Any
 
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import DEFAULT_ZONE
-from tpuctl.sandbox.guests import find_worker, worker_directory
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import find_worker, worker_directory
 
 _CHIPS_PER_WORKER = 8  # in the name of a v4 slice, which counts cores
 

@@ -30,9 +30,9 @@ from tpuctl.errors import ExitCode
 from tpuctl.explain.lookup import look_up_id
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox import administration, faults
-from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.faults import Fault, FaultKind
 from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.state import SandboxState
 
 PROGRAM_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin"
@@ -68,7 +68,7 @@ class Sandbox:
 
     def changes(self) -> list[str]:
         """Return the calls that requested a change, by the last word of their method: create, delete, stop, …"""
-        return [request.method.rpartition(".")[2] for request in list_requests(self.state)]
+        return [entry.call.rpartition(".")[2] for entry in read_log(self.state.path) if entry.call]
 
 
 class Steady(Random):

@@ -16,7 +16,6 @@ from tests.lifecycle import ZONE, EventfulClock
 from tpuctl.app.app import Invocation
 from tpuctl.cli.main import main
 from tpuctl.output.terminal import StandardStreams
-from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 
@@ -72,7 +71,7 @@ def reads(sandbox: Sandbox) -> list[str]:
 
 def changes(sandbox: Sandbox) -> list[str]:
     """Return the calls that asked for a change of a node, by their verbs: nothing of what is in buckets."""
-    methods = [request.method for request in list_requests(sandbox.state)]
+    methods = [entry.call for entry in read_log(sandbox.state.path)]
     return [method.rpartition(".")[2] for method in methods if ".nodes." in method]
 
 

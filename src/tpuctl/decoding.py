@@ -104,7 +104,8 @@ def decoder_of(kind: Any) -> Decoder:  # a type, or an annotation
         kind, *rest = get_args(kind)
         bounds = tuple(rest)
     if by := _bound(bounds, By, None):
-        return lambda value: by.parse(value)
+        parse: Decoder = by.parse
+        return parse
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in {Union, types.UnionType}:
         inner = decoder_of(_annotated(next(one for one in arguments if one is not types.NoneType), bounds))

@@ -22,7 +22,7 @@ from typing import Any
 from tests.ci.ci_files import ROOT, CiScript, cloud_build_scripts, expand, github_scripts, gitlab_script
 from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.sshd.guest import GUEST_MARK
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK
 from tpuctl.sandbox.state import SandboxState
 
 # Real seconds until a job must have begun to train, or have ended, also on a busy machine.
@@ -264,7 +264,7 @@ def _machine(folder: Path) -> Iterator[_Machine]:
             yield _Machine(folder, state)
         finally:
             for control in folder.glob("state/sandbox/workers/*/*/*/*.sshd"):
-                for process in find_processes_with_variable(GUEST_MARK, str(control)):
+                for process in find_processes_with_variable(WORKER_MARK, str(control)):
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
 

@@ -18,7 +18,7 @@ from tests.ssh.guarded import NAME, Guarded
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.api_calls import DroppedConnection, Request, Response
 from tpuctl.sandbox.service import dated
-from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
+from tpuctl.sandbox.sshd.guard_service import CLOUD_PLATFORM, GuardServer
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.agent.guard import KnownEnd, NodeGuard, next_guard_step
 from tpuctl.ssh.agent.guard_answers import GuardError, decode_object, parse_missing, parse_node, parse_token
@@ -33,7 +33,7 @@ EXPIRED = {
 }
 
 
-class Meddler(GuestServer):
+class Meddler(GuardServer):
     """The servers of a worker, which let a test meddle with each request before its answer."""
 
     def __init__(self, state: SandboxState) -> None:

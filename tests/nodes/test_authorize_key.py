@@ -14,7 +14,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT, OS_LOGIN_KIND
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT, OS_LOGIN_KIND
 from tpuctl.ssh.keys import OsLoginError, check_os_login_requirements, ensure_key
 
 PATCHED = "adding our ssh key to the metadata of `trainer`\n"

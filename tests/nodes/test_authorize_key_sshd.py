@@ -16,11 +16,11 @@ from tests.tpuctl_process import run_tpuctl
 from tpuctl.cloud.projects import OsLoginClient
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.faults import Fault, FaultKind
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT, find_worker, worker_directory
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.daemon import host_key
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT, find_worker, worker_directory
 from tpuctl.ssh.connection import Connection, ProbeOutcome, host_alias, probe_ssh, save_host_keys
 from tpuctl.ssh.keys import SshKey, ensure_key, metadata_key_line, run_program
 

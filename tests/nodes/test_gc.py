@@ -20,7 +20,7 @@ from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageRules, find_garbage
 from tpuctl.nodes.garbage_removal import RemovalOutcome, remove_garbage
 from tpuctl.output.terminal import StandardStreams
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT
 
 pytestmark = one_face
 MINE = {"tpuctl-owner": owner_label(OS_LOGIN_ACCOUNT)}

@@ -22,7 +22,7 @@ from tpuctl.models.node import Node
 from tpuctl.nodes.expiry import owner_label
 from tpuctl.nodes.garbage import Idleness
 from tpuctl.nodes.usage import WorkerIdleness, combine_idleness
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT
 from tpuctl.ssh.agent.worker_use import last_login
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 

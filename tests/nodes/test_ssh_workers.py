@@ -19,11 +19,11 @@ from tpuctl.nodes.conditions import SshAnswer, StartupState, WorkerSnapshot
 from tpuctl.nodes.ssh_workers import SetupResult, SshWorkers
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.sshd import proxy_command
-from tpuctl.sandbox.sshd.guest import StartupProgress as Stands
-from tpuctl.sandbox.sshd.guest import startup_progress
+from tpuctl.sandbox.sshd.worker_home import StartupProgress as Stands
+from tpuctl.sandbox.sshd.worker_home import startup_progress
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import find_worker
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
 
 PATIENCE = timedelta(seconds=20)

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.administration import list_requests
+from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.stock import put_stockout
 
 ZONE = "us-east5-b"
@@ -35,7 +35,7 @@ def left(tpuctl: Console) -> str:
 
 
 def creates(sandbox: Sandbox) -> int:
-    return sum(request.method.endswith("queuedResources.create") for request in list_requests(sandbox.state))
+    return sum(entry.call.endswith("queuedResources.create") for entry in read_log(sandbox.state.path))
 
 
 def test_up_waits_for_capacity_and_until_ssh_answers(tpuctl: Console, sandbox: Sandbox) -> None:

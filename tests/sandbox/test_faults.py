@@ -12,8 +12,8 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.api_calls import Call, DroppedConnection, Request, Response
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault, list_faults, take_call_fault
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.service import answer_request
+from tpuctl.sandbox.worker_lookup import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock

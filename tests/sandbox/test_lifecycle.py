@@ -9,8 +9,8 @@ import pytest
 
 from tests.sandbox.response_schema import check_response_body
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.lifecycle import STATES, PhaseDurations, create_timeline, phase_at
+from tpuctl.sandbox.worker_lookup import find_worker
 
 if TYPE_CHECKING:
     from tpuctl.clock import ManualClock
@@ -46,17 +46,6 @@ def test_state_allows_the_verbs_of_the_table(
     word = {"patch": "update"}.get(verb, verb)
     refusal = (400, f"Cloud TPU received a bad request. {word} is not supported while in state {found}")
     assert (answer if isinstance(answer, tuple) else "operation" in answer["name"]) == (allowed or refusal)
-
-
-def test_setting_overrides_only_unverified_rules(sandbox_state: SandboxState, api: Any) -> None:
-    administration.add_node(sandbox_state, "young", state="CREATING")
-    administration.add_node(sandbox_state, "dead", state="PREEMPTED")
-    for name in ("allow_stop_while_creating", "allow_stop_while_preempted"):
-        administration.set_setting(sandbox_state, name, value=True)
-
-    answers = [api("nodes.stop", name=f"{ZONE}/nodes/{name}") for name in ("young", "dead")]
-
-    assert [isinstance(answer, dict) for answer in answers] == [True, False]
 
 
 def test_node_from_create_to_404_fits_the_schema(api: Any, clock: ManualClock) -> None:

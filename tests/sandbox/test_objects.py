@@ -86,10 +86,7 @@ def test_object_without_a_type_is_bytes(wire: Wire) -> None:
         ("ifGenerationMatch=0", True, False),
         ("ifGenerationMatch={generation}", False, True),
         ("ifGenerationMatch=7", False, False),
-        ("ifGenerationNotMatch=0", False, True),
-        ("ifGenerationNotMatch={generation}", True, False),
         ("ifMetagenerationMatch=1", False, True),
-        ("ifMetagenerationNotMatch=1", True, False),
     ],
 )
 def test_insert_checks_its_preconditions(wire: Wire, condition: str, absent: bool, present: bool) -> None:
@@ -115,7 +112,6 @@ def test_each_insert_gets_a_new_generation_at_the_same_time(wire: Wire, clock: M
     generations = [int(document["generation"]) for document in (first, second, third, fourth)]
     assert generations == sorted(set(generations))
     assert wire("GET", f"{B}/data/o/o?generation={first['generation']}")[0] == 404
-    assert wire.send("GET", f"{B}/data/o/o?ifGenerationNotMatch={fourth['generation']}").status == 304
 
 
 def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: ManualClock) -> None:
@@ -127,23 +123,19 @@ def test_patch_object_changes_metadata_and_keeps_the_bytes(wire: Wire, clock: Ma
 
     change = {"metadata": {"a": None, "c": "3"}, "cacheControl": None, "storageClass": "NEARLINE"}
     patched = wire("PATCH", f"{path}?ifMetagenerationMatch=1", change)
-    replaced = wire("PUT", f"{path}?ifMetagenerationMatch=2", {"metadata": {"d": "4"}})
 
-    own = {"metadata", "cacheControl", "contentType", "metageneration", "etag", "updated"}
-    kept = {key: value for key, value in first.items() if key not in own}
-    assert [{key: value for key, value in found.items() if key not in own} for found in (patched, replaced)] == [
-        kept
-    ] * 2
-    assert [
-        (found["metageneration"], found["metadata"], found.get("cacheControl"), found["contentType"])
-        for found in (patched, replaced)
-    ] == [
-        ("2", {"b": "2", "c": "3"}, None, first["contentType"]),
-        ("3", {"d": "4"}, None, "application/octet-stream"),
-    ]
-    assert len({found["etag"] for found in (first, patched, replaced)}) == 3
+    own = {"metadata", "cacheControl", "metageneration", "etag", "updated"}
+    assert {key: value for key, value in patched.items() if key not in own} == {
+        key: value for key, value in first.items() if key not in own
+    }
+    assert (patched["metageneration"], patched["metadata"], "cacheControl" in patched) == (
+        "2",
+        {"b": "2", "c": "3"},
+        False,
+    )
+    assert patched["etag"] != first["etag"]
     assert patched["updated"] > first["updated"] == first["timeCreated"]
-    assert wire("GET", path) == replaced
+    assert wire("GET", path) == patched
     assert wire.send("GET", f"{path}?alt=media").body == b"x"
     assert wire("PATCH", f"{path}?ifMetagenerationMatch=1", {}) == FAILED
     assert wire("PATCH", f"{B}/data/o/gone", {})[0] == 404
@@ -153,7 +145,7 @@ def test_change_of_an_object_without_permission_is_rejected(wire: Wire) -> None:
     administration.add_bucket(wire.state, "shut", denied=["storage.objects.update"])
     administration.add_object(wire.state, "shut", "o", b"x")
 
-    assert [wire(method, f"{B}/shut/o/o", {})[0] for method in ("PATCH", "PUT")] == [403, 403]
+    assert wire("PATCH", f"{B}/shut/o/o", {})[0] == 403
 
 
 _COUNTER = """

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.sandbox.wire import Wire
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.administration import read_status, set_tpu_quota
+from tpuctl.sandbox.administration import set_tpu_quota
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.state import NewerStateError, SandboxState
+from tpuctl.sandbox.state import SandboxState
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    pass
 
 NODES = "/v2/projects/sandbox/locations/us-central2-b/nodes"
 NUMBER = administration.project_number("sandbox")
@@ -207,23 +206,3 @@ def test_quotas_are_listed_as_metrics(wire: Wire) -> None:
         [{"effectiveLimit": "64", "defaultLimit": "64"}],
         True,
     )
-
-
-def test_older_layout_is_migrated_and_newer_layout_is_rejected(tmp_path: Path) -> None:
-    path = tmp_path / "sandbox.db"
-    with SandboxState.open(path) as sandbox_state:
-        administration.add_node(sandbox_state, "kept")
-    with sqlite3.connect(path) as database:
-        for table in ("resources", "contents", "events"):
-            database.execute(f"DROP TABLE {table}")
-        database.execute("PRAGMA user_version=1")
-    database.close()
-
-    with SandboxState.open(path) as sandbox_state:
-        assert administration.add_bucket(sandbox_state, "b")["name"] == "b"
-        assert read_status(sandbox_state).states == {"sandbox": {"READY": 1}}
-    with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version=99")
-    database.close()
-    with pytest.raises(NewerStateError, match="has layout 99"):
-        SandboxState.open(path)

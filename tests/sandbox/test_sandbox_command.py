@@ -18,7 +18,8 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.tpuctl_process import TpuctlProcess, run_tpuctl
-from tpuctl.sandbox.state import LAYOUT, SandboxState
+from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.state_file import LAYOUT
 
 NEW = "sandbox: nothing here is real, and nothing is billed\n"
 
@@ -235,6 +236,20 @@ def test_damaged_sandbox_is_an_error_that_reset_fixes(offline: Console) -> None:
     )
     assert offline("sandbox", "reset", "--yes") == ("", "removed the sandbox\n", 0)
     assert offline("--sandbox", "list")[2] == 0
+
+
+@pytest.mark.parametrize("version", [LAYOUT - 1, LAYOUT + 1])
+def test_sandbox_of_another_version_is_replaced(offline: Console, version: int) -> None:
+    assert offline("--sandbox", "create", "trainer", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait")[2] == 0
+    path = state_file(offline)
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute(f"PRAGMA user_version={version}")
+    said = f"another version of tpuctl created the sandbox in `{path}`, with layout {version}: it is removed"
+
+    out, err, code = offline("--sandbox", "list", "-o", "json")
+
+    assert (out, said in err, code) == ("[]\n", True, 0)
+    assert said not in offline("--sandbox", "list")[1]
 
 
 @pytest.mark.parametrize("version", [None, 0, LAYOUT, 99])

@@ -210,24 +210,15 @@ def test_body_must_be_an_object() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "complaint"),
-    [
-        (b'{"a":', 'Unexpected end of string. Expected a value.\n{"a":\n     ^'),
-        (b'{"a":1 "b":2}', 'Expected , or } after key:value pair.\n{"a":1 "b":2}\n       ^'),
-        (b"[[1 2]", "Expected , or ] after array value.\n[[1 2]\n    ^"),
-        (b"{a:1}", "Expected an object key or }.\n{a:1}\n ^"),
-        (b'{"a":"b', 'Closing quote expected in string.\n{"a":"b\n     ^'),
-        (b'{"a":1}x', 'Parsing terminated before end of input.\n{"a":1}x\n       ^'),
-        (b"\xff", "Encountered non UTF-8 code points."),
-        (b'{"a":"\\ud800"}', "Invalid unicode code point."),
-    ],
+    "body",
+    [b'{"a":', b'{"a":1 "b":2}', b"{a:1}", b'{"a":NaN}', b'{"a":1}x', b"\xff", b'{"a":"\\ud800"}', b"9" * 5000],
+    ids=["end", "comma", "key", "constant", "more", "UTF-8", "surrogate", "number"],
 )
-def test_broken_json_is_an_error_with_its_position(body: bytes, complaint: str) -> None:
+def test_broken_json_is_rejected(body: bytes) -> None:
     with pytest.raises(ApiError) as caught:
         decode_json(body)
 
-    error = caught.value
-    assert (error.code, error.message, error.details) == (400, f"Invalid JSON payload received. {complaint}", ())
+    assert (caught.value.code, caught.value.message) == (400, "Invalid JSON payload received. Unexpected token.")
 
 
 def test_too_deep_nesting_is_rejected() -> None:

@@ -23,7 +23,7 @@ MISPLACED = Path(__file__).resolve().parents[2] / "examples" / "misplaced-projec
 OF_ITSELF = "the sandbox computes it; leave it out"
 WRITTEN = "write it like 90s, 30m, 2h or 1h30m"
 EVERYTHING = f"""
-settings: {{keep_failed_nodes: true, allow_stop_while_starting: true}}
+settings: {{keep_failed_nodes: true}}
 projects:
   - projectId: sandbox
     commonInstanceMetadata: {{items: [{{key: ssh-keys, value: "ada:ssh-ed25519 AAAA ada"}}]}}
@@ -79,7 +79,7 @@ def test_seed_adds_entries_of_every_kind(sandbox_state: SandboxState, api: Any) 
     assert settings["keep_failed_nodes"] is True
     assert keys == [{"key": "ssh-keys", "value": "ada:ssh-ed25519 AAAA ada"}]
     assert buckets == ["checkpoints"]
-    assert [(level["zone"], level["tier"], level["nodes"]) for level in settings["stockouts"]] == [
+    assert [(level["zone"], level["tier"], level["nodes"]) for level in settings["stock"]] == [
         ("us-east5-b", "spot", 2),
         ("europe-west4-b", "*", 0),
     ]

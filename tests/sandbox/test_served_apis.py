@@ -48,7 +48,6 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "compute.firewalls.get": [("GET", f"{P}/global/firewalls/default-allow-ssh", None)],
     "compute.firewalls.list": [("GET", f"{P}/global/firewalls", None)],
     "compute.firewalls.insert": [("POST", f"{P}/global/firewalls", {"name": "new"})],
-    "compute.firewalls.delete": [("DELETE", f"{P}/global/firewalls/default-allow-ssh", None)],
     "compute.disks.get": [("GET", f"{P}/zones/us-central2-b/disks/d", None)],
     "compute.disks.list": [("GET", f"{P}/zones/us-central2-b/disks", None)],
     "compute.disks.aggregatedList": [("GET", f"{P}/aggregated/disks", None)],
@@ -71,14 +70,11 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     "storage.buckets.insert": [("POST", "/storage/v1/b?project=sandbox", {"name": "new"})],
     "storage.buckets.patch": [("PATCH", "/storage/v1/b/b", {"versioning": {"enabled": True}})],
     "storage.buckets.getStorageLayout": [("GET", "/storage/v1/b/b/storageLayout", None)],
-    "storage.anywhereCaches.get": [("GET", "/storage/v1/b/b/anywhereCaches/us-central1-a", None)],
-    "storage.anywhereCaches.insert": [("POST", "/storage/v1/b/b/anywhereCaches", {"zone": "us-central1-b"})],
     "storage.anywhereCaches.list": [("GET", "/storage/v1/b/b/anywhereCaches", None)],
     "storage.objects.get": [("GET", "/storage/v1/b/b/o/o", None)],
     "storage.objects.list": [("GET", "/storage/v1/b/b/o", None)],
     "storage.objects.insert": [("POST", "/upload/storage/v1/b/b/o?uploadType=media&name=n", b"x")],
     "storage.objects.patch": [("PATCH", "/storage/v1/b/b/o/o", {"metadata": {"by": "me"}})],
-    "storage.objects.update": [("PUT", "/storage/v1/b/b/o/o", {"contentType": "a/b"})],
     "storage.objects.rewrite": [("POST", "/storage/v1/b/b/o/o/rewriteTo/b/b/o/copy", {})],
     "storage.objects.delete": [("DELETE", "/storage/v1/b/b/o/o", None)],
     "serviceusage.services.get": [
@@ -86,7 +82,6 @@ SERVED: dict[str, list[tuple[str, str, Any]]] = {
     ],
     "serviceusage.services.list": [("GET", f"/{v}/projects/sandbox/services", None) for v in ("v1", "v1beta1")],
     "serviceusage.services.enable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:enable", {})],
-    "serviceusage.services.disable": [("POST", "/v1/projects/sandbox/services/x.googleapis.com:disable", {})],
     "serviceusage.services.batchGet": [
         ("GET", "/v1/projects/sandbox/services:batchGet?names=projects/sandbox/services/x.googleapis.com", None)
     ],

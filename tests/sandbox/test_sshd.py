@@ -30,7 +30,7 @@ from tpuctl.sandbox.lifecycle import PhaseDurations, restart_timeline
 from tpuctl.sandbox.service import answer_request
 from tpuctl.sandbox.sshd import proxy_command
 from tpuctl.sandbox.sshd.daemon import authorized_keys, host_key
-from tpuctl.sandbox.sshd.guest import GUEST_MARK
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.connection import (
     Connection,
@@ -111,7 +111,7 @@ def pod(tmp_path: Path) -> Iterator[Slice]:
     yield pod
     # The next run of the tests may get the same folder, and would find what this one left running.
     marks = [str(path) for path in pod.state.path.parent.glob("workers/*/*/*/*.sshd")]
-    for process in find_processes_with_variable(GUEST_MARK, *marks):
+    for process in find_processes_with_variable(WORKER_MARK, *marks):
         with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
 
@@ -265,7 +265,7 @@ def leave_running(pod: Slice, *workers: int) -> Callable[[], list[int]]:
     marks = [str(path) for index in workers for path in pod.state.path.parent.glob(f"workers/*/*/*/{index}.sshd")]
 
     def find() -> list[int]:
-        return [*find_processes_with_variable(GUEST_MARK, *marks)]
+        return [*find_processes_with_variable(WORKER_MARK, *marks)]
 
     assert (len(marks), len(find())) == (len(workers), len(workers))
     return find

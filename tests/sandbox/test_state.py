@@ -20,18 +20,12 @@ import pytest
 from tpuctl.clock import ManualClock
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.administration import advance_clock, list_requests, read_status, reset_sandbox
+from tpuctl.sandbox.administration import advance_clock, read_status, reset_sandbox
 from tpuctl.sandbox.api_calls import Call, Request
+from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.service import METHODS, answer_request
-from tpuctl.sandbox.state import (
-    ClockRate,
-    CorruptStateError,
-    ForeignStateError,
-    NotASandboxError,
-    SandboxClock,
-    SandboxState,
-    UnusableStateError,
-)
+from tpuctl.sandbox.state import ClockRate, SandboxClock, SandboxState
+from tpuctl.sandbox.state_file import CorruptStateError, ForeignStateError, NotASandboxError, UnusableStateError
 from tpuctl.sandbox.tpu_nodes import prepare_node
 
 WRITER = """
@@ -137,13 +131,19 @@ def test_changed_byte_in_any_page_is_one_error_or_none(tmp_path: Path) -> None:
     [
         pytest.param("UPDATE nodes SET record = '[]'", "expected an object", id="list"),
         pytest.param("UPDATE nodes SET record = NULL", "not text", id="null"),
-        pytest.param(
-            "UPDATE nodes SET record = replace('x', 'x', '{\"timeline\": 5}')", "timeline: expected", id="type"
-        ),
-        pytest.param("UPDATE nodes SET record = '{}'", "incarnation: missing", id="missing"),
+        pytest.param("UPDATE nodes SET record = replace('x', 'x', '{\"timeline\": 5}')", "NodeRecord: ", id="type"),
+        pytest.param("UPDATE nodes SET record = '{}'", "NodeRecord: .*missing", id="missing"),
         pytest.param("UPDATE nodes SET record = printf('%.*c', 100000, '[')", "nested too deep", id="nested"),
-        pytest.param("UPDATE meta SET value = '1e300' WHERE key = 'anchor'", "anchor: expected a number", id="clock"),
-        pytest.param("UPDATE meta SET value = '0' WHERE key = 'speed'", "speed: expected a speed", id="speed"),
+        pytest.param(
+            "UPDATE meta SET value = json_set(value, '$.anchor', 1e300) WHERE key = 'clock'",
+            "anchor: expected a number",
+            id="clock",
+        ),
+        pytest.param(
+            "UPDATE meta SET value = json_set(value, '$.speed', 0) WHERE key = 'clock'",
+            "speed: expected a speed",
+            id="speed",
+        ),
     ],
 )
 def test_damaged_record_is_an_error_with_the_reason(tmp_path: Path, statement: str, reason: str) -> None:
@@ -187,7 +187,7 @@ def test_directory_in_place_of_the_file_is_an_error_with_the_path(tmp_path: Path
 
 def _change_and_fail(sandbox_state: SandboxState) -> None:
     with sandbox_state.write() as session:
-        session.set_setting("networks", ["other"])
+        session.set_setting("legacy_nodes", True)
         raise ZeroDivisionError
 
 
@@ -296,7 +296,7 @@ def test_connection_of_a_thread_working_at_close_is_closed_with_the_state(tmp_pa
         with sandbox_state.read() as session:
             has_begun.set()
             assert may_end.wait(10)
-            assert session.seed == 0
+            assert session.settings() == {}
 
     thread = Thread(target=work, args=(sandbox_state,))
     thread.start()
@@ -318,8 +318,8 @@ def test_writes_are_logged(tmp_path: Path) -> None:
         answer_request(sandbox_state, Request("POST", f"/v2/{zone}/nodes", (("nodeId", "a"),), {}, body))
         answer_request(sandbox_state, Request("GET", f"/v2/{zone}/nodes"))
 
-        logged = [(request.method, request.name) for request in list_requests(sandbox_state)]
-        assert logged == [(method, zone)]
+        logged = [(entry.call, entry.path) for entry in read_log(sandbox_state.path)]
+        assert logged == [(method, f"/v2/{zone}/nodes?nodeId=a"), ("", f"/v2/{zone}/nodes")]
 
 
 def test_log_survives_another_process(tmp_path: Path) -> None:

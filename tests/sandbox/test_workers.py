@@ -13,10 +13,10 @@ import pytest
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.embedding import Sandbox
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.shims import gcloud_environment
-from tpuctl.sandbox.sshd.guest_identity import identify_guest
+from tpuctl.sandbox.sshd.worker_identity import identify_worker
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import find_worker
 
 ZONE = "projects/sandbox/locations/us-central2-b"
 LAST = "sandbox/us-central2-b/node/3"
@@ -26,7 +26,7 @@ def devices(sandbox_state: SandboxState, address: str) -> tuple[str, ...]:
     with sandbox_state.read() as session:
         worker = find_worker(session, address)
     assert worker is not None
-    return identify_guest(worker, "host").devices
+    return identify_worker(worker, "host").devices
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_metadata_files_have_the_values_of_the_metadata_server(sandbox_state: Sa
         worker = find_worker(session, LAST)
     assert worker is not None
 
-    identity = identify_guest(worker, "t1v-n-1-w-3")
+    identity = identify_worker(worker, "t1v-n-1-w-3")
 
     attributes = {key.rpartition("/")[2]: text for key, text in identity.metadata.items() if "attributes" in key}
     assert attributes == {

@@ -18,7 +18,7 @@ from typing import Any
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox.api_calls import Json, Request, Response
 from tpuctl.sandbox.service import answer_request
-from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
+from tpuctl.sandbox.sshd.guard_service import CLOUD_PLATFORM, GuardServer
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.agent.guard_answers import parse_node
 from tpuctl.ssh.channel import standalone_program
@@ -78,7 +78,7 @@ class Guarded:
         programs.mkdir(exist_ok=True)
         (programs / "wall").write_text('#!/bin/sh\nprintf "%s\\n" "$*" >>"$HOME/wall"\n')
         (programs / "wall").chmod(0o755)
-        server = GuestServer(self.state, {}, self.scopes).start()
+        server = GuardServer(self.state, {}, self.scopes).start()
         self.servers.append(server)
         environ = {
             "HOME": str(self.home),
@@ -92,7 +92,7 @@ class Guarded:
         self.processes.append(process)
         return process
 
-    servers: list[GuestServer] = field(default_factory=list)
+    servers: list[GuardServer] = field(default_factory=list)
 
     def call(self, method: str, path: str, body: Json | None = None, **query: str) -> Json:
         sent = b"" if body is None else json.dumps(body).encode()

@@ -17,7 +17,7 @@ from tests.ssh.guarded import NAME, Guarded
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.api_calls import Request, Response
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
-from tpuctl.sandbox.sshd.guest_service import CLOUD_PLATFORM, GuestServer
+from tpuctl.sandbox.sshd.guard_service import CLOUD_PLATFORM, GuardServer
 from tpuctl.ssh.agent.guard import KnownEnd, next_end, next_guard_step
 from tpuctl.ssh.agent.guard_answers import EXPIRY_TEXT, parse_date, parse_node
 from tpuctl.ssh.answers import decode_answer
@@ -244,7 +244,7 @@ def test_guard_tests_its_permission_long_before_it_needs_it(guarded: Guarded) ->
 )
 def test_servers_of_a_worker_open_nothing_else(guarded: Guarded, path: str, token: str, status: int) -> None:
     administration.add_node(guarded.state)
-    with GuestServer(guarded.state, {}, (CLOUD_PLATFORM,)) as server:
+    with GuardServer(guarded.state, {}, (CLOUD_PLATFORM,)) as server:
         flavor = {"metadata-flavor": "Google"}
         secret = "/" + server.environment["GCE_METADATA_HOST"].partition("/")[2]
         given = server.answer(Request("GET", secret + ACCOUNT_TOKEN, headers=flavor))
@@ -324,7 +324,7 @@ def report_of(
 def set_up(guarded: Guarded) -> Iterator[Callable[..., GuardReport]]:
     """Start or remove a guard as a login of the worker does."""
     administration.add_node(guarded.state, labels=guarded.expires_in(hours=1))
-    guarded.servers.append(server := GuestServer(guarded.state, {}, guarded.scopes).start())
+    guarded.servers.append(server := GuardServer(guarded.state, {}, guarded.scopes).start())
 
     def report(request: dict[str, Any] | None = None, **options: Any) -> GuardReport:
         start = {"program": standalone_program("guard", "guard_main()"), "settings": guarded.settings()}

@@ -940,6 +940,7 @@ def open_sandbox(app: App) -> SandboxState:
     Raises `SettingError` if `TPUCTL_SANDBOX_SPEED` is not a speed.
     """
     from tpuctl.sandbox.state import SandboxState  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.state_file import OtherLayoutError  # noqa: PLC0415  # only for the sandbox
 
     path = app.sandbox_path
     setting = app.settings["sandbox"]
@@ -958,7 +959,14 @@ def open_sandbox(app: App) -> SandboxState:
                 f"`TPUCTL_SANDBOX_SPEED` is `{text}`",
                 hint="set it to a number such as 60: a cloud minute takes a second",
             )
-    sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
+    try:
+        sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
+    except OtherLayoutError as error:
+        from tpuctl.sandbox.administration import reset_sandbox  # noqa: PLC0415  # only after an update of tpuctl
+
+        app.terminal.note(f"{error.message}: it is removed, and a new one is made")
+        reset_sandbox(path)
+        sandbox = SandboxState.open(path, clock=app.invocation.clock, speed=speed)
     app.on_close(sandbox.close)
     return sandbox
 
@@ -1046,7 +1054,7 @@ def caller_account(app: App) -> str | None:
     from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     gcloud_account = app.settings.text("account")
@@ -1076,7 +1084,7 @@ def owner_identity(app: App) -> str:
     from tpuctl.ssh.keys import login_name  # noqa: PLC0415  # most commands create nothing
 
     if app.is_sandbox or served_sandbox_proxy(app):
-        from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
+        from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT  # noqa: PLC0415  # only for the sandbox
 
         return OS_LOGIN_ACCOUNT
     if chain := app.settings.text("impersonate_service_account"):

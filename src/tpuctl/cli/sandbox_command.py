@@ -30,9 +30,10 @@ from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.models.node import Health
 from tpuctl.output.terminal import Cell, View, table_view
+from tpuctl.sandbox.fault_kinds import KIND_KEYS, FaultKey, FaultKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tpuctl.app.app import App
     from tpuctl.sandbox.faults import Fault
@@ -185,7 +186,7 @@ def sandbox_status(app: App) -> None:
 
     summary = read_status(app.sandbox)
     with app.sandbox.read() as session:
-        events = session.events()
+        events = [event for event in session.events() if not event.is_tick]
     faults = []
     for fault_id, fault in summary.faults:
         fields = {
@@ -291,27 +292,41 @@ def sandbox_scenario(app: App, *, file: str) -> None:
         app.terminal.note(line)
 
 
-# Options of some kinds only; the others would ignore them.
-_ONLY_FOR = {
-    "state": ("hang",),
-    "health": ("unhealthy",),
-    "worker": ("missing-chip", "slow-chip", "collective-hangs", "ssh-refused", "ssh-dropped", "ssh-slow"),
-    "duration": (
-        *("hang", "slow", "maintenance", "startup-slow", "late-node", "fall-back"),
-        *("ssh-key-late", "ssh-dropped", "ssh-slow"),
-    ),
-    "initiator": ("suspend",),
-    "status": ("http-error",),
-    "retry_after": ("http-error",),
-    "code": ("operation-error",),
-    "message": ("operation-error", "http-error", "quota", "unauthenticated"),
-}
-
-
 def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
-    from tpuctl.sandbox.faults import FaultKind  # noqa: PLC0415  # only for completion
-
     return map(str, FaultKind)
+
+
+def _flag(key: str) -> str:
+    return "--" + KIND_KEYS[key].field.replace("_", "-")
+
+
+def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that only some kinds of faults have, from their table."""
+    for key, row in reversed([*KIND_KEYS.items()]):
+        if row.is_option:
+            command = grouped_option(_flag(key), key, **_option_of(key, row))(command)
+    return command
+
+
+def _option_of(key: str, row: FaultKey) -> dict[str, Any]:
+    lowest, highest = row.bounds
+    default = row.default or ", ".join(
+        f"{kind} {format_duration(kind.duration) if kind.duration else 'forever'}"
+        for kind in FaultKind
+        if key in kind.keys
+    )
+    values: dict[str, Any] = {
+        "group": OptionGroup.TIMING if row.type == "duration" else OptionGroup.EFFECT,
+        "metavar": {"duration": "TIME", "integer": "N"}.get(row.type, "TEXT"),
+        "help": f"{row.help}, for {', '.join(row.kinds(key))}. [default: {default}]",
+    }
+    if key == "state":
+        return {**values, "shell_complete": complete_state}
+    if key == "health":
+        return {**values, "type": click.Choice([str(health) for health in Health])}
+    if row.choices:
+        return {**values, "type": click.Choice(row.choices)}
+    return {**values, "type": {"duration": DurationType(), "integer": click.IntRange(lowest, highest)}.get(row.type)}
 
 
 @cli_command("fault", asks_trust=False, without=CLOUD_OPTIONS)
@@ -347,27 +362,6 @@ def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
     help="Delay until the fault begins, in sandbox time. [default: none]",
 )
 @grouped_option(
-    "--state",
-    group=OptionGroup.EFFECT,
-    metavar="STATE",
-    shell_complete=complete_state,
-    help="State in which the node stays, for `hang`. [default: CREATING]",
-)
-@grouped_option(
-    "--health",
-    group=OptionGroup.EFFECT,
-    type=click.Choice([str(health) for health in Health]),
-    metavar="HEALTH",
-    help="Reported health for `unhealthy`. [default: UNHEALTHY_TENSORFLOW]",
-)
-@grouped_option(
-    "--worker",
-    group=OptionGroup.SELECTION,
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Index of the worker for missing-chip, slow-chip, collective-hangs and the ssh faults. [default: 0]",
-)
-@grouped_option(
     "--times",
     group=OptionGroup.TIMING,
     type=click.IntRange(min=0),
@@ -376,48 +370,7 @@ def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
     show_default=True,
     help="Number of times that the fault occurs; 0: until it is removed.",
 )
-@grouped_option(
-    "--duration",
-    group=OptionGroup.TIMING,
-    type=DurationType(),
-    metavar="TIME",
-    help="Length in sandbox time. [default: hang and startup-slow forever, slow 30s, maintenance 10m, fall-back 5m, "
-    "late-node 2m, ssh-key-late, ssh-dropped and ssh-slow 1m]",
-)
-@grouped_option(
-    "--initiator",
-    group=OptionGroup.EFFECT,
-    type=click.Choice(["SERVICE", "USER"]),
-    metavar="WHO",
-    help="Who suspends the request, for `suspend`: SERVICE or USER. [default: SERVICE]",
-)
-@grouped_option(
-    "--status",
-    group=OptionGroup.EFFECT,
-    type=click.IntRange(400, 599),
-    metavar="N",
-    help="HTTP status for `http-error`. [default: 503]",
-)
-@grouped_option(
-    "--retry-after",
-    group=OptionGroup.EFFECT,
-    type=click.IntRange(min=0),
-    metavar="SECONDS",
-    help="Retry-After header for `http-error`, in seconds. [default: none]",
-)
-@grouped_option(
-    "--code",
-    group=OptionGroup.EFFECT,
-    type=int,
-    metavar="N",
-    help="google.rpc code for `operation-error`. [default: 8, no capacity]",
-)
-@grouped_option(
-    "--message",
-    group=OptionGroup.EFFECT,
-    metavar="TEXT",
-    help="Error message for operation-error, http-error, quota and unauthenticated. [default: that of the service]",
-)
+@_kind_options
 @grouped_option(
     "--remove",
     "fault_id",
@@ -476,27 +429,24 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
 
 
 def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
-    from tpuctl.sandbox.seeding import parse_fault, parse_fault_kind  # noqa: PLC0415  # only for the sandbox
+    from tpuctl.sandbox.faults import parse_fault  # noqa: PLC0415  # not needed by --help
 
-    word = str(parse_fault_kind(kind or ""))
-    given = {key: value for key, value in options.items() if value is not None}
+    word = FaultKind.named(kind or "")
+    values = {key: value for key, value in options.items() if value is not None}
     for key in ("node", "zone", "call"):
-        if not given[key]:
+        if not values[key]:
             raise InvalidInputError(f"`--{key}` is empty and would match nothing", hint="leave it out to match all")
-    for key, kinds in _ONLY_FOR.items():
-        if key in given and word not in kinds:
-            flag = "--" + key.replace("_", "-")
-            raise InvalidInputError(f"`{word}` has no `{flag}`", hint=f"`{flag}` is for {', '.join(kinds)}")
-    if given.get("duration") == "forever":
-        # The default of hang and startup-slow; all others have a default length.
-        del given["duration"]
-        if word not in {"hang", "startup-slow"}:
+    for key in values.keys() & KIND_KEYS.keys():
+        if key not in word.keys:
+            kinds = ", ".join(KIND_KEYS[key].kinds(key))
+            raise InvalidInputError(f"`{word}` has no `{_flag(key)}`", hint=f"`{_flag(key)}` is for {kinds}")
+    if values.get("duration") == "forever":
+        del values["duration"]
+        if word.duration:
             raise InvalidInputError(f"`{word}` cannot last forever", hint="give a duration such as 10m")
-    if given.get("duration") == timedelta():
+    if values.get("duration") == timedelta():
         raise InvalidInputError("`--duration` is 0s", hint="give a duration such as 10m")
-    if "retry_after" in given:
-        given["retryAfter"] = given.pop("retry_after")
-    return parse_fault({"kind": word, **given})
+    return parse_fault({"kind": word, **values})
 
 
 _STOCK_HEADER = ("ZONE", "TYPE", "TIER", "NODES", "FREE", "FROM", "UNTIL")

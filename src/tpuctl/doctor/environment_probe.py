@@ -65,7 +65,7 @@ from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.models.spec import NodeSpec
 from tpuctl.sandbox.administration import read_status
-from tpuctl.sandbox.state import SandboxStateError
+from tpuctl.sandbox.state_file import SandboxStateError
 from tpuctl.shapes import Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ its rules from observations of the real service. A fact without a source is mark
   handlers (`compute_engine._KINDS`). Each other API has a module with the behaviour that differs: permissions and errors,
   IAM policies with conditions and etags, billing, quotas by metric, effective policies, preconditions and generations of
   objects. Their plain reads and deletions are 13 handlers of 70 lines: a shared one would not be shorter.
-- `state` is a SQLite file that any number of processes share, with the sandbox's clock. A handler works in one transaction,
-  a `state_session.StateSession`, at one time; an `ApiError` rolls it back.
+- `state` is a SQLite file (`state_file`) that any number of processes share, with the sandbox's clock. A handler works in one
+  transaction, a `state_session.StateSession`, at one time; an `ApiError` rolls it back.
 - No process runs between two requests. A record has a timeline of past and planned phases (`lifecycle`), and its state
   follows from the time. Operations end, queued resources get capacity and scenarios happen in the same way: the next process
   that opens the file runs what is due, each event at its own time.
-- `stock` says how many nodes fit in a zone. Waiting queued resources are planned again at the end of each transaction that
-  changes the stock or its use.
+- `stock` says how many nodes fit in a zone. At the end of each transaction that changes the stock or its use, and at the next
+  release of capacity, `tpu_queued_resources.schedule` provisions the waiting queued resources for which there is room.
 - Faults change timelines when a node is planned, or when they are added for an existing node; faults of calls are used up one
   by one.
 - `administration`, `seeding` and `scenarios` prepare a sandbox from outside its API; tests use `administration`.

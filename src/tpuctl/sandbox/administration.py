@@ -27,7 +27,7 @@ from tpuctl.sandbox.representation import nanosecond_timestamp, render_node, ren
 from tpuctl.sandbox.resource_manager import put_billing, put_iam_policy, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
 from tpuctl.sandbox.sshd.power import end_all_processes, end_processes_of_powered_off
-from tpuctl.sandbox.state import NotASandboxError, SandboxState, marker_path, state_files
+from tpuctl.sandbox.state_file import NotASandboxError, marker_path, state_files
 from tpuctl.sandbox.state_session import QueuedRecord, StateSession
 from tpuctl.sandbox.stock import put_level, put_reservation, put_stockout, remove_levels
 from tpuctl.sandbox.storage_buckets import put_bucket, put_cache
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
     from tpuctl.sandbox.api_calls import Json
     from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.stock import StockLevel
 
 __all__ = ["DEFAULT_PROJECT", "DEFAULT_ZONE"]
@@ -67,15 +68,6 @@ class SandboxStatus:
     faults: tuple[tuple[int, Fault], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedRequest:
-    """A call that writes: accepted, or not yet rejected."""
-
-    at: datetime
-    method: str
-    name: str
-
-
 def read_status(sandbox: SandboxState) -> SandboxStatus:
     """Return a summary of the sandbox's contents."""
     with sandbox.read() as session:
@@ -89,9 +81,9 @@ def read_status(sandbox: SandboxState) -> SandboxStatus:
         )
 
 
-def _count_states(found: list[tuple[str, LifecyclePhase | None]]) -> dict[str, dict[str, int]]:
+def _count_states(phases: list[tuple[str, LifecyclePhase | None]]) -> dict[str, dict[str, int]]:
     counters: dict[str, Counter[str]] = {}
-    for project, phase in found:
+    for project, phase in phases:
         if phase:
             counters.setdefault(project, Counter())[phase.state] += 1
     return {project: dict(sorted(counter.items())) for project, counter in sorted(counters.items())}
@@ -120,12 +112,6 @@ def advance_clock(sandbox: SandboxState, duration: timedelta) -> datetime:
     now = sandbox.advance(duration)
     end_processes_of_powered_off(sandbox)
     return now
-
-
-def list_requests(sandbox: SandboxState) -> tuple[LoggedRequest, ...]:
-    """Return the last 20 000 calls that write, oldest first."""
-    with sandbox.read() as session:
-        return tuple(LoggedRequest(*entry) for entry in session.requests())
 
 
 def _in_session(
@@ -227,8 +213,8 @@ def add_queued_resource(
 def set_setting(session: StateSession, name: str, value: object) -> None:
     """Store a setting of the sandbox; None unsets it.
 
-    `health_lag` (two numbers of seconds), `networks` (names), `keep_failed_nodes`, `allow_<verb>_while_<state>`,
-    `legacy_nodes` (true: API v1 may create TPU Nodes), `reservations` (a list of the API's objects).
+    `health_lag` (two numbers of seconds), `keep_failed_nodes`, `legacy_nodes` (true: API v1 may create TPU Nodes),
+    `reservations` (a list of the API's objects).
     """
     if name == "reservations" and value is not None:
         session.set_setting(name, [])

@@ -123,8 +123,6 @@ class ApiError(Exception):
 
     def response(self, headers: Mapping[str, str] | None = None, *, with_reasons: bool = False) -> Response:
         """Return the HTTP response for this error; `with_reasons`: in the form of compute and storage."""
-        if self.code == 304:  # HTTP allows it no body
-            return Response(304, b"", headers or {})
         error: Json = {"code": self.code, "message": self.message}
         if with_reasons:
             error["errors"] = [{"message": self.message, "domain": "global", "reason": self.reason}]

@@ -216,9 +216,9 @@ def check_quotas(session: StateSession, demands: Iterable[Demand], *, is_queued:
     quotas = {_quota_key(quota): quota for quota in list_quotas(session)}
     if not quotas:
         return
-    wanted = _total_demand(demands)
-    used = _total_demand(_demands_in_use(session, {project for project, _, _ in wanted}))
-    for (project, metric, place), amount in sorted(wanted.items(), key=lambda item: item[0][1].endswith(_ZONE)):
+    needed = _total_demand(demands)
+    used = _total_demand(_demands_in_use(session, {project for project, _, _ in needed}))
+    for (project, metric, place), amount in sorted(needed.items(), key=lambda item: item[0][1].endswith(_ZONE)):
         quota = quotas.get((project, metric, place)) or quotas.get((project, metric, "*"))
         if quota and used[project, metric, place] + amount > quota.limit:
             raise quota_refusal(metric, place, limit=quota.limit, is_queued=is_queued)

@@ -126,24 +126,24 @@ def resolve_accelerator(body: Json, zone: str) -> AcceleratorType:
     neither (unverified).
     """
     name, config = str(body.get("acceleratorType") or ""), body.get("acceleratorConfig") or {}
-    wanted = str(config.get("topology", ""))
+    topology = str(config.get("topology", ""))
     if not name and not config:
         raise invalid_field("AcceleratorType", "")
     try:
         by_name = parse_accelerator_type(name) if name else None
-        by_config = accelerator_type_from_topology(str(config.get("type", "")), wanted) if config else None
+        by_config = accelerator_type_from_topology(str(config.get("type", "")), topology) if config else None
     except InvalidInputError as error:
-        raise _not_offered(name or f"{config.get('type')}:{wanted}", zone) from error
+        raise _not_offered(name or f"{config.get('type')}:{topology}", zone) from error
     if by_name and by_config and (by_name.name != by_config.name):
         raise bad_request(f'The accelerator type "{name}" does not match the accelerator config.')  # unverified
-    found = by_config or by_name
-    if found is None:
+    accelerator = by_config or by_name
+    if accelerator is None:
         raise _not_offered(name, zone)
-    is_listed = any(offer.name == found.name for offer in _offers().get(zone, ()))
+    is_listed = any(offer.name == accelerator.name for offer in _offers().get(zone, ()))
     # Large slices are offered where their generation is.
-    if not is_listed and not (found.is_listed and zone in documented_zones_of(found)):
-        raise _not_offered(found.name, zone)
-    return found
+    if not is_listed and not (accelerator.is_listed and zone in documented_zones_of(accelerator)):
+        raise _not_offered(accelerator.name, zone)
+    return accelerator
 
 
 def check_runtime_version(version: str) -> None:

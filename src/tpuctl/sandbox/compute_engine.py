@@ -1,6 +1,6 @@
 """Compute Engine v1 (and alpha, with the same fields): the resources that clients of TPUs use.
 
-All kinds share get, list, aggregated list, insert and delete; `_KINDS` has what differs. Each project has a network `default`
+All kinds share get, list, aggregated list and insert; `_KINDS` has what differs. Each project has a network `default`
 with its subnetworks and firewall rules. Only filters that name one resource are applied; other filters, and orders, are
 ignored: gcloud applies its own too. Every change completes at once: its operation is finished when it is returned. Disks and
 virtual machines come from seeds: the API does not create them here.
@@ -101,10 +101,10 @@ def drop_resource(collection: str, session: StateSession, name: str, *, project:
     session.resources.put(f"compute.{_KINDS[collection].word}", project, name, {})
 
 
-def network_exists(session: StateSession, project: str, given: str) -> bool:
+def network_exists(session: StateSession, project: str, network: str) -> bool:
     """Return whether a network exists, given by id, path or link (of another project with a shared network)."""
-    owner = given.partition("projects/")[2].partition("/")[0] or project
-    return given.rpartition("/")[2] in _resources(session, "networks", owner)
+    owner = network.partition("projects/")[2].partition("/")[0] or project
+    return network.rpartition("/")[2] in _resources(session, "networks", owner)
 
 
 def put_region_quota(
@@ -155,13 +155,13 @@ def _list(session: StateSession, call: Call) -> Json:
     kind = _KINDS[place.collection]
     _check_scope(place)
     is_wanted = _name_predicate(call)
-    found = [
+    resources = [
         _shown(session, place.project, document)
         for key, document in _resources(session, place.collection, place.project).items()
         if key.startswith(place.key) and is_wanted(document)
     ]
     document = {"kind": f"compute#{kind.word}List", "id": place.path, "selfLink": COMPUTE_BASE + place.path}
-    return list_response(call, "items", found, **document)
+    return list_response(call, "items", resources, **document)
 
 
 @answers(*(f"compute.{kind}.aggregatedList" for kind in ("subnetworks", "disks", "instances")))
@@ -170,12 +170,12 @@ def _aggregated_list(session: StateSession, call: Call) -> Json:
     place = _place_of(call)
     kind, project = _KINDS[place.collection], place.project
     is_wanted = _name_predicate(call)
-    found = [
+    resources = [
         (key.partition("/")[0], document)
         for key, document in _resources(session, place.collection, project).items()
         if is_wanted(document)
     ]
-    page, following = page_of(call, found)
+    page, following = page_of(call, resources)
     places, word = (region_names(), "regions") if place.collection == "subnetworks" else (location_names(), "zones")
     items: dict[str, Json] = {}
     for name in places:
@@ -209,14 +209,6 @@ def _insert(session: StateSession, call: Call) -> Json:
     return _begin_operation(session, "insert", place)
 
 
-@_answers_change("compute.firewalls.delete")
-def _delete(session: StateSession, call: Call) -> Json:
-    place = _place_of(call)
-    _find(session, place)
-    drop_resource(place.collection, session, place.name, project=place.project)
-    return _begin_operation(session, "delete", place)
-
-
 @_answers_change("compute.subnetworks.setPrivateIpGoogleAccess")
 def _set_private_access(session: StateSession, call: Call) -> Json:
     change = {"privateIpGoogleAccess": bool(call.body.get("privateIpGoogleAccess"))}
@@ -246,8 +238,8 @@ def _set_service_account(session: StateSession, call: Call) -> Json:
 
 def _change(session: StateSession, call: Call, change: Json, *, verb: str) -> Json:
     place = _place_of(call)
-    found = _find(session, place)
-    session.resources.put(f"compute.{_KINDS[place.collection].word}", place.project, place.key, {**found, **change})
+    resource = _find(session, place)
+    session.resources.put(f"compute.{_KINDS[place.collection].word}", place.project, place.key, {**resource, **change})
     return _begin_operation(session, verb, place)
 
 
@@ -270,19 +262,19 @@ def _check_scope(place: Place) -> None:
 def _find(session: StateSession, place: Place) -> Json:
     """Return a resource. Raises `ApiError` 404, or 400 for an unknown zone or region."""
     _check_scope(place)
-    found = _resources(session, place.collection, place.project).get(place.key)
-    if found is None:
+    resource = _resources(session, place.collection, place.project).get(place.key)
+    if resource is None:
         raise _not_found(place.path)
-    return found
+    return resource
 
 
 def _resources(session: StateSession, collection: str, project: str) -> dict[str, Json]:
     """Return the resources of a kind by key: those of every project, and added ones; an empty document hides one."""
     kind = _KINDS[collection]
-    found = kind.builtin(session, project)
+    resources = kind.builtin(session, project)
     for entry in session.resources.list_records(f"compute.{kind.word}", project):
-        found[entry.name] = entry.document
-    return {key: found[key] for key in sorted(found) if found[key]}
+        resources[entry.name] = entry.document
+    return {key: resources[key] for key in sorted(resources) if resources[key]}
 
 
 def _put(session: StateSession, place: Place, fields: Json) -> Json:
@@ -319,11 +311,11 @@ def _identity(session: StateSession, place: Place) -> Json:
     return {**identity, word: f"{COMPUTE_BASE}projects/{place.project}/{place.scope}"} if name else identity
 
 
-def _link(project: str, collection: str, given: str) -> str:
+def _link(project: str, collection: str, name: str) -> str:
     """Return the full link of a resource given by id, path or link; `collection` as in `global/networks`."""
-    if "projects/" in given:
-        return COMPUTE_BASE + given[given.index("projects/") :]
-    return f"{COMPUTE_BASE}projects/{project}/{collection}/{given.rpartition('/')[2]}"
+    if "projects/" in name:
+        return COMPUTE_BASE + name[name.index("projects/") :]
+    return f"{COMPUTE_BASE}projects/{project}/{collection}/{name.rpartition('/')[2]}"
 
 
 def _timestamp(moment: datetime) -> str:
@@ -345,11 +337,11 @@ def _name_predicate(call: Call) -> Callable[[Json], bool]:
 
     API field text: `name = value`, and `name eq pattern`, an RE2 expression for the whole name.
     """
-    found = _NAME_FILTER.fullmatch(call["filter"].strip())
-    if found is None:
+    match = _NAME_FILTER.fullmatch(call["filter"].strip())
+    if match is None:
         return lambda _: True
-    wanted = found["value"].strip("\"'")
-    pattern = wanted if found["operator"].strip() == "eq" else re.escape(wanted)
+    name = match["value"].strip("\"'")
+    pattern = name if match["operator"].strip() == "eq" else re.escape(name)
     try:
         expression = re.compile(pattern)
     except re.error:
@@ -365,7 +357,7 @@ def _begin_operation(session: StateSession, verb: str, target: Place) -> Json:
     """Store and return the finished operation of a call, in the scope of its resource."""
     project, scope = target.project, target.scope or "global"
     count = session.next_incarnation(f"{_OPERATION_KIND}/{project}")
-    digest = hashlib.blake2b(f"{session.seed}/{project}/{count}".encode(), digest_size=14).hexdigest()
+    digest = hashlib.blake2b(f"{project}/{count}".encode(), digest_size=14).hexdigest()
     moment = int(session.now.timestamp() * 1000)
     name = f"operation-{moment:013d}-{count:07d}{digest[:6]}-{digest[6:14]}-{digest[14:22]}"
     document: Json = {
@@ -388,10 +380,10 @@ def _get_operation(session: StateSession, call: Call) -> Json:
     project, name = call["project"], call["operation"]
     scopes = (f"{word}s/{call.params[word]}" for word in ("region", "zone") if word in call.params)
     place = Place(project, next(scopes, "global"), "operations", name)
-    found = session.resources.get(_OPERATION_KIND, project, name)
-    if found is None or found["selfLink"] != COMPUTE_BASE + place.path:
+    operation = session.resources.get(_OPERATION_KIND, project, name)
+    if operation is None or operation["selfLink"] != COMPUTE_BASE + place.path:
         raise _not_found(place.path)
-    return found
+    return operation
 
 
 @answers("compute.projects.get")
@@ -419,8 +411,8 @@ def _set_project_metadata(session: StateSession, call: Call) -> Json:
     """Replace the metadata of a project: 412 if the fingerprint is not the current one."""
     project = call["project"]
     before = session.project(project)
-    given = call.body.get("fingerprint")
-    if given and given != etag_of(before.get("items", [])):
+    fingerprint = call.body.get("fingerprint")
+    if fingerprint and fingerprint != etag_of(before.get("items", [])):
         # Observed: the message that gcloud prints after a concurrent change.
         message = "Supplied fingerprint does not match current metadata fingerprint."
         raise ApiError(412, "FAILED_PRECONDITION", message)
@@ -464,14 +456,14 @@ def _location(project: str, collection: str, name: str) -> Json:
 
 def _regions(session: StateSession, project: str) -> dict[str, Json]:
     """Return the regions with their quotas."""
-    stored = {found.name: found.document for found in session.resources.list_records(_QUOTA_KIND, project)}
+    stored = {record.name: record.document for record in session.resources.list_records(_QUOTA_KIND, project)}
     addresses: Counter[str] = Counter()  # the external ones of TPU workers (that they count is unverified)
     for node in session.nodes(project):
         network = node.document.get("networkConfig") or {}
         has_address = session.exists(node) and node.state(session.now) not in _WITHOUT_ADDRESS
         if has_address and network.get("enableExternalIps"):
             addresses[_region_of(node.zone)] += node.workers
-    found: dict[str, Json] = {}
+    regions: dict[str, Json] = {}
     for region in region_names():
         metrics = {key.partition("/")[2] for key in stored if key.startswith(f"{region}/")}
         quotas = []
@@ -485,14 +477,12 @@ def _regions(session: StateSession, project: str) -> dict[str, Json]:
             usage = counted if quota["usage"] is None else quota["usage"]
             quotas.append({"metric": metric, "limit": float(quota["limit"]), "usage": float(usage)})
         zones = [_link(project, "zones", zone) for zone in location_names() if _region_of(zone) == region]
-        found[region] = {**_location(project, "regions", region), "zones": zones, "quotas": quotas}
-    return found
+        regions[region] = {**_location(project, "regions", region), "zones": zones, "quotas": quotas}
+    return regions
 
 
 def _networks(session: StateSession, project: str) -> dict[str, Json]:
-    """Return `default`, or in place of it the networks that the sandbox setting `networks` names."""
-    places = (Place(project, "global", "networks", name) for name in session.setting("networks", [DEFAULT_NETWORK]))
-    return {place.name: _document(session, place, {}) for place in places}
+    return {DEFAULT_NETWORK: _document(session, Place(project, "global", "networks", DEFAULT_NETWORK), {})}
 
 
 def _network(_place: Place, fields: Json) -> Json:
@@ -504,19 +494,19 @@ def _shown(session: StateSession, project: str, document: Json) -> Json:
     """Return a resource as the API shows it: a network has the links of its subnetworks."""
     if document["kind"] != "compute#network":
         return document
-    found = _resources(session, "subnetworks", project).values()
-    links = [subnetwork["selfLink"] for subnetwork in found if subnetwork["network"] == document["selfLink"]]
+    subnetworks = _resources(session, "subnetworks", project).values()
+    links = [subnetwork["selfLink"] for subnetwork in subnetworks if subnetwork["network"] == document["selfLink"]]
     return {**document, "subnetworks": links} if links else document
 
 
 def _subnetworks(session: StateSession, project: str) -> dict[str, Json]:
     """Return one subnetwork per region of each auto-mode network."""
-    found: dict[str, Json] = {}
+    subnetworks: dict[str, Json] = {}
     for network in _resources(session, "networks", project).values():
         for region in region_names() if network.get("autoCreateSubnetworks") else ():
             place = Place(project, f"regions/{region}", "subnetworks", network["name"])
-            found[place.key] = _document(session, place, {"network": network["name"]})
-    return found
+            subnetworks[place.key] = _document(session, place, {"network": network["name"]})
+    return subnetworks
 
 
 def _subnetwork(place: Place, fields: Json) -> Json:

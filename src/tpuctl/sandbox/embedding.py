@@ -21,7 +21,7 @@ from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.scenarios import play_scenario, read_scenario
-from tpuctl.sandbox.seeding import apply_seed, parse_fault, read_seed
+from tpuctl.sandbox.seeding import apply_seed, read_seed
 from tpuctl.sandbox.shims import gcloud_environment, record_served_address, remove_served_address
 from tpuctl.sandbox.state import SandboxState
 
@@ -83,7 +83,7 @@ class Sandbox:
         `sandbox.fault("hang", node="trainer", state="CREATING", duration="20m", times=2)`. Raises `InvalidInputError`.
         """
         with self._state.write() as session:
-            return faults.add_fault(session, parse_fault({"kind": kind, **words}))
+            return faults.add_fault(session, faults.parse_fault({"kind": kind, **words}))
 
     def remove_fault(self, number: int) -> bool:
         """Remove a fault. Return whether it existed."""
@@ -115,11 +115,11 @@ class Sandbox:
         self.close()
 
 
-def _yaml_text(given: str | Path | Mapping[str, Any]) -> tuple[str, str]:
+def _yaml_text(source: str | Path | Mapping[str, Any]) -> tuple[str, str]:
     """Return YAML text, and a name for it in errors."""
-    if isinstance(given, Path):
-        return given.read_text("utf-8"), str(given)
-    if isinstance(given, str):
-        return given, "the text"
+    if isinstance(source, Path):
+        return source.read_text("utf-8"), str(source)
+    if isinstance(source, str):
+        return source, "the text"
 
-    return json.dumps(given), "the mapping"
+    return json.dumps(source), "the mapping"

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.durations import format_duration, format_timestamp
+from tpuctl.durations import format_duration, format_timestamp, parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import lifecycle
 from tpuctl.sandbox.api_calls import already_exists, error_id, invalid_field, not_found
 from tpuctl.sandbox.capacity import CapacityTier, describe_shortage
+from tpuctl.sandbox.fault_kinds import FAULT_KEYS, FaultKind, FaultSubject
 from tpuctl.sandbox.lifecycle import (
     STATES,
     LifecyclePhase,
     PhaseDurations,
-    awaited_turn,
     end_of_timeline,
     first_time_in,
     preempted_timeline,
@@ -32,76 +31,22 @@ from tpuctl.sandbox.state_session import QueuedRecord
 from tpuctl.sandbox.tpu_operations import settle_operations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.lifecycle import Timeline
     from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import NodeRecord, StateSession
 
-
-class FaultKind(StrEnum):
-    """The kinds of faults: first those of nodes, then those of calls."""
-
-    UNHEALTHY = "unhealthy"
-    HANG = "hang"
-    PREEMPT = "preempt"
-    OPERATION_ERROR = "operation-error"
-    MAINTENANCE = "maintenance"
-    MISSING_CHIP = "missing-chip"
-    SLOW_CHIP = "slow-chip"
-    COLLECTIVE_HANGS = "collective-hangs"
-    STARTUP_SLOW = "startup-slow"
-    STARTUP_FAILS = "startup-fails"
-    SSH_KEY_LATE = "ssh-key-late"
-    SSH_REFUSED = "ssh-refused"
-    SSH_DROPPED = "ssh-dropped"
-    SSH_SLOW = "ssh-slow"
-    SUSPEND = "suspend"
-    LATE_NODE = "late-node"
-    FALL_BACK = "fall-back"
-    SURVIVES_DELETE = "survives-delete"
-    QUOTA = "quota"
-    DROP_BEFORE = "drop-before"
-    DROP_AFTER = "drop-after"
-    HTTP_ERROR = "http-error"
-    SLOW = "slow"
-    UNAUTHENTICATED = "unauthenticated"
-    UNREACHABLE = "unreachable"
-    ALREADY_EXISTS = "already-exists"
+__all__ = ["FaultKind"]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
     """A fault that occurs `count` times (0: until it is removed) where `project`, `zone`, `node` and `method` match.
 
-    These four are globs; `method` is a discovery id such as `*.nodes.create`. The node need not exist yet.
-
-    - unhealthy: `health` (and `description`) while the node is, or once it becomes, READY.
-    - hang: the node stays in `state` for `duration` longer; None: forever.
-    - preempt: at `at`, or `after` from now (from READY for a node that is not created yet).
-    - operation-error: create or start (or what `method` matches) fails with a google.rpc `code` and `message` (default: the
-      service's message for that code).
-    - maintenance: announced now, ongoing from `at` or `after` on, for `duration` (10 minutes).
-    - missing-chip: `worker` lacks one of its chips while the node is, or next is, READY (reported after a start: jax#13260).
-    - slow-chip: one chip of `worker` computes at half speed while the node is, or next is, READY.
-    - collective-hangs: `worker` takes part in no collective operation while the node is, or next is, READY.
-    - startup-slow: startup scripts run `duration` longer, counted from the last or next start of the node; None: forever.
-    - startup-fails: startup scripts fail.
-    - ssh-key-late: a key in the metadata works `duration` after it was written.
-    - ssh-refused: an ssh connection to `worker` is refused, as by a worker that is unreachable.
-    - ssh-dropped: an ssh connection to `worker` ends without a word `duration` (1 minute) after it began.
-    - ssh-slow: an ssh connection to `worker` is answered `duration` (1 minute) late.
-    - suspend: the queued resource of the node is suspended by `initiator`, `after` from now (from ACTIVE, which it is for ten
-      seconds, for a node that is not created yet).
-    - late-node: the node appears `duration` (2 minutes) after its queued resource is ACTIVE.
-    - fall-back: a queued resource that is PROVISIONING waits again, for `duration` (5 minutes).
-    - survives-delete: a FAILED or SUSPENDED queued resource is still there after a delete that succeeds.
-    - already-exists: a create takes effect, and is answered with 409 ALREADY_EXISTS.
-    - quota: create is rejected with 429, naming `limit`.
-    - http-error: `status`, with `Retry-After: retry_after` seconds.
-    - slow: the answer takes `duration` longer.
-    - unreachable: the matching zones answer 503, and lists of all zones report them.
+    These four are globs; `method` is a discovery id such as `*.nodes.create`. The node need not exist yet. `FaultKind` says
+    what it is, and which of the other fields it reads. `after` counts from now, `duration` None is the kind's default.
     """
 
     kind: FaultKind
@@ -125,22 +70,12 @@ class Fault:
     initiator: str = "SERVICE"
 
 
-NODE_FAULT_KINDS = frozenset(
-    {
-        *(FaultKind.UNHEALTHY, FaultKind.HANG, FaultKind.PREEMPT, FaultKind.MAINTENANCE),
-        *(FaultKind.MISSING_CHIP, FaultKind.SLOW_CHIP, FaultKind.COLLECTIVE_HANGS),
-        *(FaultKind.STARTUP_SLOW, FaultKind.STARTUP_FAILS),
-        *(FaultKind.SUSPEND, FaultKind.LATE_NODE),
-    }
-)
+def _kinds_of(subject: FaultSubject) -> frozenset[FaultKind]:
+    return frozenset(kind for kind in FaultKind if kind.subject is subject)
 
 
-CALL_FAULT_KINDS = frozenset(
-    {
-        *(FaultKind.DROP_BEFORE, FaultKind.DROP_AFTER, FaultKind.HTTP_ERROR, FaultKind.SLOW),
-        *(FaultKind.UNAUTHENTICATED, FaultKind.UNREACHABLE, FaultKind.ALREADY_EXISTS),
-    }
-)
+NODE_FAULT_KINDS, CALL_FAULT_KINDS = _kinds_of(FaultSubject.NODE), _kinds_of(FaultSubject.CALL)
+SSH_FAULT_KINDS = _kinds_of(FaultSubject.SSH)
 
 
 def apply_fault(
@@ -176,16 +111,9 @@ def apply_fault(
             return _hide_until_later(timeline, fault, now) if owned and is_new else None
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
-        case (
-            FaultKind.MISSING_CHIP
-            | FaultKind.SLOW_CHIP
-            | FaultKind.COLLECTIVE_HANGS
-            | FaultKind.STARTUP_SLOW
-            | FaultKind.STARTUP_FAILS
-        ):
-            return _change_ready_phases(timeline, now, **_ready_changes(fault))
         case _:
-            return None
+            changes = _ready_changes(fault)
+            return _change_ready_phases(timeline, now, **changes) if changes else None
 
 
 def _current_or_next(timeline: Timeline, state: str, now: datetime) -> int | None:
@@ -206,8 +134,10 @@ def _ready_changes(fault: Fault) -> dict[str, Any]:
             return {"hanging_worker": fault.worker}
         case FaultKind.STARTUP_SLOW:
             return {"startup_delay": fault.duration.total_seconds() if fault.duration is not None else -1.0}
-        case _:
+        case FaultKind.STARTUP_FAILS:
             return {"startup_fails": True}
+        case _:
+            return {}
 
 
 def _change_ready_phases(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
@@ -298,26 +228,33 @@ def _phases_after(rest: Timeline, state: str) -> tuple[LifecyclePhase, ...]:
     return rest[next((i for i, phase in enumerate(rest) if phase.state != state), len(rest)) :]
 
 
+def parse_fault(entry: Mapping[str, Any]) -> Fault:
+    """Return the fault of an entry with the keys of `FAULT_KEYS`, or with its own fields.
+
+    Raises `InvalidInputError` for an unknown kind.
+    """
+    values = {FAULT_KEYS[key].field if key in FAULT_KEYS else key: value for key, value in entry.items()}
+    for key in ("after", "duration"):
+        if key in values and not isinstance(values[key], timedelta):
+            values[key] = parse_duration(str(values[key]))
+    return Fault(FaultKind.named(str(values.pop("kind"))), **values)
+
+
 def dump_fault(fault: Fault) -> Json:
-    """Return a fault as JSON."""
-    return {
-        **asdict(fault),
-        "after": fault.after.total_seconds(),
-        "duration": fault.duration.total_seconds() if fault.duration is not None else None,
-        "at": fault.at.isoformat() if fault.at else None,
-    }
+    """Return a fault as JSON: durations in seconds."""
+    at = fault.at and fault.at.isoformat()
+    return {**asdict(fault), "at": at, "after": _seconds(fault.after), "duration": _seconds(fault.duration)}
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return None if duration is None else duration.total_seconds()
 
 
 def load_fault(values: Json) -> Fault:
     """Return a fault read from JSON."""
-    duration, at = values["duration"], values["at"]
-    changed = {
-        "kind": FaultKind(values["kind"]),
-        "after": timedelta(seconds=values["after"]),
-        "duration": timedelta(seconds=duration) if duration is not None else None,
-        "at": datetime.fromisoformat(at) if at else None,
-    }
-    return Fault(**{**values, **changed})
+    spans = {key: timedelta(seconds=values[key]) for key in ("after", "duration") if values[key] is not None}
+    at = values["at"] and datetime.fromisoformat(values["at"])
+    return Fault(**{**values, **spans, "kind": FaultKind(values["kind"]), "at": at})
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,13 +286,8 @@ def meets_call_fault(session: StateSession, call: Call) -> bool:
 
 def take_call_fault(sandbox: SandboxState, call: Call) -> Fault | None:
     """Return the fault that a call meets, if any, and use it up. An unreachable zone has the lowest priority and stays."""
-    target = FaultTarget.of(call)
-    with sandbox.read() as session:
-        fault = next((fault for _, fault in _matching_faults(session, target, CALL_FAULT_KINDS)), None)
-        if fault is None or fault.count == 0 or fault.kind is FaultKind.UNREACHABLE:
-            return fault  # no write transaction: the fault is not used up
     with sandbox.write() as session:
-        for fault_id, fault in _matching_faults(session, target, CALL_FAULT_KINDS):
+        for fault_id, fault in _matching_faults(session, FaultTarget.of(call), CALL_FAULT_KINDS):
             if fault.kind is not FaultKind.UNREACHABLE:
                 _use_up(session, fault_id, fault)
             return fault
@@ -378,8 +310,6 @@ def add_fault(session: StateSession, fault: Fault) -> int:
     fault_id = session.put_fault(dump_fault(fault))
     if fault.kind in NODE_FAULT_KINDS:
         _apply_to_existing(session, fault_id)
-    if fault.kind is FaultKind.FALL_BACK:
-        session.plan_turns_again()
     return fault_id
 
 
@@ -431,15 +361,55 @@ def _apply_to_existing(session: StateSession, fault_id: int) -> None:
             return
         if not _matches(fault, _target(record)):
             continue
-        timeline = _apply_to_record(session, fault, record, record.timeline, is_new=not session.exists(record))
+        if fault.kind is FaultKind.FALL_BACK:
+            if isinstance(record, QueuedRecord) and _is_provisioning(session, record):
+                _use_up(session, fault_id, fault)
+                fall_back(session, record, timeline_until(record.timeline, session.now), fault, session.now)
+            continue
+        before = record.timeline
+        is_waiting = isinstance(record, QueuedRecord) and record.not_before is not None
+        if isinstance(record, QueuedRecord) and record.not_before:
+            planned = LifecyclePhase(max(record.not_before, session.now), "PROVISIONING")
+            before = (*(phase for phase in before if phase.state != "FAILED"), planned)
+        timeline = _apply_to_record(session, fault, record, before, is_new=not session.exists(record))
         if timeline is None:
             continue
         _use_up(session, fault_id, fault)
-        if isinstance(record, QueuedRecord):
-            _delay_planned_nodes(session, record, timeline)
-            store_queued_resource(session, replace(record, not_before=awaited_turn(timeline, session.now)), timeline)
-        else:
+        if not isinstance(record, QueuedRecord):
             store_node(session, record, timeline)
+        elif is_waiting:
+            store_waiting(session, record, timeline)
+        else:
+            store_queued_resource(session, record, timeline)
+
+
+def _is_provisioning(session: StateSession, record: QueuedRecord) -> bool:
+    return record.not_before is None and record.state(session.now) == "PROVISIONING"
+
+
+def fall_back(session: StateSession, record: QueuedRecord, begun: Timeline, fault: Fault, lost: datetime) -> None:
+    """Let a request that is PROVISIONING wait again from a time on, without the nodes that it has."""
+    for node_id in record.node_ids:
+        node = session.node(record.project, record.zone, node_id)
+        if node and node.queued_resource == record.name:
+            session.put_node(replace(node, timeline=(LifecyclePhase(session.now, lifecycle.GONE),)))
+    again = lost + (fault_duration(fault) or timedelta())
+    phases = (LifecyclePhase(lost, "WAITING_FOR_RESOURCES"), LifecyclePhase(again, "PROVISIONING"))
+    store_waiting(session, record, (*begun, *phases))
+
+
+def store_waiting(session: StateSession, record: QueuedRecord, timeline: Timeline) -> QueuedRecord:
+    """Store a request that waits until the last phase of a timeline, PROVISIONING; without that phase it waits forever.
+
+    At its valid-until time, if it has one, it is FAILED (API field text).
+    """
+    not_before, timeline = (
+        (timeline[-1].at, timeline[:-1]) if timeline[-1].state == "PROVISIONING" else (None, timeline)
+    )
+    if record.expires:
+        failed = LifecyclePhase(record.expires, "FAILED", initiator="SERVICE")
+        timeline = (*(phase for phase in timeline if phase.at <= record.expires), failed)
+    return store_queued_resource(session, replace(record, not_before=not_before), timeline)
 
 
 def take_fault(session: StateSession, kind: FaultKind, target: FaultTarget) -> Fault | None:
@@ -460,9 +430,6 @@ def ssh_key_delay(session: StateSession, node: NodeRecord) -> timedelta:
     """Return the time from a change of the metadata until its ssh keys work. Does not use up the fault."""
     faults = _matching_faults(session, _target(node), frozenset({FaultKind.SSH_KEY_LATE}))
     return max((fault_duration(fault) or timedelta() for _, fault in faults), default=timedelta())
-
-
-SSH_FAULT_KINDS = frozenset({FaultKind.SSH_REFUSED, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW})
 
 
 def take_ssh_fault(session: StateSession, node: NodeRecord, worker: int) -> Fault | None:
@@ -490,8 +457,8 @@ def _matching_faults(
     session: StateSession, target: FaultTarget, kinds: frozenset[FaultKind]
 ) -> Iterator[tuple[int, Fault]]:
     """Yield the faults that match, unreachable zones last."""
-    found = [(i, f) for i, f in list_faults(session) if f.kind in kinds and _matches(f, target)]
-    yield from sorted(found, key=lambda pair: pair[1].kind is FaultKind.UNREACHABLE)
+    matching = [(i, f) for i, f in list_faults(session) if f.kind in kinds and _matches(f, target)]
+    yield from sorted(matching, key=lambda pair: pair[1].kind is FaultKind.UNREACHABLE)
 
 
 def _matches(fault: Fault, target: FaultTarget) -> bool:
@@ -517,7 +484,8 @@ def _use_up(session: StateSession, fault_id: int, fault: Fault) -> None:
 def durations_of_new(session: StateSession, name: str, incarnation: int, step: int) -> PhaseDurations:
     """Return the durations for one incarnation of a resource: the same history gives the same durations."""
     lag = session.setting("health_lag", [0, 20])
-    return PhaseDurations(f"{session.seed}/{name}/{incarnation}/{step}", (float(lag[0]), float(lag[1])))
+    # Another text of the key would change all durations.
+    return PhaseDurations(f"0/{name}/{incarnation}/{step}", (float(lag[0]), float(lag[1])))
 
 
 def durations_of(session: StateSession, record: NodeRecord | QueuedRecord) -> PhaseDurations:
@@ -576,16 +544,6 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     return tuple(kept)
 
 
-def _delay_planned_nodes(session: StateSession, record: QueuedRecord, timeline: Timeline) -> None:
-    """Delay the nodes that a queued resource has not started to create until its new turn, or forever."""
-    planned, turn = awaited_turn(record.timeline, session.now), awaited_turn(timeline, session.now)
-    for node_id in record.node_ids if planned else ():
-        node = session.node(record.project, record.zone, node_id)
-        if node and planned:
-            later = tuple(replace(phase, at=phase.at + (turn - planned)) for phase in node.timeline) if turn else ()
-            session.put_node(replace(node, timeline=later))
-
-
 # The meaning of each google.rpc.Code, for the description of a planned failure, and the general message of an operation.
 _CODES = {
     1: ("cancelled", "The operation was cancelled."),
@@ -640,44 +598,6 @@ def describe_time(at: datetime, now: datetime, speed: float) -> str:
     return f"at {format_timestamp(at)} in the sandbox, in {format_duration(off)} of its time, {real} of real time"
 
 
-_EFFECTS = {
-    FaultKind.UNHEALTHY: "{node} is READY but {fault.health} until a restart",
-    FaultKind.HANG: "{node} hangs in {fault.state} {lasting}",
-    FaultKind.PREEMPT: "{node} is preempted",
-    FaultKind.MAINTENANCE: "maintenance of {node} is announced, then lasts {lasts}",
-    FaultKind.MISSING_CHIP: "worker {fault.worker} of {node} lacks a chip until a restart",
-    FaultKind.SLOW_CHIP: "a chip of worker {fault.worker} of {node} is slow until a restart",
-    FaultKind.COLLECTIVE_HANGS: "worker {fault.worker} of {node} takes part in no collective operation until a restart",
-    FaultKind.STARTUP_SLOW: "the startup scripts of {node} {longer}",
-    FaultKind.STARTUP_FAILS: "the startup scripts of {node} fail",
-    FaultKind.OPERATION_ERROR: "{operation} of {node} fails in its operation with code {fault.code}{meaning}",
-    FaultKind.SSH_KEY_LATE: "an ssh key for {node} works only {lasts} after it was written",
-    FaultKind.SSH_REFUSED: "an ssh connection to worker {fault.worker} of {node} is refused",
-    FaultKind.SSH_DROPPED: "an ssh connection to worker {fault.worker} of {node} is dropped {lasts} after it began",
-    FaultKind.SSH_SLOW: "an ssh connection to worker {fault.worker} of {node} is answered {lasts} late",
-    FaultKind.SUSPEND: "the request of {node} is suspended by {fault.initiator} when it is ACTIVE",
-    FaultKind.LATE_NODE: "{node} appears {lasts} after its request is ACTIVE",
-    FaultKind.FALL_BACK: "{request} falls back from PROVISIONING to WAITING_FOR_RESOURCES for {lasts}",
-    FaultKind.SURVIVES_DELETE: "{request}, once FAILED or SUSPENDED, is still there after its delete",
-    FaultKind.ALREADY_EXISTS: "the next create of {node} takes effect, but is answered with 409 ALREADY_EXISTS",
-    FaultKind.QUOTA: "create of {node} is rejected with 429: quota exceeded, limit {fault.limit}",
-    FaultKind.UNREACHABLE: "{zones} does not answer, and lists of all zones report it",
-    FaultKind.DROP_BEFORE: "{call} loses its connection before it takes effect",
-    FaultKind.DROP_AFTER: "{call} takes effect, but the connection ends without a response",
-    FaultKind.SLOW: "{call} is answered {lasts} late",
-    FaultKind.UNAUTHENTICATED: "{call} is rejected with 401",
-    FaultKind.HTTP_ERROR: "{call} is answered with {fault.status}{wait}",
-}
-# How long a fault lasts whose duration was not given; all others last forever.
-_DEFAULT_DURATIONS = {
-    FaultKind.MAINTENANCE: timedelta(minutes=10),
-    **dict.fromkeys((FaultKind.SSH_KEY_LATE, FaultKind.SSH_DROPPED, FaultKind.SSH_SLOW), timedelta(minutes=1)),
-    FaultKind.SLOW: timedelta(seconds=30),
-    FaultKind.LATE_NODE: timedelta(minutes=2),
-    FaultKind.FALL_BACK: timedelta(minutes=5),
-}
-
-
 def describe_fault(fault: Fault) -> str:
     """Describe the event that a fault causes: `trainer is READY but UNHEALTHY_TENSORFLOW until a restart, once`."""
     zone = "" if fault.zone == "*" else f" in {fault.zone}"
@@ -692,7 +612,7 @@ def describe_fault(fault: Fault) -> str:
     if duration is not None and duration < timedelta(seconds=1):
         lasts = f"{duration.total_seconds():g}s"
     meaning = f" ({_CODES[fault.code][0]})" if fault.code in _CODES else ""
-    effect = _EFFECTS[fault.kind].format(
+    effect = fault.kind.effect.format(
         fault=fault,
         node=node,
         request=request,
@@ -701,7 +621,7 @@ def describe_fault(fault: Fault) -> str:
         lasting=f"for {lasts}" if lasts else "forever",
         longer=f"run {lasts} longer" if lasts else "never end",
         operation="the next create or start" if fault.method == "*" else f"`{fault.method}`",
-        meaning=f": {fault.message}" if fault.message else meaning,
+        code=f"code {fault.code}" + (f": {fault.message}" if fault.message else meaning),
         zones="every zone" if fault.zone == "*" else fault.zone,
         wait=f" and `Retry-After: {fault.retry_after}`" if fault.retry_after is not None else "",
     )
@@ -711,4 +631,4 @@ def describe_fault(fault: Fault) -> str:
 
 def fault_duration(fault: Fault) -> timedelta | None:
     """Return how long a fault lasts; None: forever."""
-    return fault.duration if fault.duration is not None else _DEFAULT_DURATIONS.get(fault.kind)
+    return fault.duration if fault.duration is not None else fault.kind.duration

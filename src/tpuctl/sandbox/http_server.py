@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state import SandboxState
 
 MAX_BODY_SIZE = 50 * 1024 * 1024
-_MAX_LINE = 64 * 1024
 _SOCKET_TIMEOUT = 5  # seconds for requests in progress when the server is closed
 _METHODS = ("DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT")
 
@@ -219,28 +218,12 @@ def _is_loopback(host: str) -> bool:
 
 
 def _read_body(lengths: list[str], encoding: str, stream: BufferedIOBase) -> bytes:
-    if encoding:
-        if encoding != "chunked" or lengths:
-            raise ApiError(400, "INVALID_ARGUMENT", "The request's framing is ambiguous or unknown.")
-        body = bytearray()
-        while True:
-            size = stream.readline(_MAX_LINE).split(b";")[0].strip()
-            if not re.fullmatch(rb"[0-9a-fA-F]{1,8}", size):
-                raise ApiError(400, "INVALID_ARGUMENT", "The request's chunked body is malformed.")
-            if int(size, 16) == 0:
-                break
-            body += _read_exactly(stream, int(size, 16), already=len(body))
-            stream.readline(_MAX_LINE)
-        while stream.readline(_MAX_LINE).strip():  # trailers
-            pass
-        return bytes(body)
+    if encoding:  # Google's clients and gcloud send a length
+        raise ApiError(411, "INVALID_ARGUMENT", "The request's body needs a Content-Length.")
     if len(set(lengths)) > 1 or not all(re.fullmatch(r"\d{1,18}", length) for length in lengths):
         raise ApiError(400, "INVALID_ARGUMENT", "The request's Content-Length is not a number.")
-    return _read_exactly(stream, int(lengths[0]) if lengths else 0)
-
-
-def _read_exactly(stream: BufferedIOBase, size: int, *, already: int = 0) -> bytes:
-    if size + already > MAX_BODY_SIZE:
+    size = int(lengths[0]) if lengths else 0
+    if size > MAX_BODY_SIZE:
         raise ApiError(413, "INVALID_ARGUMENT", "Request payload size exceeds the limit: 52428800 bytes.")
     content = stream.read(size)
     if len(content) < size:

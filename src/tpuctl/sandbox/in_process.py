@@ -62,7 +62,7 @@ class SandboxHttp:
     ) -> tuple[SandboxResponse, bytes]:
         """Return the response as httplib2 does. Raises `ConnectionResetError` if a fault drops the connection."""
         parts = urlsplit(uri)
-        given = {name.lower(): str(value) for name, value in (headers or {}).items()}
+        sent_headers = {name.lower(): str(value) for name, value in (headers or {}).items()}
         match body:
             case None:
                 content = b""
@@ -73,7 +73,7 @@ class SandboxHttp:
             case _:
                 content = body.read()
         query = tuple(parse_qsl(parts.query, keep_blank_values=True))
-        received = {"host": parts.hostname or "", **given}
+        received = {"host": parts.hostname or "", **sent_headers}
         answer = answer_request(self._state, Request(method, parts.path, query, received, content))
         if isinstance(answer, DroppedConnection):
             raise ConnectionResetError("a fault of the sandbox dropped the connection")

@@ -143,19 +143,13 @@ def first_time_in(timeline: Timeline, state: str, *, since: datetime) -> datetim
     return next((phase.at for phase in timeline if phase.state == state and phase.at >= since), None)
 
 
-def awaited_turn(timeline: Timeline, now: datetime) -> datetime | None:
-    """Return when a queued resource is finally provisioned, without falling back. None if that is past, or never happens."""
-    last = next((phase for phase in reversed(timeline) if phase.state == "PROVISIONING"), None)
-    return last.at if last and last.at > now and timeline[-1].state != "FAILED" else None
-
-
 # A stopped node has no claim on capacity (observed: its start may fail); a preempted one has lost it.
 _WITHOUT_CAPACITY = frozenset({"STOPPED", "PREEMPTED", "TERMINATED", GONE})
 
 
 def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
     """Return the times in which a node holds capacity, as seconds since 1970; the last interval may be endless."""
-    found: list[tuple[float, float]] = []
+    intervals: list[tuple[float, float]] = []
     begin: float | None = None
     for phase in timeline:
         holds = phase.has_capacity and phase.state not in _WITHOUT_CAPACITY
@@ -164,9 +158,9 @@ def capacity_intervals(timeline: Timeline) -> list[tuple[float, float]]:
         if holds and begin is None:
             begin = phase.at.timestamp()
         elif not holds and begin is not None:
-            found.append((begin, phase.at.timestamp()))
+            intervals.append((begin, phase.at.timestamp()))
             begin = None
-    return found if begin is None else [*found, (begin, inf)]
+    return intervals if begin is None else [*intervals, (begin, inf)]
 
 
 def end_of_timeline(timeline: Timeline) -> datetime | None:
@@ -239,7 +233,7 @@ def _ready_phases(at: datetime, pace: PhaseDurations, *, preemptible: bool = Fal
         yield LifecyclePhase(at + PREEMPTIBLE_LIFE, "PREEMPTED")
 
 
-# The states in which a verb is allowed or refused according to a source; no setting overrides these.
+# The states in which a verb is allowed or refused according to a source.
 _SOURCED: Mapping[tuple[NodeVerb, str], bool] = {
     # API field text.
     (NodeVerb.DELETE, "READY"): True,
@@ -258,12 +252,6 @@ _SOURCED: Mapping[tuple[NodeVerb, str], bool] = {
 _ASSUMED = frozenset({(NodeVerb.REIMAGE, "READY"), (NodeVerb.UPDATE, "CREATING"), (NodeVerb.UPDATE, "STOPPED")})
 
 
-def is_verb_allowed(verb: NodeVerb, state: str, settings: Mapping[str, object]) -> bool:
-    """Return whether a state allows a verb. Unobserved combinations are refused, except delete, which cleans up everything.
-
-    The sandbox setting `allow_<verb>_while_<state>` (`allow_stop_while_creating`) overrides a rule without a source.
-    """
-    if (verb, state) in _SOURCED:
-        return _SOURCED[verb, state]
-    assumed = verb is NodeVerb.DELETE or (verb, state) in _ASSUMED
-    return bool(settings.get(f"allow_{verb}_while_{state.lower()}", assumed))
+def is_verb_allowed(verb: NodeVerb, state: str) -> bool:
+    """Return whether a state allows a verb. Unobserved combinations are refused, except delete, which cleans up everything."""
+    return _SOURCED.get((verb, state), verb is NodeVerb.DELETE or (verb, state) in _ASSUMED)

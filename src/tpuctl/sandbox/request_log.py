@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from tpuctl.sandbox.state import file_identity
+from tpuctl.sandbox.state_file import file_identity
 from tpuctl.shapes import parse_json
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ EVENT_METHOD = "EVENT"
 class LoggedCall:
     """A request, at the sandbox time of its answer. `status` 0: the connection broke without one.
 
-    `path` includes the query. `client` is the User-Agent. `method` is `EVENT` for a planned event that happened, with its text
-    in `path`.
+    `path` includes the query. `client` is the User-Agent. `call` is the API method of a write that was committed. `method` is
+    `EVENT` for a planned event that happened, with its text in `path`.
     """
 
     at: datetime
@@ -47,15 +47,17 @@ class LoggedCall:
     path: str
     status: int
     client: str
+    call: str = ""
 
 
-def log_call(state_path: Path, request: Request, status: int, now: datetime) -> None:
+def log_call(state_path: Path, request: Request, status: int, now: datetime, *, call: str = "") -> None:
     """Log a request and the status of its response. A write error loses the line, not the response."""
     query = urlencode(
         [(name, "..." if name in _SECRET_PARAMETERS else value) for name, value in request.query], safe="$/:,*=;@"
     )
     path = f"{request.path}?{query}" if query else request.path
-    _append_entry(state_path, LoggedCall(now, request.method, path, status, request.headers.get("user-agent", "")))
+    client = request.headers.get("user-agent", "")
+    _append_entry(state_path, LoggedCall(now, request.method, path, status, client, call))
 
 
 def log_event(state_path: Path, text: str, now: datetime) -> None:
@@ -98,9 +100,8 @@ def follow_log(state_path: Path) -> Iterator[list[LoggedCall]]:
 
 
 def _append_entry(state_path: Path, entry: LoggedCall) -> None:
-    line = json.dumps(
-        [round(entry.at.timestamp(), 3), entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST]]
-    )
+    about = (entry.method, entry.path[:_LONGEST], entry.status, entry.client[:_LONGEST], entry.call)
+    line = json.dumps([round(entry.at.timestamp(), 3), *about])
     path = log_path(state_path)
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
@@ -118,18 +119,18 @@ def _append_entry(state_path: Path, entry: LoggedCall) -> None:
 def _parse_entry(line: str) -> LoggedCall | None:
     """Return the entry of a line. None for a line that is damaged or was cut by the end of a process."""
     try:
-        at, method, path, status, client = found = parse_json(line)
-        if [type(value) for value in found[1:]] != [str, str, int, str]:
+        at, *fields = parse_json(line)
+        if [type(value) for value in fields] != [str, str, int, str, str]:
             return None
-        return LoggedCall(datetime.fromtimestamp(at, UTC), method, path, status, client)
+        return LoggedCall(datetime.fromtimestamp(at, UTC), *fields)
     except (ValueError, TypeError, OverflowError, OSError):
         return None
 
 
 def client_name(client: str) -> str:
     """Return the short name of a client from its User-Agent: `gcloud 528.0.0`, `curl/8.5.0`, `google-api-python-client`."""
-    if found := re.search(r"gcloud/(\S+) command/(\S+)", client):
-        return f"gcloud {found[1]} ({found[2]})"
+    if match := re.search(r"gcloud/(\S+) command/(\S+)", client):
+        return f"gcloud {match[1]} ({match[2]})"
     return client.split(" ", maxsplit=1)[0].split("(", maxsplit=1)[0] or "-"
 
 

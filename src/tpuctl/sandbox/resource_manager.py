@@ -44,10 +44,10 @@ def _get_project(session: StateSession, call: Call) -> Json:
 @answers("cloudresourcemanager.projects.list")
 def _list_projects(session: StateSession, call: Call) -> Json:
     """List the caller's projects: those that were added, by default `sandbox`. Filters are ignored."""
-    found = _list_known_projects(session) or (DEFAULT_PROJECT,)
+    projects = _list_known_projects(session) or (DEFAULT_PROJECT,)
     mine = [
         _project_document(session, project, call.version)
-        for project in found
+        for project in projects
         if not is_permission_denied("resourcemanager.projects.get", denied_permissions(session, project))
     ]
     return list_response(call, "projects", mine)
@@ -91,12 +91,12 @@ def _get_project_policy(session: StateSession, call: Call) -> Json:
 def _set_project_policy(session: StateSession, call: Call) -> Json:
     """Replace the policy: 409 if the etag is not the current one."""
     project = _checked_project(session, call, permission="resourcemanager.projects.setIamPolicy")
-    wanted = call.body.get("policy") or {}
+    policy = call.body.get("policy") or {}
     # Observed: the words that terraform and gcloud users quote.
     message = "There were concurrent policy changes. Please retry the whole read-modify-write with exponential backoff."
     conflict = ApiError(409, "ABORTED", message)
     default = _default_project_policy(project)
-    return replace_iam_policy(session, "project", project, wanted, default=default, conflict=conflict)
+    return replace_iam_policy(session, "project", project, policy, default=default, conflict=conflict)
 
 
 @answers("cloudresourcemanager.projects.testIamPermissions")
@@ -161,18 +161,18 @@ def put_project(session: StateSession, /, project: str, *, denied: Iterable[str]
 
 def _describe_project(session: StateSession, project: str) -> Json:
     """Return the fields that were given when a project was added; empty for a project that is known by use."""
-    found = session.resources.get(PROJECT_KIND, "", project)
-    return dict(found["fields"]) if found else {}
+    project_record = session.resources.get(PROJECT_KIND, "", project)
+    return dict(project_record["fields"]) if project_record else {}
 
 
 def denied_permissions(session: StateSession, project: str) -> tuple[str, ...]:
     """Return the permissions that the caller lacks on a project."""
-    found = session.resources.get(PROJECT_KIND, "", project)
-    return tuple(found["denied"]) if found else ()
+    project_record = session.resources.get(PROJECT_KIND, "", project)
+    return tuple(project_record["denied"]) if project_record else ()
 
 
 def _list_known_projects(session: StateSession) -> tuple[str, ...]:
-    return tuple(found.name for found in session.resources.list_records(PROJECT_KIND, ""))
+    return tuple(record.name for record in session.resources.list_records(PROJECT_KIND, ""))
 
 
 def is_known_project(session: StateSession, project: str) -> bool:
@@ -202,10 +202,10 @@ def read_iam_policy(
     Only `version` 3 shows conditions. An older version omits the condition, and the role's name shows that there is one
     (documentation: troubleshooting `withcond`).
     """
-    found = session.resources.get("iam.policy", kind, name) or default
-    bindings = found.get("bindings") or []
+    policy = session.resources.get("iam.policy", kind, name) or default
+    bindings = policy.get("bindings") or []
     is_conditional = any(binding.get("condition") for binding in bindings)
-    visible: Json = {**found, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag_of(found)}
+    visible: Json = {**policy, "version": _WITH_CONDITIONS if is_conditional else 1, "etag": etag_of(policy)}
     visible.pop("serial", None)
     if is_conditional and version < _WITH_CONDITIONS:
         plain = []
@@ -220,25 +220,25 @@ def read_iam_policy(
 
 
 def replace_iam_policy(
-    session: StateSession, kind: str, name: str, wanted: Json, *, default: Json, conflict: ApiError
+    session: StateSession, kind: str, name: str, policy: Json, *, default: Json, conflict: ApiError
 ) -> Json:
     """Replace a policy and return it. Raises `conflict` if its etag is not the current one."""
     current = read_iam_policy(session, kind, name, default=default)
     # gcloud sends bytes back in the URL-safe alphabet.
-    given = str(wanted.get("etag") or "").replace("-", "+").replace("_", "/")
-    if given not in {"", current["etag"]}:
+    etag = str(policy.get("etag") or "").replace("-", "+").replace("_", "/")
+    if etag not in {"", current["etag"]}:
         raise conflict
-    conditional = any(binding.get("condition") for binding in wanted.get("bindings") or [])
-    if conditional and int(wanted.get("version") or 0) < _WITH_CONDITIONS:
+    conditional = any(binding.get("condition") for binding in policy.get("bindings") or [])
+    if conditional and int(policy.get("version") or 0) < _WITH_CONDITIONS:
         # API field text of Policy.version: a policy with conditions must specify 3; the message is unverified.
         raise ApiError(400, "INVALID_ARGUMENT", "A policy with conditions must specify version 3.")
-    put_iam_policy(session, kind, name, wanted)
+    put_iam_policy(session, kind, name, policy)
     return read_iam_policy(session, kind, name, default=default)
 
 
-def put_iam_policy(session: StateSession, kind: str, name: str, wanted: Json) -> None:
+def put_iam_policy(session: StateSession, kind: str, name: str, policy: Json) -> None:
     """Store a policy, replacing the current one."""
-    kept = {key: value for key, value in wanted.items() if key in {"version", "bindings", "auditConfigs"} and value}
+    kept = {key: value for key, value in policy.items() if key in {"version", "bindings", "auditConfigs"} and value}
     # Each set changes the etag, even if it restores an earlier policy.
     kept["serial"] = session.next_incarnation(f"iam.policy/{kind}/{name}")
     session.resources.put("iam.policy", kind, name, kept)
@@ -271,8 +271,8 @@ def put_role(session: StateSession, /, name: str, *, project: str = DEFAULT_PROJ
 @answers("iam.projects.roles.get")
 def _get_custom_role(session: StateSession, call: Call) -> Json:
     name = call["name"]
-    _, given, _, role = name.split("/")
-    project = resolve_project(session, given)
+    _, owner, _, role = name.split("/")
+    project = resolve_project(session, owner)
     if not is_known_project(session, project):
         raise ApiError(403, "PERMISSION_DENIED", f"You don't have permission to get the role at {name}.")  # unverified
     missing = ApiError(404, "NOT_FOUND", f"The role named {name} was not found.")
@@ -302,9 +302,9 @@ def _load_roles() -> dict[str, Any]:
 
 
 def _role_permissions(role: str) -> set[str]:
-    found = _load_roles()[role]
-    included = (_role_permissions(other) for other in found.get("includes", []))
-    return set(found.get("permissions", [])).union(*included)
+    definition = _load_roles()[role]
+    included = (_role_permissions(other) for other in definition.get("includes", []))
+    return set(definition.get("permissions", [])).union(*included)
 
 
 BILLING_KIND = "cloudbilling.info"
@@ -320,8 +320,8 @@ def put_billing(
 
 def is_billing_enabled(session: StateSession, project: str) -> bool:
     """Return whether a project is billed; the default is true."""
-    found = session.resources.get(BILLING_KIND, "", project)
-    return bool(found["enabled"]) if found else True
+    billing = session.resources.get(BILLING_KIND, "", project)
+    return bool(billing["enabled"]) if billing else True
 
 
 def billing_disabled_error(project: str, service: str) -> ApiError:
@@ -347,13 +347,13 @@ def _get_or_update_billing(session: StateSession, call: Call) -> Json:
     if call.method.endswith(".updateBillingInfo"):
         account = str(call.body.get("billingAccountName") or "")
         put_billing(session, project=project, enabled=bool(account), account=account)
-    found = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}
+    billing = session.resources.get(BILLING_KIND, "", project) or {"enabled": True, "account": BILLING_ACCOUNT}
     return {
         "name": f"projects/{project}/billingInfo",
         "projectId": project,
         # API field text: empty if the project has none. Whether the name of a closed account stays is unverified.
-        "billingAccountName": found["account"],
-        "billingEnabled": bool(found["enabled"]),
+        "billingAccountName": billing["account"],
+        "billingEnabled": bool(billing["enabled"]),
     }
 
 

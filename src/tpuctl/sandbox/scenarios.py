@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.sandbox import administration, faults, seeding
-from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault
+from tpuctl.sandbox import faults, seeding
+from tpuctl.sandbox.faults import Fault, FaultKind, describe_fault, dump_fault, load_fault, parse_fault
 from tpuctl.sandbox.request_log import log_event
 from tpuctl.sandbox.seeding import (
     SeedEntry,
@@ -24,9 +24,9 @@ from tpuctl.sandbox.seeding import (
     apply_seed,
     check_keys,
     parse_entries,
-    parse_fault,
-    parse_fault_kind,
 )
+from tpuctl.sandbox.state_session import UndoneError
+from tpuctl.sandbox.stock import remove_levels
 from tpuctl.yaml_reader import parse_document
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state_session import PlannedEvent, StateSession
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
-_FAULT_WORDS = {key: kind for key, kind in seeding.FAULT_KEYS.items() if key != "kind"}
+_FAULT_WORDS = seeding.FAULT_WORDS
 _PREEMPT_WORDS = {key: _FAULT_WORDS[key] for key in ("zone", "project")}
 _REMOVE_WORDS = {key: _FAULT_WORDS[key] for key in ("node", "zone", "project", "call")}
 # The actions of a step, with the further keys of each.
@@ -89,10 +89,10 @@ def play_scenario(sandbox: SandboxState, scenario: Scenario) -> datetime:
 
     All or none. Raises `SeedError` if the sandbox would refuse a step: all are tried first.
     """
-    with suppress(_RollbackError), sandbox.joint_write() as trial:
+    with suppress(UndoneError), sandbox.joint_write() as trial:
         for step in scenario.steps:
             _run_action(sandbox, trial, step.document)
-        raise _RollbackError
+        raise UndoneError
     with sandbox.write() as session:
         for step in scenario.steps:
             session.plan_event(session.now + step.at, {**step.document, "text": step.text})
@@ -107,8 +107,8 @@ def plan_fault(session: StateSession, fault: Fault, after: timedelta) -> None:
     session.plan_event(session.now + after, document)
 
 
-def run_due_events(sandbox: SandboxState, event: PlannedEvent) -> bool:
-    """Run a planned event in the transaction that this thread holds. Return whether it succeeded.
+def run_due_event(sandbox: SandboxState, event: PlannedEvent) -> None:
+    """Run a planned event in the transaction that this thread holds. Raises `UndoneError` if it failed.
 
     The event is logged in the request log, with the reason if it failed.
     """
@@ -118,13 +118,8 @@ def run_due_events(sandbox: SandboxState, event: PlannedEvent) -> bool:
             _run_action(sandbox, session, event.document)
     except TpuctlError as error:
         log_event(sandbox.path, f"failed: {text}: {error.message}", event.at)
-        return False
+        raise UndoneError from error
     log_event(sandbox.path, text, event.at)
-    return True
-
-
-class _RollbackError(Exception):
-    """Raised to roll back a trial run in which all steps succeeded."""
 
 
 def _run_action(sandbox: SandboxState, session: StateSession, document: Json) -> None:
@@ -132,16 +127,16 @@ def _run_action(sandbox: SandboxState, session: StateSession, document: Json) ->
         case "fault":
             faults.add_fault(session, load_fault(document["fault"]))
         case "remove-fault":
-            wanted = document["fault"]
+            scope_words = document["fault"]
             for fault_id, fault in faults.list_faults(session):
                 scope = {"node": fault.node, "zone": fault.zone, "project": fault.project, "call": fault.method}
-                same = all(fnmatchcase(scope[key], str(value)) for key, value in wanted.items() if key in scope)
-                if same and wanted["kind"] in {"*", str(fault.kind)}:
+                same = all(fnmatchcase(scope[key], str(value)) for key, value in scope_words.items() if key in scope)
+                if same and scope_words["kind"] in {"*", str(fault.kind)}:
                     faults.remove_fault(session, fault_id)
         case "seed":
             apply_seed(sandbox, [SeedEntry(**entry) for entry in document["entries"]])
         case _:
-            administration.end_stockouts(session)
+            remove_levels(session, only_stockouts=True)
 
 
 def _parse_step(document: YamlDocument, path: KeyPath, item: Any) -> ScenarioStep:  # JSON
@@ -174,7 +169,7 @@ def _parse_action(document: YamlDocument, path: KeyPath, action: str, value: Any
         case "preempt":
             return _fault_action(Fault(FaultKind.PREEMPT, node=str(value), **words))
         case "remove-fault":
-            kind = "*" if value == "*" else str(parse_fault_kind(str(value)))
+            kind = "*" if value == "*" else str(FaultKind.named(str(value)))
             about = "".join(f" {key} {word}" for key, word in words.items())
             return {"do": action, "fault": {"kind": kind, **words}}, f"faults of kind {kind}{about} are removed"
         case "end-stockouts":
@@ -194,13 +189,13 @@ def _fault_action(fault: Fault) -> tuple[Json, str]:
     return {"do": "fault", "fault": dump_fault(fault)}, describe_fault(fault)
 
 
-def _seed_action(found: list[SeedEntry]) -> tuple[Json, str]:
-    document: Json = {"do": "seed", "entries": [asdict(entry) for entry in found]}
+def _seed_action(entries: list[SeedEntry]) -> tuple[Json, str]:
+    document: Json = {"do": "seed", "entries": [asdict(entry) for entry in entries]}
     kinds: dict[str, list[str]] = {}
-    for entry in found:
+    for entry in entries:
         kinds.setdefault(entry.kind, []).append(entry.name)
     if list(kinds) in (["stock"], ["stockouts"]):
-        return document, "; ".join(_describe_stock(entry.fields) for entry in found)
+        return document, "; ".join(_describe_stock(entry.fields) for entry in entries)
     return document, "added: " + "; ".join(
         f"{kind} {', '.join(filter(None, names))}".strip() if any(names) else kind for kind, names in kinds.items()
     )

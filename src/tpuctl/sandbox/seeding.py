@@ -6,21 +6,18 @@ an API field (`project`, `zone`, `age`, `denied`, …). `SEED_KINDS` lists the k
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match
 from tpuctl.sandbox import administration, faults
 from tpuctl.sandbox.api_calls import DEFAULT_PROJECT, ApiError, parse_resource_name
 from tpuctl.sandbox.capacity import put_quota
 from tpuctl.sandbox.compute_engine import drop_resource, put_region_quota, put_resource
 from tpuctl.sandbox.discovery import load_document
-from tpuctl.sandbox.faults import Fault, FaultKind
+from tpuctl.sandbox.fault_kinds import FAULT_KEYS
 from tpuctl.sandbox.org_policy import put_org_policy
 from tpuctl.sandbox.resource_manager import put_billing, put_project, put_role
 from tpuctl.sandbox.service_usage import put_service_states
@@ -38,8 +35,7 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.stock import StockLevel
     from tpuctl.yaml_reader import KeyPath, YamlDocument
 
-_KNOWN_SETTINGS = ("health_lag", "networks", "keep_failed_nodes", "legacy_nodes", "reservations")
-_RULE_SETTING = re.compile(r"allow_(start|stop|update|delete)_while_[a-z]+")
+_KNOWN_SETTINGS = ("health_lag", "keep_failed_nodes", "legacy_nodes", "reservations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,23 +74,23 @@ def parse_entries(document: YamlDocument, path: KeyPath, value: Any) -> list[See
     for key in value:
         if key not in SEED_KINDS:
             raise document.unknown((*path, key), SEED_KINDS)
-    found: list[SeedEntry] = []
+    entries: list[SeedEntry] = []
     for key, kind in SEED_KINDS.items():
         if key == "settings":
-            found += _parse_settings(document, (*path, key), value.get(key))
+            entries += _parse_settings(document, (*path, key), value.get(key))
         elif value.get(key) is not None:
-            found += _parse_kind(document, (*path, key), kind, value[key])
-    return found
+            entries += _parse_kind(document, (*path, key), kind, value[key])
+    return entries
 
 
-def apply_seed(sandbox: SandboxState, wanted: Iterable[SeedEntry]) -> None:
+def apply_seed(sandbox: SandboxState, entries: Iterable[SeedEntry]) -> None:
     """Add entries to a sandbox: all or none.
 
     An entry replaces an existing resource of its name. Raises `SeedError` naming the position of the entry that the
     sandbox rejects.
     """
     with sandbox.joint_write() as session:
-        for entry in wanted:
+        for entry in entries:
             try:
                 SEED_KINDS[entry.kind].add(session, **entry.fields)
             except ApiError as error:
@@ -119,7 +115,7 @@ def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: An
         api, version, name = kind.schema
         schemas = load_document(api, version).schemas
         known = {**schemas[name]["properties"], **kind.own}
-    found = []
+    entries = []
     for index, item in enumerate(value):
         here = (*path, index)
         if not isinstance(item, dict):
@@ -133,8 +129,8 @@ def _parse_kind(document: YamlDocument, path: KeyPath, kind: SeedKind, value: An
         for key in kind.required:
             if item.get(key) in (None, ""):
                 raise document.error(here, f"`{key}` is missing")
-        found.append(SeedEntry(str(path[-1]), fields, document.place(*here)))
-    return found
+        entries.append(SeedEntry(str(path[-1]), fields, document.place(*here)))
+    return entries
 
 
 def _check_members(
@@ -205,14 +201,8 @@ def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[S
     if not isinstance(value, dict):
         raise document.error(path, "`settings` must be a mapping, such as `keep_failed_nodes: true`")
     for key in value:
-        if key not in _KNOWN_SETTINGS and not _RULE_SETTING.fullmatch(key):
-            near = closest_match(key, [*_KNOWN_SETTINGS, "allow_stop_while_creating", "allow_stop_while_starting"])
-            hint = (
-                f"did you mean `{near}`?"
-                if near
-                else f"known are {', '.join(_KNOWN_SETTINGS)}, allow_<verb>_while_<state>"
-            )
-            raise document.error((*path, key), f"unknown key `{key}`", hint=hint)
+        if key not in _KNOWN_SETTINGS:
+            raise document.unknown((*path, key), _KNOWN_SETTINGS)
     return [
         SeedEntry("settings", {"name": key, "value": item}, document.place(*path, key)) for key, item in value.items()
     ]
@@ -222,33 +212,9 @@ def _parse_settings(document: YamlDocument, path: KeyPath, value: Any) -> list[S
 _TEXT, _NUMBER, _FLAG, _ANY = ({"type": name} for name in ("string", "integer", "boolean", "any"))
 _TEXTS: Json = {"type": "array", "items": _TEXT}
 DURATION: Json = {"type": "string", "format": "duration"}
+_KEY_TYPES = {"string": _TEXT, "integer": _NUMBER, "duration": DURATION}
 # `after` delays the whole fault.
-FAULT_KEYS: Mapping[str, Json] = {
-    **dict.fromkeys(("kind", "node", "zone", "project", "call", "state", "health", "description", "message"), _TEXT),
-    "initiator": _TEXT,
-    **dict.fromkeys(("times", "code", "limit", "status", "retryAfter", "worker"), _NUMBER),
-    **dict.fromkeys(("after", "duration"), DURATION),
-}
-_FAULT_FIELDS = {"call": "method", "times": "count", "retryAfter": "retry_after"}
-
-
-def parse_fault(entry: Json) -> Fault:
-    """Return the fault of an entry. Raises `InvalidInputError` for an unknown kind."""
-    values: dict[str, Any] = {_FAULT_FIELDS.get(key, key): value for key, value in entry.items()}
-    for key in ("after", "duration"):
-        if key in values and not isinstance(values[key], timedelta):
-            values[key] = parse_duration(str(values[key]))
-    return Fault(parse_fault_kind(values.pop("kind")), **values)
-
-
-def parse_fault_kind(word: str) -> FaultKind:
-    """Return the fault kind of a name. Raises `InvalidInputError` naming the nearest."""
-    known = [str(entry) for entry in FaultKind]
-    if word not in known:
-        near = closest_match(word, known)
-        hint = f"did you mean `{near}`?" if near else f"use one of {', '.join(known)}"
-        raise InvalidInputError(f"unknown fault kind `{word}`" if word else "no fault kind given", hint=hint)
-    return FaultKind(word)
+FAULT_WORDS: Mapping[str, Json] = {key: _KEY_TYPES[row.type] for key, row in FAULT_KEYS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,7 +299,7 @@ def _add_bucket(session: StateSession, *, name: str, **fields: Any) -> None:
 
 
 def _add_fault(session: StateSession, **entry: Any) -> None:
-    faults.add_fault(session, parse_fault(entry))
+    faults.add_fault(session, faults.parse_fault(entry))
 
 
 def _add_or_remove(collection: str, session: StateSession, *, name: str, absent: bool = False, **fields: Any) -> None:
@@ -394,7 +360,7 @@ SEED_KINDS: Mapping[str, SeedKind] = {
     ),
     "queuedResources": SeedKind(_add_queued_resource, ("tpu", "v2", "QueuedResource"), _PLACE, refused=_REFUSED_FIELDS),
     "nodes": SeedKind(_add_node, ("tpu", "v2", "Node"), {**_PLACE, "age": DURATION}, refused=_REFUSED_FIELDS),
-    "faults": SeedKind(_add_fault, own=FAULT_KEYS, required=("kind",)),
+    "faults": SeedKind(_add_fault, own={"kind": _TEXT, **FAULT_WORDS}, required=("kind",)),
 }
 
 

@@ -16,12 +16,13 @@ from urllib.parse import parse_qsl
 from tpuctl.sandbox import (  # noqa: F401  # they register their handlers
     catalog,
     compute_engine,
+    guest_attributes,
     org_policy,
+    os_login,
     storage_objects,
     tpu_nodes,
     tpu_operations,
     tpu_queued_resources,
-    worker_access,
 )
 from tpuctl.sandbox.api_calls import (
     HANDLERS,
@@ -39,7 +40,6 @@ from tpuctl.sandbox.api_calls import (
 from tpuctl.sandbox.catalog import number_of_project
 from tpuctl.sandbox.discovery import APIS, check_request, decode_json, route_request
 from tpuctl.sandbox.faults import Fault, FaultKind, FaultTarget, fault_duration, meets_call_fault, take_call_fault
-from tpuctl.sandbox.guests import boots_folder
 from tpuctl.sandbox.request_log import log_call
 from tpuctl.sandbox.resource_manager import (
     billing_disabled_error,
@@ -52,6 +52,7 @@ from tpuctl.sandbox.resource_manager import (
 )
 from tpuctl.sandbox.service_usage import is_service_enabled, service_disabled_error
 from tpuctl.sandbox.uploads import read_upload, split_upload_path
+from tpuctl.sandbox.worker_lookup import boots_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,8 +79,9 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
         query = (*request.query, *parse_qsl(request.body.decode("latin-1"), keep_blank_values=True))
         effective = Request("GET", request.path, query, request.headers)
     answer: Response | DroppedConnection
+    done: list[str] = []  # the API method of a write that was committed
     try:
-        answer = _answer(sandbox, effective)
+        answer = _answer(sandbox, effective, done)
     except ApiError as error:
         challenge = _CHALLENGE if error.code == 401 else None
         answer = error.response(challenge, with_reasons=_has_reasons(request))
@@ -88,7 +90,8 @@ def answer_request(sandbox: SandboxState, request: Request) -> Response | Droppe
 
         end_processes_of_powered_off(sandbox)
     now = sandbox.clock.now()
-    log_call(sandbox.path, request, 0 if isinstance(answer, DroppedConnection) else answer.status, now)
+    status = 0 if isinstance(answer, DroppedConnection) else answer.status
+    log_call(sandbox.path, request, status, now, call="".join(done))
     return answer if isinstance(answer, DroppedConnection) else dated(sandbox, answer, now)
 
 
@@ -98,16 +101,16 @@ def dated(sandbox: SandboxState, response: Response, now: datetime | None = None
     return Response(response.status, response.body, {"date": date, **response.headers})
 
 
-def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnection:
+def _answer(sandbox: SandboxState, request: Request, done: list[str]) -> Response | DroppedConnection:
     direction, path = split_upload_path(request.path)
     is_upload = direction == "upload"
     # The host name determines the API; on the loopback port all APIs share one origin.
     name, _, domain = request.headers.get("host", "").partition(".")
-    found = route_request(request.method, path, api=name if domain == "googleapis.com" and name in APIS else None)
-    transfers = found and {"upload": found.method.takes_media, "download": found.method.gives_media}.get(
+    route = route_request(request.method, path, api=name if domain == "googleapis.com" and name in APIS else None)
+    transfers = route and {"upload": route.method.takes_media, "download": route.method.gives_media}.get(
         direction, True
     )
-    if found is None or not transfers:
+    if route is None or not transfers:
         # Google's frontends answer an unknown path before any API sees it, with a page (observed on googleapis.com).
         page = (
             "<!DOCTYPE html>\n<html lang=en>\n<meta charset=utf-8>\n<title>Error 404 (Not Found)!!1</title>\n"
@@ -116,7 +119,7 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
             "<ins>That\N{RIGHT SINGLE QUOTATION MARK}s all we know.</ins>\n"
         )
         return Response(404, page.encode(), {"content-type": "text/html; charset=UTF-8"})
-    call = read_upload(found, request) if is_upload else check_request(found, request.query, decode_json(request.body))
+    call = read_upload(route, request) if is_upload else check_request(route, request.query, decode_json(request.body))
     params = dict(request.query)
     payer = request.headers.get("x-goog-user-project")
     if payer and call.method.startswith("storage."):
@@ -126,17 +129,17 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
     transaction = sandbox.read if request.method == "GET" else sandbox.write
     with transaction() as session:
         if not meets_call_fault(session, call):
-            return _run_handler(session, call, request)
+            return _run_handler(session, call, request, done)
     match fault := take_call_fault(sandbox, call):
         case Fault(kind=FaultKind.DROP_BEFORE):
             return DroppedConnection()
         case Fault(kind=FaultKind.DROP_AFTER):
             with transaction() as session:
-                _run_handler(session, call, request)
+                _run_handler(session, call, request, done)
             return DroppedConnection()
         case Fault(kind=FaultKind.ALREADY_EXISTS):
             with transaction() as session:
-                _run_handler(session, call, request)
+                _run_handler(session, call, request, done)
             new = FaultTarget.of(call)
             raise already_exists(f"{call.params['parent']}/{call.method.split('.')[-2]}/{new.node}")
         case Fault(kind=FaultKind.UNAUTHENTICATED):
@@ -149,18 +152,23 @@ def _answer(sandbox: SandboxState, request: Request) -> Response | DroppedConnec
         case Fault(kind=FaultKind.SLOW):
             sandbox.clock.sleep(fault_duration(fault) or timedelta())
     with transaction() as session:
-        return _run_handler(session, call, request)
+        return _run_handler(session, call, request, done)
 
 
-def _run_handler(session: StateSession, call: Call, request: Request) -> Response:
+def _run_handler(session: StateSession, call: Call, request: Request, done: list[str]) -> Response:
     handler = METHODS.get(call.method)
     if handler is None:
         raise error_of(501, f"{error_of(501).message} The sandbox does not serve {call.method}.")
-    is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
     check_admission(session, call)
+    is_write = request.method != "GET" and not call.method.rpartition(".")[2].startswith(_READING_VERBS)
+    try:
+        value = handler(session, call)
+    except ApiError as error:
+        if is_write and error.commits:
+            done.append(call.method)
+        raise
     if is_write:
-        session.log_request(call.method, call["name"] or call["parent"] or call["project"] or call["bucket"])
-    value = handler(session, call)
+        done.append(call.method)
     return value if isinstance(value, Response) else Response.of(value)
 
 

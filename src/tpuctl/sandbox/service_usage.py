@@ -23,7 +23,7 @@ from tpuctl.sandbox.compute_engine import region_names
 from tpuctl.sandbox.resource_manager import is_known_project, resolve_project
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.capacity import TpuQuota
@@ -57,8 +57,8 @@ def put_service_states(
 
 def is_service_enabled(session: StateSession, project: str, name: str) -> bool:
     """Return whether a service is enabled."""
-    found = session.resources.get(SERVICE_KIND, project, name)
-    return found["state"] == "ENABLED" if found else name in SERVICE_TITLES
+    service = session.resources.get(SERVICE_KIND, project, name)
+    return service["state"] == "ENABLED" if service else name in SERVICE_TITLES
 
 
 def service_disabled_error(project: str, service: str) -> ApiError:
@@ -85,21 +85,34 @@ def _get_service(session: StateSession, call: Call) -> Json:
 def _list_services(session: StateSession, call: Call) -> Json:
     """List services; the supported filters are `state:ENABLED` and `state:DISABLED`."""
     project = _resolve_parent(session, call["parent"])
-    wanted = call["filter"].replace(" ", "").upper()
-    if wanted not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
+    filter_text = call["filter"].replace(" ", "").upper()
+    if filter_text not in {"", "STATE:ENABLED", "STATE:DISABLED"}:
         raise invalid("Invalid filter string.")  # unverified
-    names = sorted({*SERVICE_TITLES, *(found.name for found in session.resources.list_records(SERVICE_KIND, project))})
-    found = [_service_document(session, project, name) for name in names]
-    return list_response(call, "services", [one for one in found if wanted in {"", f"STATE:{one['state']}"}])
+    names = sorted(
+        {*SERVICE_TITLES, *(services.name for services in session.resources.list_records(SERVICE_KIND, project))}
+    )
+    services = [_service_document(session, project, name) for name in names]
+    return list_response(
+        call, "services", [service for service in services if filter_text in {"", f"STATE:{service['state']}"}]
+    )
 
 
-@answers("serviceusage.services.enable", "serviceusage.services.disable")
-def _enable_or_disable_service(session: StateSession, call: Call) -> Json:
+@answers("serviceusage.services.enable")
+def _enable_service(session: StateSession, call: Call) -> Json:
     project, name = _parse_service_name(session, call["name"])
-    verb = call.method.rpartition(".")[2]
-    put_service_states(session, {name: verb == "enable"}, project=project)
-    response = {"service": _service_document(session, project, name)}
-    return _finished_operation(session, call.version, f"{verb.capitalize()}ServiceResponse", response, names=[name])
+    put_service_states(session, {name: True}, project=project)
+    count = session.next_incarnation("serviceusage.operation")
+    digest = hashlib.blake2b(str((session.now, name)).encode(), digest_size=8).hexdigest()
+    types = f"type.googleapis.com/google.api.serviceusage.{call.version}."
+    operation: Json = {
+        "name": f"operations/acf.p2-{count:08d}-{digest}",
+        "metadata": {"@type": f"{types}OperationMetadata", "resourceNames": [f"services/{name}"]},
+        "done": True,
+        "response": {"@type": f"{types}EnableServiceResponse", "service": _service_document(session, project, name)},
+    }
+    session.resources.put("serviceusage.operation", "", operation["name"], operation)
+    session.resources.trim("serviceusage.operation", "", keep=1000)
+    return operation
 
 
 @answers("serviceusage.services.batchGet")
@@ -108,34 +121,15 @@ def _batch_get_services(session: StateSession, call: Call) -> Json:
     names = [str(name) for name in call.params.get("names") or []]
     if not 0 < len(names) <= _READ_AT_ONCE:
         raise invalid(f"The number of services must be between 1 and {_READ_AT_ONCE}.")  # unverified words
-    found = [_parse_service_name(session, name) for name in names]
-    if any(parent != project for parent, _ in found):
+    services = [_parse_service_name(session, name) for name in names]
+    if any(parent != project for parent, _ in services):
         raise invalid("All services must have the same parent.")  # unverified words
-    return {"services": [_service_document(session, project, name) for _, name in found]}
+    return {"services": [_service_document(session, project, name) for _, name in services]}
 
 
 @answers("serviceusage.operations.get")
 def _get_service_operation(session: StateSession, call: Call) -> Json:
     return session.resources.fetch("serviceusage.operation", "", call["name"], missing=not_found(call["name"]))
-
-
-def _finished_operation(
-    session: StateSession, version: str, kind: str, response: Json, *, names: Sequence[str]
-) -> Json:
-    digest = hashlib.blake2b(str((session.now, names)).encode(), digest_size=8).hexdigest()
-    count = session.next_incarnation("serviceusage.operation")
-    operation: Json = {
-        "name": f"operations/acf.p2-{count:08d}-{digest}",
-        "metadata": {
-            "@type": f"type.googleapis.com/google.api.serviceusage.{version}.OperationMetadata",
-            "resourceNames": [f"services/{name}" for name in names],
-        },
-        "done": True,
-        "response": {"@type": f"type.googleapis.com/google.api.serviceusage.{version}.{kind}", **response},
-    }
-    session.resources.put("serviceusage.operation", "", operation["name"], operation)
-    session.resources.trim("serviceusage.operation", "", keep=1000)
-    return operation
 
 
 def _service_document(session: StateSession, project: str, name: str) -> Json:
@@ -183,7 +177,7 @@ def _list_quota_metrics(session: StateSession, call: Call) -> Json:
     has a limit by zone and one by region, and a limit of 0 is omitted, as a number that is 0 always is.
     """
     project, service = _parse_service_name(session, call["parent"])
-    found: dict[str, dict[str, list[TpuQuota]]] = {}
+    limits_by_metric: dict[str, dict[str, list[TpuQuota]]] = {}
     for quota in capacity.list_quotas(session) if service == _SERVICE else []:
         if quota.project == project:
             dimension = next(word for end, word in _ENDS.items() if quota.metric.endswith(end))
@@ -191,10 +185,10 @@ def _list_quota_metrics(session: StateSession, call: Call) -> Json:
             words = re.findall(r"TPU|V\d\w?(?![a-z])|[A-Z][a-z]+", stem.replace("Preemptible", ""))
             suffix = ["preemptible"] if "Preemptible" in stem else []
             metric = f"{_SERVICE}/{'-'.join([*(word.lower() for word in words), *suffix])}"
-            found.setdefault(metric, {}).setdefault(dimension, []).append(quota)
+            limits_by_metric.setdefault(metric, {}).setdefault(dimension, []).append(quota)
     parent = f"projects/{number_of_project(project)}/services/{service}/consumerQuotaMetrics"
     metrics = []
-    for metric, limits in sorted(found.items()):
+    for metric, limits in sorted(limits_by_metric.items()):
         name = f"{parent}/{quote(metric, safe='')}"
         by_dimension = [_limit_document(name, metric, word, limits[word]) for word in sorted(limits, reverse=True)]
         metrics.append(

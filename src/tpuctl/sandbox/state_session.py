@@ -6,12 +6,13 @@ A record has the data that determines its state at any time.
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tpuctl.sandbox.lifecycle import LifecyclePhase, Timeline, end_of_timeline, phase_at
-from tpuctl.shapes import INTEGER, ITEM, Checker, Fields, ListOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import ITEM, Checker, Scalar, ShapeError, parse_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -23,10 +24,9 @@ if TYPE_CHECKING:
 _IN_PLACE = "(:project IS NULL OR project = :project) AND (:zone IS NULL OR zone = :zone)"
 _NODE_COLUMNS = "project, zone, node_id, number, first_address, workers, record"
 _QUEUED_COLUMNS = "project, zone, queued_resource_id, record"
-_REQUESTS_KEPT = 20_000
 _OPERATIONS_KEPT = 50_000
-# The settings that limit how many nodes there can be: `stock.STOCK_SETTING`, and the reservations.
-_STOCK_SETTINGS = ("stockouts", "reservations")
+# An event that only looks for capacity for waiting queued resources.
+_TICK: Json = {"do": "schedule"}
 
 
 class StateSession:
@@ -36,20 +36,13 @@ class StateSession:
         self._connection = connection
         self.now = now
         self.path = path
-        # Whether the transaction changed the stock, and whether it changed what uses the stock.
-        self._is_restocked = False
+        # Whether the transaction changed the stock, or what uses it.
         self._is_use_changed = False
 
     def setting(self, name: str, default: Any = None) -> Any:
         """Return a setting of the sandbox, or the default."""
         row = self._row("SELECT value FROM meta WHERE key = ?", f"setting.{name}")
         return parse_stored(row[0]) if row else default
-
-    @property
-    def seed(self) -> int:
-        """The seed of all random numbers."""
-        row = self._row("SELECT value FROM meta WHERE key = 'seed'")
-        return int(parse_stored(row[0], INTEGER)) if row else 0
 
     def settings(self) -> dict[str, object]:
         """Return all settings that differ from their defaults."""
@@ -61,17 +54,30 @@ class StateSession:
         self._write("DELETE FROM meta WHERE key = ?", f"setting.{name}")
         if value is not None:
             self._write("INSERT INTO meta VALUES (?, ?)", f"setting.{name}", json.dumps(value))
-        self._is_restocked |= name in _STOCK_SETTINGS
+        self._is_use_changed = True
 
-    def are_turns_stale(self) -> bool:
-        """Return whether waiting queued resources need a new plan: the stock changed, or the use of a limited stock."""
-        if self._is_restocked:
-            return True
-        return self._is_use_changed and any(self.setting(name) for name in _STOCK_SETTINGS)
+    def set_clock_offset(self, offset: timedelta) -> None:
+        """Replace the time by which the clock was advanced."""
+        text = "UPDATE meta SET value = json_set(value, '$.offset', ?) WHERE key = 'clock'"
+        self._write(text, offset.total_seconds())
 
-    def plan_turns_again(self) -> None:
-        """Let waiting queued resources be planned again at the end of the transaction."""
-        self._is_restocked = True
+    @contextmanager
+    def savepoint(self, at: datetime) -> Iterator[StateSession]:
+        """Open a session at another time within the transaction; what it changed is undone if `UndoneError` passes."""
+        self._write("SAVEPOINT event")
+        try:
+            yield StateSession(self._connection, at, self.path)
+        except UndoneError:
+            self._write("ROLLBACK TO event")
+        self._write("RELEASE event")
+
+    def reschedule(self) -> None:
+        """Let `is_schedule_stale` be true if a queued resource waits."""
+        self._is_use_changed = True
+
+    def is_schedule_stale(self) -> bool:
+        """Return whether a queued resource waits, and the transaction changed the stock or its use."""
+        return self._is_use_changed and bool(self._row("SELECT 1 FROM queued WHERE is_waiting LIMIT 1"))
 
     def next_incarnation(self, name: str) -> int:
         """Increment and return the number of times that a name was used."""
@@ -136,27 +142,29 @@ class StateSession:
 
     def queued_resource(self, project: str, zone: str, queued_resource_id: str) -> QueuedRecord | None:
         """Return a queued resource. None if it is gone."""
-        found = self.queued_resources(project, zone=zone, only=queued_resource_id)
-        return next(iter(found), None)
+        records = self.queued_resources(project, zone=zone, only=queued_resource_id)
+        return next(iter(records), None)
 
     def queued_resources(
-        self, project: str | None = None, *, zone: str | None = None, only: str | None = None
+        self, project: str | None = None, *, zone: str | None = None, only: str | None = None, is_waiting: bool = False
     ) -> list[QueuedRecord]:
-        """Return queued resources by zone and name."""
+        """Return queued resources by zone and name; with `is_waiting` those alone that wait for capacity."""
         text = (
             f"SELECT {_QUEUED_COLUMNS} FROM queued WHERE {_IN_PLACE}"  # noqa: S608  # constants
             " AND (:only IS NULL OR queued_resource_id = :only) AND (gone IS NULL OR gone > :now)"
+            " AND is_waiting >= :waiting"
             " ORDER BY zone, queued_resource_id"
         )
-        values = {"project": project, "zone": zone, "only": only, "now": self.now.timestamp()}
-        rows = self._connection.execute(text, values)
+        values = {"project": project, "zone": zone, "only": only, "waiting": is_waiting}
+        rows = self._connection.execute(text, {**values, "now": self.now.timestamp()})
         return [load_record(QueuedRecord, row) for row in rows]
 
     def put_queued_resource(self, record: QueuedRecord) -> None:
         """Store a queued resource, replacing the one of its name."""
         *columns, text = dump_record(record)
         gone = _timestamp_or_none(end_of_timeline(record.timeline))
-        self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?)", *columns, gone, text)
+        is_waiting = record.not_before is not None
+        self._write("INSERT OR REPLACE INTO queued VALUES (?, ?, ?, ?, ?, ?)", *columns, gone, is_waiting, text)
         self._is_use_changed = True
 
     def operation(self, name: str) -> OperationRecord | None:
@@ -211,6 +219,12 @@ class StateSession:
         """Store an event for a time."""
         self._write("INSERT INTO events (at, record) VALUES (?, ?)", at.timestamp(), json.dumps(document))
 
+    def plan_tick(self, at: datetime | None) -> None:
+        """Plan when waiting queued resources are looked at again, in place of an earlier plan; None: at no time."""
+        self._write("DELETE FROM events WHERE record = ?", json.dumps(_TICK))
+        if at is not None:
+            self.plan_event(at, _TICK)
+
     def events(self) -> list[PlannedEvent]:
         """Return the planned events, soonest first."""
         rows = self._connection.execute("SELECT at, record FROM events ORDER BY at, id")
@@ -247,27 +261,11 @@ class StateSession:
 
     def project(self, project: str) -> Json:
         """Return the stored data of a project (its Compute Engine metadata); empty at first."""
-        row = self._row("SELECT record FROM projects WHERE project = ?", project)
-        return _parse_stored_object(row[0]) if row else {}
+        return self.resources.get("compute.project", "", project) or {}
 
     def put_project(self, project: str, document: Json) -> None:
         """Store the data of a project."""
-        self._write("INSERT OR REPLACE INTO projects VALUES (?, ?)", project, json.dumps(document))
-
-    def log_request(self, method: str, name: str) -> None:
-        """Record a call that writes, for tests that count them; delete the oldest beyond the limit."""
-        row = self._row(
-            "INSERT INTO requests (at, method, name) VALUES (?, ?, ?) RETURNING serial",
-            self.now.timestamp(),
-            method,
-            name,
-        )
-        self._write("DELETE FROM requests WHERE serial <= ?", (row[0] if row else 0) - _REQUESTS_KEPT)
-
-    def requests(self) -> list[tuple[datetime, str, str]]:
-        """Return time, method id and resource name of the calls that write, oldest first."""
-        rows = self._connection.execute("SELECT at, method, name FROM requests ORDER BY serial")
-        return [(_parse_moment(at), method, name) for at, method, name in rows]
+        self.resources.put("compute.project", "", project, document)
 
     def exists(self, record: NodeRecord | QueuedRecord) -> bool:
         """Return whether a record is visible now."""
@@ -331,7 +329,8 @@ class NodeRecord(_TimedRecord):
 class QueuedRecord(_TimedRecord):
     """A queued resource. `node_ids` are the nodes that it creates; `error` is the reason of a FAILED state.
 
-    `not_before` is when it is provisioned if there is capacity; None: when its timeline says so.
+    `not_before`: while it waits, when it is provisioned at the earliest; None: it does not wait for capacity. `expires`: its
+    valid-until time.
     """
 
     project: str
@@ -343,6 +342,7 @@ class QueuedRecord(_TimedRecord):
     node_ids: tuple[str, ...]
     error: Json | None = None
     not_before: datetime | None = None
+    expires: datetime | None = None
 
     @property
     def name(self) -> str:
@@ -385,58 +385,32 @@ class PlannedEvent:
     at: datetime
     document: Json
 
+    @property
+    def is_tick(self) -> bool:
+        """Whether it only looks for capacity for waiting queued resources."""
+        return self.document == _TICK
 
-def _is_time(value: object) -> bool:
-    return type(value) in {int, float} and 0 <= float(value) < 10**11  # type: ignore[arg-type]  # a number here
+
+class UndoneError(Exception):
+    """Raised to undo what a savepoint, or a trial run, changed."""
 
 
 _OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
-_PHASE = Scalar(
-    "a phase", lambda row: isinstance(row, list) and 2 <= len(row) <= 13 and _is_time(row[0]) and type(row[1]) is str
-)
-_TIMELINE = ListOf(_PHASE)
-_TIME = Scalar("a time", _is_time)
-_COMMON: Fields = {"incarnation": INTEGER, "document": _OBJECT, "timeline": _TIMELINE}
-_NODE_RECORD = Shape(
-    "",
-    {**_COMMON, "queued_resource": str, "keys_before": str, "keys_changed": _TIME},
-    required=(*_COMMON, "queued_resource", "keys_before"),
-    nullable=True,
-)
-_QUEUED_RECORD = Shape(
-    "",
-    {**_COMMON, "node_ids": ListOf(str), "error": _OBJECT, "not_before": _TIME},
-    required=(*_COMMON, "node_ids"),
-    nullable=True,
-)
-_TEXTS = ("name", "project", "zone", "verb", "target", "goal", "version")
-_OPERATION = Shape(
-    "",
-    {
-        **dict.fromkeys((*_TEXTS, "request_id"), str),
-        **dict.fromkeys(("created", "ended"), _TIME),
-        **dict.fromkeys(("snapshot", "error"), _OBJECT),
-        "incarnation": INTEGER,
-        "cancel_requested": bool,
-    },
-    required=(*_TEXTS, "created", "snapshot", "incarnation"),
-    nullable=True,
-)
 
 
 def parse_stored(text: object, kind: Checker = ITEM) -> Any:
     """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `CorruptStateError`."""
     if not isinstance(text, str):
         raise ShapeError("not text")
-    found = parse_json(text)
-    kind.check(found)
-    return found
+    value = parse_json(text)
+    kind.check(value)
+    return value
 
 
 def _parse_stored_object(text: object) -> Json:
     """Parse a stored JSON object, as `parse_stored` does."""
-    found: Json = parse_stored(text, _OBJECT)
-    return found
+    document: Json = parse_stored(text, _OBJECT)
+    return document
 
 
 def _parse_moment(seconds: object) -> datetime:
@@ -454,12 +428,14 @@ def dump_record(record: NodeRecord | QueuedRecord | OperationRecord) -> tuple[An
 
 def load_record(kind: type[_Record], row: Sequence[Any]) -> _Record:
     """Return the record of a database row. Raises `ShapeError` if it is damaged."""
-    stored = parse_stored(row[-1], _SHAPES[kind])
-    values = {name: stored[name] for name in kind.__slots__ if name in stored}
-    for name, decode in _DECODERS[kind].items():
-        if values.get(name) is not None:
-            values[name] = decode(values[name])
-    return kind(**dict(zip(_COLUMNS.get(kind, ()), row, strict=False)), **values)
+    values = _parse_stored_object(row[-1])
+    try:
+        for name in _DECODERS.keys() & values.keys():
+            if values[name] is not None:
+                values[name] = _DECODERS[name](values[name])
+        return kind(**dict(zip(_COLUMNS.get(kind, ()), row, strict=False)), **values)
+    except (TypeError, ValueError, OverflowError, OSError) as error:
+        raise ShapeError(f"{kind.__name__}: {error}") from error
 
 
 def _parse_timeline(rows: list[list[Any]]) -> Timeline:
@@ -471,11 +447,10 @@ _COLUMNS: Mapping[type, tuple[str, ...]] = {
     NodeRecord: ("project", "zone", "node_id", "number", "first_address", "workers"),
     QueuedRecord: ("project", "zone", "queued_resource_id"),
 }
-_SHAPES: Mapping[type, Shape] = {NodeRecord: _NODE_RECORD, QueuedRecord: _QUEUED_RECORD, OperationRecord: _OPERATION}
-_DECODERS: Mapping[type, Mapping[str, Callable[[Any], Any]]] = {
-    NodeRecord: {"timeline": _parse_timeline, "keys_changed": _parse_moment},
-    QueuedRecord: {"timeline": _parse_timeline, "node_ids": tuple, "not_before": _parse_moment},
-    OperationRecord: {"created": _parse_moment, "ended": _parse_moment},
+_DECODERS: Mapping[str, Callable[[Any], Any]] = {
+    "timeline": _parse_timeline,
+    "node_ids": tuple,
+    **dict.fromkeys(("keys_changed", "not_before", "expires", "created", "ended"), _parse_moment),
 }
 
 
@@ -512,10 +487,10 @@ class ResourceStore:
 
     def fetch(self, kind: str, parent: str, name: str, *, missing: Exception) -> Json:
         """Return a document. Raises `missing` if there is none."""
-        found = self.get(kind, parent, name)
-        if found is None:
+        document = self.get(kind, parent, name)
+        if document is None:
             raise missing
-        return found
+        return document
 
     def find(self, kind: str, name: str) -> StoredResource | None:
         """Return the record of a name that is unique among all parents, such as a bucket's. None if there is none."""

@@ -7,22 +7,19 @@ such an entry of 0 nodes. Reservations are a stock of their own, in the cores or
 
 Nothing is booked: a node holds capacity by its timeline (`lifecycle.capacity_intervals`), so a deletion, a preemption, a stop
 and a failed creation give it back at their time. Waiting queued resources get it in the order of their creation, before any
-node that is created later; `plan_turns` says when, and runs after each transaction that changes the stock or its use.
+node that is created later (`tpu_queued_resources.schedule`).
 
 The effect of a stock-out is observed: create and start fail in their operation, a queued resource waits.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
-from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.accelerators import parse_accelerator_type
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import closest_match
@@ -42,17 +39,17 @@ from tpuctl.sandbox.lifecycle import capacity_intervals
 from tpuctl.shapes import Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from datetime import datetime
+    from collections.abc import Iterable, Iterator
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.state_session import StateSession
 
-STOCK_SETTING = "stockouts"  # its first version had stock-outs only, which have no `nodes`
+STOCK_SETTING = "stock"
 _RESERVATIONS_SETTING = "reservations"
 
 
 _FOREVER = timedelta(days=36_500)  # the length of a stock-out without an end
+_END_OF_TIME = 10**11  # seconds since 1970: later times exceed the range of `datetime`
 _NO_GLOB = frozenset("*?[").isdisjoint
 
 
@@ -89,8 +86,8 @@ class StockLevel:
 
     def matches(self, demand: Demand) -> bool:
         """Return whether a demand is of its scope."""
-        wanted = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
-        return all(map(fnmatchcase, wanted, self.scope))
+        words = (demand.zone, demand.accelerator_type, str(demand.tier), demand.project)
+        return all(map(fnmatchcase, words, self.scope))
 
     def holds(self, at: float) -> bool:
         """Return whether it has begun at a time, and not ended."""
@@ -172,7 +169,6 @@ def list_levels(session: StateSession) -> list[StockLevel]:
     """Return the levels that hold now or later, in the order in which they were added."""
     now = session.now.timestamp()
     known = [StockLevel(**entry) for entry in session.setting(STOCK_SETTING, [])]
-    known = [replace(level, tier="spot") if level.tier == "preemptible" else level for level in known]  # stored earlier
     current = {level.scope: level for level in sorted(known, key=_by_begin) if level.end is None and level.begin <= now}
     return [
         level
@@ -200,15 +196,14 @@ def show_stock(session: StateSession, **scope: str) -> list[StockEntry]:
     """
     now = session.now.timestamp()
     globs = _parse_scope(**scope)
-    stock = _Stock.of(session)
-    used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
-    found = []
+    used = _use(list_levels(session), _demands_at(session, now), now)
+    entries = []
     for level in sorted(list_levels(session), key=lambda level: (level.scope, level.begin)):
         if not all(map(fnmatchcase, level.scope, globs)):
             continue
         count = used[level] if level.holds(now) else None
-        found.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
-    return found
+        entries.append(StockEntry(level, count, None if count is None else max(level.nodes - count, 0)))
+    return entries
 
 
 def describe_level(level: StockLevel) -> str:
@@ -221,67 +216,21 @@ def describe_level(level: StockLevel) -> str:
     return f"{count} of {words} in {zone}{project} ({tier})"
 
 
-@dataclass(frozen=True, slots=True)
-class _Reservation:
-    """The size of a reservation, without what others use, in its unit."""
-
-    name: str
-    unit: str
-    size: int
-
-    @classmethod
-    def of(cls, entry: Json) -> _Reservation | None:
-        """Return the stock of a reservation as the API describes it. None if it has no size."""
-        standard = entry.get("standard") or {}
-        if "size" not in standard:
-            return None
-        others = int((standard.get("usage") or {}).get("total") or 0)
-        return cls(entry["name"], str(standard.get("capacityUnits") or "CHIPS"), max(int(standard["size"]) - others, 0))
-
-    def weight(self, demand: Demand) -> int:
-        """Return what a node takes of it."""
-        accelerator = parse_accelerator_type(demand.accelerator_type)
-        return accelerator.size if self.unit == "CORES" else accelerator.chips
+def _limits(levels: Iterable[StockLevel], demand: Demand, at: float) -> list[StockLevel]:
+    """Return what limits a demand at a time: the level in force, and each level with an end."""
+    holding = [level for level in levels if level.holds(at) and level.matches(demand)]
+    lasting = [level for level in holding if level.end is None]
+    limits = [level for level in holding if level.end is not None]
+    return [*limits, max(reversed(lasting), key=lambda level: level.precedence)] if lasting else limits
 
 
-@dataclass(frozen=True, slots=True)
-class _Stock:
-    """All that limits nodes, now or later."""
-
-    levels: tuple[StockLevel, ...]
-    reservations: dict[str, _Reservation]
-
-    @classmethod
-    def of(cls, session: StateSession) -> _Stock:
-        """Return the stock of a sandbox."""
-        found = map(_Reservation.of, session.setting(_RESERVATIONS_SETTING, []))
-        return cls(tuple(dict.fromkeys(list_levels(session))), {entry.name: entry for entry in found if entry})
-
-    @property
-    def is_unlimited(self) -> bool:
-        """Whether nothing limits any node."""
-        return not self.levels and not self.reservations
-
-    def limits(self, demand: Demand, at: float) -> list[StockLevel | _Reservation]:
-        """Return what limits a demand at a time: the level in force, each level with an end, and its reservation."""
-        levels = [level for level in self.levels if level.holds(at) and level.matches(demand)]
-        lasting = [level for level in levels if level.end is None]
-        found: list[StockLevel | _Reservation] = [level for level in levels if level.end is not None]
-        found += [max(reversed(lasting), key=lambda level: level.precedence)] if lasting else []
-        found += [self.reservations[demand.reservation]] if demand.reservation in self.reservations else []
-        return found
-
-    def use(self, demands: Iterable[Demand], at: float) -> Counter[StockLevel | _Reservation]:
-        """Return what demands take of each limit at a time."""
-        used: Counter[StockLevel | _Reservation] = Counter()
-        for demand, count in Counter(demands).items():
-            for limit in self.limits(demand, at):
-                used[limit] += count * (limit.weight(demand) if isinstance(limit, _Reservation) else 1)
-        return used
-
-
-def _amount(limit: StockLevel | _Reservation) -> int:
-    return limit.size if isinstance(limit, _Reservation) else limit.nodes
+def _use(levels: Iterable[StockLevel], demands: Iterable[Demand], at: float) -> Counter[StockLevel]:
+    """Return how many nodes demands take of each level at a time."""
+    used: Counter[StockLevel] = Counter()
+    for demand, count in Counter(demands).items():
+        for limit in _limits(levels, demand, at):
+            used[limit] += count
+    return used
 
 
 class _Holding(NamedTuple):
@@ -296,91 +245,47 @@ class _Holding(NamedTuple):
         return self.begin <= at < self.end
 
 
-def _holdings(session: StateSession, *, without: frozenset[str] = frozenset()) -> Iterator[_Holding]:
-    """Yield what all nodes hold, except those of the queued resources `without`, given by their full names."""
+def _holdings(session: StateSession) -> Iterator[_Holding]:
+    """Yield what all nodes hold, now and later."""
     for node in session.nodes():
-        if node.queued_resource in without:
-            continue
         demand = node_demand(node.project, node.zone, node.document)
         for begin, end in capacity_intervals(node.timeline):
             yield _Holding(demand, begin, end)
 
 
-def find_shortage(session: StateSession, demand: Demand) -> Json | None:
-    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity."""
+def _demands_at(session: StateSession, at: float) -> Iterator[Demand]:
+    return (holding.demand for holding in _holdings(session) if holding.holds(at))
+
+
+def find_shortage(session: StateSession, *demands: Demand) -> Json | None:
+    """Return the google.rpc.Status of an operation that needs capacity now. None if there is capacity for all demands."""
     now = session.now.timestamp()
-    stock = _Stock.of(session)
-    needed = stock.use([demand], now)
-    short = any(amount > _amount(limit) for limit, amount in needed.items())
+    levels = list_levels(session)
+    needed = _use(levels, demands, now)
+    short = any(amount > level.nodes for level, amount in needed.items())
     if needed and not short:
-        used = stock.use((holding.demand for holding in _holdings(session) if holding.holds(now)), now)
-        short = any(used[limit] + amount > _amount(limit) for limit, amount in needed.items())
-    if not short:
-        return None
-    return {"code": 8, "message": describe_shortage(demand.zone, demand.tier)}
+        used = _use(levels, _demands_at(session, now), now)
+        short = any(used[level] + amount > level.nodes for level, amount in needed.items())
+    return {"code": 8, "message": describe_shortage(demands[0].zone, demands[0].tier)} if short else None
 
 
-class Wait(NamedTuple):
-    """A queued resource that waits: its nodes' demands, when it may be provisioned, and how long its nodes live then."""
-
-    name: str
-    demands: Sequence[Demand]
-    not_before: float
-    not_after: float
-    lifetime: float = inf
-
-
-def plan_turns(session: StateSession, waits: Sequence[Wait]) -> dict[str, float]:
-    """Return when each waiting request gets capacity for all of its nodes, by name; without those that never get it.
-
-    The requests are in the order of their creation. One that fits does not wait for an earlier one that needs more
-    (unverified).
-    """
-    now = session.now.timestamp()
-    stock = _Stock.of(session)
-    if stock.is_unlimited:
-        return {wait.name: max(wait.not_before, now) for wait in waits if max(wait.not_before, now) <= wait.not_after}
-    held = list(_holdings(session, without=frozenset(wait.name for wait in waits)))
-    times = {now, *(wait.not_before for wait in waits), *(holding.end for holding in held)}
-    times |= {at for level in stock.levels for at in (level.begin, level.end or inf)}
-    coming = sorted(at for at in times if now <= at < inf)
-    turns: dict[str, float] = {}
-    while coming and len(turns) < len(waits):
-        at = coming.pop(0)
-        used = stock.use((holding.demand for holding in held if holding.holds(at)), at)
-        for wait in waits:
-            if wait.name in turns or not wait.not_before <= at <= wait.not_after:
-                continue
-            needed = stock.use(wait.demands, at)
-            if all(used[limit] + amount <= _amount(limit) for limit, amount in needed.items()):
-                turns[wait.name] = at
-                used.update(needed)
-                held += [_Holding(demand, at, at + wait.lifetime) for demand in wait.demands]
-                if wait.lifetime < inf:
-                    insort(coming, at + wait.lifetime)
-    return turns
+def release_times(session: StateSession) -> list[datetime]:
+    """Return when the stock changes, and when a node gives back what it holds."""
+    levels = (at for level in list_levels(session) for at in (level.begin, level.end))
+    times = [*(holding.end for holding in _holdings(session)), *levels]
+    return [datetime.fromtimestamp(at, UTC) for at in times if at is not None and at < _END_OF_TIME]
 
 
 @answers("tpu.projects.locations.reservations.list")
 def _list_reservations(session: StateSession, call: Call) -> Json:
-    """List the reservations (v2alpha1), with their state and use at this time."""
+    """List the reservations (v2alpha1), with their state at this time; their use is what was stored."""
     where = parse_resource_name(call["parent"])
-    now = session.now.timestamp()
-    held = [holding.demand for holding in _holdings(session) if holding.holds(now)]
     reservations = []
     for entry in session.setting(_RESERVATIONS_SETTING, []):
         name = parse_resource_name(entry["name"])
-        if name.project != where.project or where.zone not in {api_calls.ANYWHERE, name.zone}:
-            continue
-        shown = {**entry, **({"state": state} if (state := _reservation_state(entry, session.now)) else {})}
-        if reservation := _Reservation.of(entry):
-            standard, own = (
-                entry["standard"],
-                sum(reservation.weight(d) for d in held if d.reservation == entry["name"]),
-            )
-            others = int((standard.get("usage") or {}).get("total") or 0)
-            shown["standard"] = {**standard, "usage": {"total": str(others + own)}}
-        reservations.append(shown)
+        if name.project == where.project and where.zone in {api_calls.ANYWHERE, name.zone}:
+            state = _reservation_state(entry, session.now)
+            reservations.append({**entry, **({"state": state} if state else {})})
     return list_response(call, "reservations", reservations)
 
 
@@ -430,7 +335,6 @@ def put_reservation(session: StateSession, /, **fields: object) -> None:
     session.set_setting(_RESERVATIONS_SETTING, [*others, fields])
 
 
-# A reservation that is approved or being provisioned gets its capacity later: a request waits for it (unverified).
 _DEAD_RESERVATIONS = frozenset({"EXPIRED", "FAILED", "DEPROVISIONING"})
 
 

@@ -94,8 +94,8 @@ def put_bucket(
     }
     if location in _MULTI_REGIONS | _DUAL_REGIONS:
         document.setdefault("rpo", "DEFAULT")
-    if found := session.resources.find(BUCKET_KIND, name):
-        session.resources.delete(BUCKET_KIND, found.parent, name)
+    if existing := session.resources.find(BUCKET_KIND, name):
+        session.resources.delete(BUCKET_KIND, existing.parent, name)
     session.resources.put(BUCKET_KIND, project, name, {"document": document, "denied": list(denied)})
     return document
 
@@ -118,8 +118,8 @@ def open_bucket(session: StateSession, call: Call, permission: str) -> OpenedBuc
     With an empty permission only billing is checked.
     """
     name = call["bucket"]
-    found = find_bucket(session, name)
-    bucket = OpenedBucket(found.parent, found.document["document"], tuple(found.document["denied"]))
+    record = find_bucket(session, name)
+    bucket = OpenedBucket(record.parent, record.document["document"], tuple(record.document["denied"]))
     # Documentation: a caller with resourcemanager.projects.createBillingAssignment on the bucket's project needs no project
     # to bill. The sandbox's caller does not have it, as an editor does not.
     payer = call["userProject"]
@@ -147,10 +147,10 @@ def open_bucket(session: StateSession, call: Call, permission: str) -> OpenedBuc
 
 def find_bucket(session: StateSession, name: str) -> StoredResource:
     """Return the record of a bucket. Raises `ApiError` 404."""
-    found = session.resources.find(BUCKET_KIND, name)
-    if found is None:
+    record = session.resources.find(BUCKET_KIND, name)
+    if record is None:
         raise ApiError(404, "NOT_FOUND", "The specified bucket does not exist.")  # unverified words
-    return found
+    return record
 
 
 @answers("storage.buckets.get")
@@ -176,8 +176,8 @@ def _list_buckets(session: StateSession, call: Call) -> Json:
     project = _billed_project(session, call)
     prefix = call["prefix"]
     # Only its owner sees a bucket in lists.
-    found = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
-    mine = [entry["document"] for entry in found if not is_permission_denied("storage.buckets.list", entry["denied"])]
+    buckets = [entry.document for entry in session.resources.list_records(BUCKET_KIND, project, prefix=prefix)]
+    mine = [entry["document"] for entry in buckets if not is_permission_denied("storage.buckets.list", entry["denied"])]
     return list_response(call, "items", mine, kind="storage#buckets")
 
 
@@ -205,9 +205,9 @@ def _insert_bucket(session: StateSession, call: Call) -> Json:
     name = str(call.body.get("name") or "")
     project = _billed_project(session, call)
     check_bucket_name(name)
-    if (found := session.resources.find(BUCKET_KIND, name)) is not None:
+    if (existing := session.resources.find(BUCKET_KIND, name)) is not None:
         message = "Your previous request to create the named bucket succeeded and you already own it."
-        if found.parent != project:
+        if existing.parent != project:
             message = (
                 "The requested bucket name is not available. The bucket namespace is shared by all users of the system. "
                 "Please select a different name and try again."
@@ -222,8 +222,8 @@ def _patch_bucket(session: StateSession, call: Call) -> Json:
     """Change a bucket: null removes a field, objects are merged, all other values are replaced."""
     bucket = open_bucket(session, call, "storage.buckets.update")
     current = bucket.document
-    wanted = call.params.get("ifMetagenerationMatch")
-    if wanted is not None and str(wanted) != current["metageneration"]:
+    expected = call.params.get("ifMetagenerationMatch")
+    if expected is not None and str(expected) != current["metageneration"]:
         raise condition_not_met()
     if (current.get("retentionPolicy") or {}).get("isLocked") and "retentionPolicy" in call.body:
         message = f"Cannot change a locked Retention Policy for bucket '{current['name']}'."  # unverified words
@@ -311,12 +311,12 @@ CACHE_KIND = "storage.anywhereCache"
 
 def put_cache(session: StateSession, /, bucket: str, zone: str, **fields: Any) -> Json:
     """Store a cache of a bucket and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = find_bucket(session, bucket)
+    record = find_bucket(session, bucket)
     now = millisecond_timestamp(session.now)
     # Documentation: a cache is named after its zone; its states are RUNNING, PAUSED, DISABLED, CREATING.
     document: Json = {
         "kind": "storage#anywhereCache",
-        "id": f"{found.document['document']['projectNumber']}/{bucket}/{zone}",
+        "id": f"{record.document['document']['projectNumber']}/{bucket}/{zone}",
         "selfLink": f"{BUCKET_LINK}/{bucket}/anywhereCaches/{zone}",
         "bucket": bucket,
         "anywhereCacheId": zone,
@@ -332,41 +332,11 @@ def put_cache(session: StateSession, /, bucket: str, zone: str, **fields: Any) -
     return document
 
 
-@answers("storage.anywhereCaches.insert")
-def _insert_cache(session: StateSession, call: Call) -> Json:
-    """Return a finished operation; operations of Cloud Storage are not stored."""
-    bucket, zone = call["bucket"], str(call.body.get("zone") or "")
-    open_bucket(session, call, "storage.anywhereCaches.create")
-    if not zone:
-        raise storage_invalid("Required")  # unverified words
-    if session.resources.get(CACHE_KIND, bucket, zone) is not None:
-        # Unverified words.
-        raise ApiError(409, "ALREADY_EXISTS", "The bucket already has an Anywhere Cache in this zone.")
-    fields = {key: call.body[key] for key in ("admissionPolicy", "ingestOnWrite", "ttl") if call.body.get(key)}
-    made = put_cache(session, bucket, zone, **fields)
-    number = session.next_incarnation(f"storage.operation/{bucket}")
-    # An operation's metadata is a message that the discovery document does not have.
-    return {
-        "kind": "storage#operation",
-        "name": f"projects/_/buckets/{bucket}/operations/sandbox-{number}",
-        "selfLink": f"{BUCKET_LINK}/{bucket}/operations/sandbox-{number}",
-        "done": True,
-        "response": {"@type": "type.googleapis.com/google.storage.control.v2.AnywhereCache", **made},
-    }
-
-
-@answers("storage.anywhereCaches.get")
-def _get_cache(session: StateSession, call: Call) -> Json:
-    open_bucket(session, call, "storage.anywhereCaches.get")
-    missing = ApiError(404, "NOT_FOUND", "The specified Anywhere Cache does not exist.")  # unverified words
-    return session.resources.fetch(CACHE_KIND, call["bucket"], call["anywhereCacheId"], missing=missing)
-
-
 @answers("storage.anywhereCaches.list")
 def _list_caches(session: StateSession, call: Call) -> Json:
     open_bucket(session, call, "storage.anywhereCaches.list")
-    found = [entry.document for entry in session.resources.list_records(CACHE_KIND, call["bucket"])]
-    return list_response(call, "items", found, kind="storage#anywhereCaches")
+    caches = [entry.document for entry in session.resources.list_records(CACHE_KIND, call["bucket"])]
+    return list_response(call, "items", caches, kind="storage#anywhereCaches")
 
 
 def storage_invalid(message: str, reason: str = "invalid") -> ApiError:

@@ -69,7 +69,7 @@ def put_object(session: StateSession, /, bucket: str, name: str, content: bytes 
 
 def _store_object(session: StateSession, bucket: str, name: str, *, media: Media, fields: Json) -> Json:
     """Store an object as a new generation and return it. Raises `ApiError` 404 for a bucket that does not exist."""
-    found = find_bucket(session, bucket)
+    bucket_record = find_bucket(session, bucket)
     current = session.resources.get(OBJECT_KIND, bucket, name)
     moment = int(session.now.timestamp() * 1_000_000)
     # Greater than every earlier one, even if the clock stands still, and not reused after a delete.
@@ -86,7 +86,7 @@ def _store_object(session: StateSession, bucket: str, name: str, *, media: Media
         "generation": str(generation),
         "metageneration": "1",
         "contentType": media.content_type or "application/octet-stream",
-        "storageClass": found.document["document"].get("storageClass", "STANDARD"),
+        "storageClass": bucket_record.document["document"].get("storageClass", "STANDARD"),
         "size": str(len(media.content)),
         "md5Hash": _md5_digest(media.content),
         "etag": base64.b64encode(generation.to_bytes(8, "big")).decode(),
@@ -122,20 +122,20 @@ def _get_object(session: StateSession, call: Call) -> Json | Response:
 def _list_objects(session: StateSession, call: Call) -> Json:
     """List objects. `versions` and `softDeleted` add nothing: replaced and deleted objects are gone."""
     open_bucket(session, call, "storage.objects.list")
-    found: dict[str, Json] = {}
+    objects: dict[str, Json] = {}
     if not call.params.get("softDeleted"):
         records = session.resources.list_records(OBJECT_KIND, call["bucket"], prefix=call["prefix"])
-        found = {record.name: record.document for record in records}
+        objects = {record.name: record.document for record in records}
     after = page_position(call)
     entries = [
-        entry for entry in select_names(found, call.params) if not after or entry > (after[0], after[-1] == "prefix")
+        entry for entry in select_names(objects, call.params) if not after or entry > (after[0], after[-1] == "prefix")
     ]
     size = page_size(call)
     page = entries[:size]
     answer: Json = {"kind": "storage#objects"}
     if prefixes := [name for name, is_prefix in page if is_prefix]:
         answer["prefixes"] = prefixes
-    if items := [found[name] for name, is_prefix in page if not is_prefix]:
+    if items := [objects[name] for name, is_prefix in page if not is_prefix]:
         answer["items"] = items
     if len(entries) > size:
         answer["nextPageToken"] = page_token(page[-1][0], "prefix" if page[-1][1] else "object")
@@ -152,36 +152,28 @@ def _delete_object(session: StateSession, call: Call) -> Json | Response:
 
 
 def _check_preconditions(call: Call, current: Json | None) -> None:
-    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0.
-
-    A read of an unchanged object (`ifGenerationNotMatch`) is a 304 (documentation).
-    """
+    """Raise `ApiError` 412 unless a call's preconditions hold; a missing object has generation 0."""
     for field in ("generation", "metageneration"):
-        present = int(current[field]) if current else 0
-        parameter = f"if{field.capitalize()}"
-        wanted, unwanted = call.params.get(f"{parameter}Match"), call.params.get(f"{parameter}NotMatch")
-        if wanted is not None and int(wanted) != present:
+        expected = call.params.get(f"if{field.capitalize()}Match")
+        if expected is not None and int(expected) != (int(current[field]) if current else 0):
             raise condition_not_met()
-        if unwanted is not None and int(unwanted) == present:
-            is_read = call.method == "storage.objects.get"
-            raise ApiError(304, "NOT_MODIFIED", "") if is_read else condition_not_met()
 
 
 def _find_object(session: StateSession, bucket: str, name: str, generation: object = None) -> Json | None:
     """Return an object. None if it, or the requested generation, does not exist."""
-    found = session.resources.get(OBJECT_KIND, bucket, name)
-    return None if found is None or (generation and str(generation) != found["generation"]) else found
+    document = session.resources.get(OBJECT_KIND, bucket, name)
+    return None if document is None or (generation and str(generation) != document["generation"]) else document
 
 
 def _open_object(session: StateSession, call: Call, permission: str) -> Json:
     """Return the object of a call. Raises `ApiError` unless it exists and permission and preconditions allow the call."""
     bucket, name = call["bucket"], call["object"]
     open_bucket(session, call, permission)
-    found = _find_object(session, bucket, name, call.params.get("generation"))
-    _check_preconditions(call, found)
-    if found is None:
+    document = _find_object(session, bucket, name, call.params.get("generation"))
+    _check_preconditions(call, document)
+    if document is None:
         raise _object_not_found(bucket, name)
-    return found
+    return document
 
 
 def _object_not_found(bucket: str, name: str) -> ApiError:
@@ -193,31 +185,24 @@ def _object_key(bucket: str, document: Json) -> str:
     return f"{bucket}/{document['name']}#{document['generation']}"
 
 
-# Documentation of objects.patch and objects.update. They do not include the storage class: a rewrite changes it, and a patch
-# of it is ignored (unverified; gcloud 528 sends the current one).
+# Documentation of objects.patch. They do not include the storage class: a rewrite changes it, and a patch of it
+# is ignored (unverified; gcloud 528 sends the current one).
 _PATCH_FIELDS = (
     *("cacheControl", "contentDisposition", "contentEncoding", "contentLanguage", "contentType", "customTime"),
     *("metadata", "eventBasedHold", "temporaryHold"),
 )
 
 
-@answers("storage.objects.patch", "storage.objects.update")
+@answers("storage.objects.patch")
 def _change_metadata(session: StateSession, call: Call) -> Json:
-    """Change metadata (documentation). A patch merges them, and null removes a field; an update removes omitted fields."""
+    """Change metadata (documentation): it is merged, and null removes a field."""
     current = _open_object(session, call, "storage.objects.update")
     change = {key: call.body[key] for key in _PATCH_FIELDS if key in call.body}
-    if call.method.endswith(".patch"):
-        return _store_metadata(session, current, {**current, **merge_patch(current, change)})
-    rest = {key: value for key, value in current.items() if key not in _PATCH_FIELDS}
-    return _store_metadata(session, current, {**rest, **change})
-
-
-def _store_metadata(session: StateSession, current: Json, changed: Json) -> Json:
     metageneration = int(current["metageneration"]) + 1
     etag = base64.b64encode(int(current["generation"]).to_bytes(8, "big") + metageneration.to_bytes(4, "big")).decode()
     document = {
         "contentType": "application/octet-stream",
-        **{key: value for key, value in changed.items() if value is not None},
+        **{key: value for key, value in {**current, **merge_patch(current, change)}.items() if value is not None},
         "metageneration": str(metageneration),
         "etag": etag,
         "updated": millisecond_timestamp(session.now),
@@ -237,16 +222,16 @@ def _rewrite_object(session: StateSession, call: Call) -> Json:
     target, new_name = call["destinationBucket"], call["destinationObject"]
     _check_bucket(session, call, source, "storage.objects.get")
     _check_bucket(session, call, target, "storage.objects.create")
-    found = _find_object(session, source, name, call.params.get("sourceGeneration"))
-    if found is None:
+    source_document = _find_object(session, source, name, call.params.get("sourceGeneration"))
+    if source_document is None:
         raise _object_not_found(source, name)
     current = session.resources.get(OBJECT_KIND, target, new_name)
     _check_preconditions(call, current)
     if current is not None:
         _check_bucket(session, call, target, "storage.objects.delete")  # documentation: replacing an object needs it
-    content = session.resources.content(_object_key(source, found))
-    fields = {**{key: found[key] for key in _COPIED_FIELDS if key in found}, **call.body}
-    media = Media(content, str(call.body.get("contentType") or found["contentType"]))
+    content = session.resources.content(_object_key(source, source_document))
+    fields = {**{key: source_document[key] for key in _COPIED_FIELDS if key in source_document}, **call.body}
+    media = Media(content, str(call.body.get("contentType") or source_document["contentType"]))
     document = _store_object(session, target, new_name, media=media, fields=fields)
     sizes = dict.fromkeys(("totalBytesRewritten", "objectSize"), document["size"])
     return {"kind": "storage#rewriteResponse", **sizes, "done": True, "resource": document}
@@ -257,22 +242,14 @@ def _check_bucket(session: StateSession, call: Call, bucket: str, permission: st
 
 
 def select_names(names: Iterable[str], params: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """Return the entries of a list in order, each with whether it is a prefix. Pure. Source: API field texts of objects.list.
-
-    With `includeTrailingDelimiter` an object whose name ends at the delimiter is listed beside its prefix.
-    """
-    prefix, start, end, glob = (params.get(key) or "" for key in ("prefix", "startOffset", "endOffset", "matchGlob"))
+    """Return the entries of a list in order, each with whether it is a prefix. Pure. Source: API field texts."""
+    prefix, delimiter, glob = (params.get(key) or "" for key in ("prefix", "delimiter", "matchGlob"))
     entries: set[tuple[str, bool]] = set()
     for name in names:
-        if not name.startswith(prefix) or name < start or (end and name >= end):
+        if not name.startswith(prefix) or (glob and not _glob_expression(glob).fullmatch(name)):
             continue
-        if glob and not _glob_expression(glob).fullmatch(name):
-            continue
-        head, found, tail = name[len(prefix) :].partition(params.get("delimiter") or "\0")
-        if found:
-            entries.add((prefix + head + found, True))
-        if not found or (params.get("includeTrailingDelimiter") and not tail):
-            entries.add((name, False))
+        head, end, _ = name[len(prefix) :].partition(delimiter or "\0")
+        entries.add((prefix + head + end, True) if end else (name, False))
     return sorted(entries)
 
 

@@ -92,14 +92,14 @@ def _create_node(session: StateSession, call: Call) -> Json:
     body = _accept_legacy_body(session, call) if is_legacy else client_fields(call.body)
     check_node(session, where.project, where.zone, node_id, body=body)
     target = FaultTarget(call.method, where.project, where.zone, node_id)
-    wanted = capacity.node_demand(where.project, where.zone, body)
+    demand = capacity.node_demand(where.project, where.zone, body)
     if fault := take_fault(session, FaultKind.QUOTA, target):
-        metric, place = quota_metrics(wanted)[1]
+        metric, place = quota_metrics(demand)[1]
         raise quota_refusal(metric, place, limit=fault.limit).committing()
-    check_quotas(session, [wanted])
+    check_quotas(session, [demand])
     node = prepare_node(session, where.project, where.zone, node_id, body=body)
     fault = take_fault(session, FaultKind.OPERATION_ERROR, target)
-    if error := operation_failure(fault, target, wanted.tier) if fault else find_shortage(session, wanted):
+    if error := operation_failure(fault, target, demand.tier) if fault else find_shortage(session, demand):
         # The record disappears with the failure; with the sandbox setting `keep_failed_nodes` it stays in CREATING (both are
         # reported, neither is documented).
         timeline = failed_timeline((), session.now, durations_of(session, node), during="CREATING", then=GONE)
@@ -151,7 +151,8 @@ def check_node(session: StateSession, project: str, zone: str, node_id: str, *, 
         if not network_exists(session, project, network):
             raise invalid_field("Network", network.rpartition("/")[2])
     check_reservation(session, str((body.get("schedulingConfig") or {}).get("reservationName") or ""), zone)
-    if session.node(project, zone, node_id) is not None:
+    waiting = session.queued_resources(project, zone=zone, is_waiting=True)
+    if session.node(project, zone, node_id) is not None or any(node_id in record.node_ids for record in waiting):
         raise already_exists(f"projects/{project}/locations/{zone}/nodes/{node_id}")
 
 
@@ -180,7 +181,7 @@ def prepare_node(
     first = session.free_addresses(accelerator.workers, pool=ADDRESS_COUNT)
     if first == 0:
         raise invalid("the sandbox has no free addresses: delete nodes, or run `tpuctl sandbox reset`")
-    number = numeric_id(f"{session.seed}/{name}/{incarnation}")
+    number = numeric_id(f"0/{name}/{incarnation}")
     document = _node_document(body, accelerator, project=project, zone=zone)
     document |= {"name": name, "id": number, "createTime": nanosecond_timestamp(session.now + begin)}
     if queued_resource:
@@ -263,7 +264,7 @@ _TRANSITIONS = {
 
 def _change_state(session: StateSession, call: Call, verb: NodeVerb, node: NodeRecord) -> Json:
     """Start a transition of a node and return its operation; a fault may let it fail. Raises `ApiError` as `_check_verb`."""
-    _check_verb(session, verb, node)
+    _check_verb(verb, node, session.now)
     transition, pace = _TRANSITIONS[verb], durations_of(session, node)
     target = FaultTarget(call.method, node.project, node.zone, node.node_id)
     demand = capacity.node_demand(node.project, node.zone, node.document)
@@ -342,16 +343,16 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     unknown = [path for path in paths if path not in _PATCHABLE]
     if unknown:
         raise invalid(f"Invalid update mask: the field {unknown[0]!r} cannot be updated.")  # unverified
-    _check_verb(session, NodeVerb.UPDATE, node)
+    _check_verb(NodeVerb.UPDATE, node, session.now)
     state = node.state(session.now)
-    if state == "CREATING" and "labels" in paths and not session.setting("allow_labels_while_creating", default=False):
+    if state == "CREATING" and "labels" in paths:
         raise _state_error(NodeVerb.UPDATE, state)  # observed: labels cannot be set on pending nodes
     document = copy.deepcopy(node.document)
     for path in paths:
         if path == "networkConfig.enableExternalIps":
-            wanted = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
+            has_addresses = bool((call.body.get("networkConfig") or {}).get("enableExternalIps", False))
             for config in document.get("networkConfigs") or [document["networkConfig"]]:
-                config["enableExternalIps"] = wanted
+                config["enableExternalIps"] = has_addresses
         elif value := copy.deepcopy(call.body.get(path)):
             document[path] = value
         else:
@@ -366,10 +367,10 @@ def _patch_node(session: StateSession, call: Call) -> Json:
     return begin_operation(session, node, "update", call, goal="", ended=session.now)
 
 
-def _check_verb(session: StateSession, verb: NodeVerb, node: NodeRecord) -> None:
+def _check_verb(verb: NodeVerb, node: NodeRecord, now: datetime) -> None:
     """Raise `ApiError` 400 unless the node's state allows a verb."""
-    state = node.state(session.now)
-    if not is_verb_allowed(verb, state, session.settings()):
+    state = node.state(now)
+    if not is_verb_allowed(verb, state):
         raise _state_error(verb, state)
 
 

@@ -36,12 +36,12 @@ def _list_operations(session: StateSession, call: Call) -> Json:
     where = parse_resource_name(call["name"].removesuffix("/operations"))
     limit = page_size(call)
     zone = None if where.zone == api_calls.ANYWHERE else where.zone
-    found = session.operations(where.project, zone, after=page_number(call), limit=limit + 1)
-    wanted = {"done=true": True, "done=false": False}.get(call["filter"].replace(" ", "").lower())
-    page = [op for _, op in found[:limit] if wanted is None or op.is_done(session.now) is wanted]
+    operations = session.operations(where.project, zone, after=page_number(call), limit=limit + 1)
+    is_done = {"done=true": True, "done=false": False}.get(call["filter"].replace(" ", "").lower())
+    page = [op for _, op in operations[:limit] if is_done is None or op.is_done(session.now) is is_done]
     answer: Json = {"operations": [_render_operation(session, operation, call.version) for operation in page]}
-    if len(found) > limit:
-        answer["nextPageToken"] = page_token(str(found[limit - 1][0]))
+    if len(operations) > limit:
+        answer["nextPageToken"] = page_token(str(operations[limit - 1][0]))
     return answer
 
 

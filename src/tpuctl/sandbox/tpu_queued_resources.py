@@ -1,8 +1,8 @@
 """Queued resources: handlers of `tpu.projects.locations.queuedResources`, and their plans.
 
-A queued resource waits for capacity and then creates nodes. Its plan says when it gets capacity, which nodes it creates
-then, and how it fails; its state follows from the stored times, as for nodes. The durations of the states are the sandbox's
-choice (observed: 2 to 5 minutes until ACTIVE).
+A queued resource waits for capacity and then creates nodes: `schedule` looks for capacity after each transaction that changes
+the stock or its use, and at the next release of capacity. Its state follows from the stored times, as for nodes. The durations
+of the states are the sandbox's choice (observed: 2 to 5 minutes until ACTIVE).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 import copy
 import re
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
-from math import inf
+from datetime import UTC, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import parse_timestamp
@@ -34,17 +33,17 @@ from tpuctl.sandbox.faults import (
     apply_faults,
     durations_of,
     durations_of_new,
+    fall_back,
     follow_nodes,
     operation_failure,
     store_node,
     store_queued_resource,
+    store_waiting,
     take_fault,
 )
 from tpuctl.sandbox.lifecycle import (
     GONE,
     LifecyclePhase,
-    awaited_turn,
-    capacity_intervals,
     delete_timeline,
     end_of_timeline,
     first_time_in,
@@ -54,12 +53,12 @@ from tpuctl.sandbox.lifecycle import (
 )
 from tpuctl.sandbox.representation import nanosecond_timestamp, render_queued_resource
 from tpuctl.sandbox.state_session import QueuedRecord
-from tpuctl.sandbox.stock import Wait, check_reservation, plan_turns
+from tpuctl.sandbox.stock import check_reservation, find_shortage, release_times
 from tpuctl.sandbox.tpu_nodes import begin_maintenance, check_node, client_fields, prepare_node
 from tpuctl.sandbox.tpu_operations import begin_operation, repeated_operation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from datetime import datetime
 
     from tpuctl.sandbox.api_calls import Call, Json
     from tpuctl.sandbox.lifecycle import PhaseDurations, Timeline
@@ -87,8 +86,8 @@ def _list_queued_resources(session: StateSession, call: Call) -> Json:
     if not everywhere:
         catalog.check_location(where.project, where.zone)
     unreachable = faults.unreachable_zones(session, where.project, zone_names()) if everywhere else ()
-    found = session.queued_resources(where.project, zone=None if everywhere else where.zone)
-    visible = [record for record in found if record.zone not in unreachable and session.exists(record)]
+    records = session.queued_resources(where.project, zone=None if everywhere else where.zone)
+    visible = [record for record in records if record.zone not in unreachable and session.exists(record)]
     rendered = [render_queued_resource(record, session.now, call.version) for record in visible]
     absent = [f"projects/{where.project}/locations/{zone}" for zone in unreachable]
     return list_response(call, "queuedResources", rendered, **({"unreachable": absent} if absent else {}))
@@ -113,11 +112,11 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
     nodes = capacity.requested_nodes(document)
     _check_request(session, where, document, nodes)
     target = FaultTarget(call.method, where.project, where.zone, queued_resource_id)
-    wanted = capacity.node_demands(where.project, where.zone, nodes.values())
+    demands = capacity.node_demands(where.project, where.zone, nodes.values())
     if fault := take_fault(session, FaultKind.QUOTA, target):
-        metric, place = quota_metrics(wanted[0])[1]
+        metric, place = quota_metrics(demands[0])[1]
         raise quota_refusal(metric, place, limit=fault.limit, is_queued=True).committing()
-    check_quotas(session, wanted, is_queued=True)
+    check_quotas(session, demands, is_queued=True)
     record = QueuedRecord(
         where.project,
         where.zone,
@@ -127,8 +126,7 @@ def _create_queued_resource(session: StateSession, call: Call) -> Json:
         (),
         tuple(nodes),
     )
-    record = _plan(session, record, failing=take_fault(session, FaultKind.OPERATION_ERROR, target))
-    session.put_queued_resource(record)
+    record = _plan(session, record)
     return begin_operation(session, record, "create", call, goal="ACCEPTED")
 
 
@@ -153,7 +151,7 @@ def _delete_queued_resource(session: StateSession, call: Call) -> Json:
         # axlearn deletes a second time what is still there (its source); that the operation succeeded is unverified.
         return begin_operation(session, record, "delete", call, goal=GONE, ended=session.now + pace.of("delete"))
     begun = (*timeline_until(record.timeline, session.now), LifecyclePhase(session.now, "DELETING", initiator="USER"))
-    record = replace(record, timeline=begun)
+    record = replace(record, timeline=begun, not_before=None)
     session.put_queued_resource(record)  # stored first, so that the end of its nodes does not suspend it
     ends = [session.now + pace.of("delete")]
     for node in owned:
@@ -193,8 +191,8 @@ def _find_queued_resource(session: StateSession, name: str) -> QueuedRecord:
 
 def _nodes_of(session: StateSession, record: QueuedRecord) -> list[NodeRecord]:
     """Return the nodes of a request, planned ones included."""
-    found = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
-    return [node for node in found if node and node.queued_resource == record.name]
+    nodes = [session.node(record.project, record.zone, node_id) for node_id in record.node_ids]
+    return [node for node in nodes if node and node.queued_resource == record.name]
 
 
 def _check_request(
@@ -219,7 +217,6 @@ def _check_request(
 
 _PLANNING_HORIZON = timedelta(days=36_500)
 _STATES_DECIDING = timedelta(seconds=2)
-_UNDECIDED = frozenset({"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
 
 
 def _check_valid_interval(document: Json, now: datetime) -> None:
@@ -239,8 +236,8 @@ def _check_run(document: Json, now: datetime) -> None:
         raise invalid_field("MaxRunDuration", str(bounds["maxRunDuration"]))
 
 
-def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault | None) -> QueuedRecord:
-    """Return a new request with its planned timeline, and store its planned nodes. `failing` fails its provisioning."""
+def _plan(session: StateSession, record: QueuedRecord) -> QueuedRecord:
+    """Store a new request with its wait and return it; `schedule` ends the wait."""
     now = session.now
     # The same for all requests of a zone, which are selected in the order of their creation.
     queue = durations_of_new(session, f"queue of {record.zone}", 0, 0).draw("queue", 60, 200)
@@ -251,175 +248,75 @@ def _plan(session: StateSession, record: QueuedRecord, *, failing: faults.Fault 
         LifecyclePhase(now + timedelta(seconds=12), "WAITING_FOR_RESOURCES"),
         LifecyclePhase(earliest, "PROVISIONING"),
     )
-    timeline = apply_faults(session, record, waiting)
-    record = _fall_back(session, replace(record, timeline=timeline, not_before=awaited_turn(timeline, now)))
-    turn = None
-    if record.not_before:
-        waits = [_wait_of(session, each) for each in (*_waiting_requests(session), record)]
-        turn = _turn(plan_turns(session, waits), record)
-    if failing is None or turn is None or _deadline_before(record, turn):
-        return _decide(session, record, turn)
-    # Observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes.
-    pace = durations_of(session, record)
-    lost = turn + pace.of("failure")
-    ending = (
-        LifecyclePhase(turn, "PROVISIONING"),
-        LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
-        LifecyclePhase(lost + pace.of("delete"), "FAILED", initiator="SERVICE"),
-    )
-    method = "tpu.projects.locations.queuedResources.create"
-    target = FaultTarget(method, record.project, record.zone, record.queued_resource_id)
-    error = operation_failure(failing, target, _demands(record)[0].tier)
-    return replace(record, timeline=(*_wait_in(record), *ending), error=error)
+    record = replace(record, expires=_valid_time(record.document, "Until", now))
+    if record.expires:
+        # Code and words are unverified.
+        message = "The queued resource could not be provisioned before its valid-until time."
+        record = replace(record, error={"code": 4, "message": message})
+    return store_waiting(session, record, apply_faults(session, record, waiting))
 
 
-# A fault that occurs until it is removed lets one request fall back this often.
-_MOST_FALL_BACKS = 12
+def schedule(session: StateSession) -> None:
+    """Provision the waiting requests for which there is capacity now, in the order of their creation.
 
-
-def _fall_back(session: StateSession, record: QueuedRecord) -> QueuedRecord:
-    """Return a request with the matching faults applied that let it wait again after PROVISIONING, and use them up.
-
-    Observed: PROVISIONING coming and going for 45 minutes. That there is no node meanwhile is unverified.
+    One that fits does not wait for an earlier one that needs more (unverified). The others are looked at again when capacity
+    may be released next.
     """
-    target = FaultTarget("", record.project, record.zone, record.queued_resource_id)
-    for _ in range(_MOST_FALL_BACKS):
-        turn = awaited_turn(record.timeline, session.now)
-        is_provisioned = turn is None and record.state(session.now) == "PROVISIONING"
-        if turn is None and not is_provisioned:
-            return record
-        fault = take_fault(session, FaultKind.FALL_BACK, target)
-        if fault is None:
-            return record
-        duration = faults.fault_duration(fault) or timedelta()
-        if turn is None:
-            lost, before = session.now, timeline_until(record.timeline, session.now)
-        else:
-            lost = turn + durations_of(session, record).of("failure")
-            before = (*_wait_in(record), LifecyclePhase(turn, "PROVISIONING"))
-        again = (LifecyclePhase(lost, "WAITING_FOR_RESOURCES"), LifecyclePhase(lost + duration, "PROVISIONING"))
-        record = replace(record, timeline=(*before, *again), not_before=lost + duration)
-    return record
-
-
-def replan_waiting(session: StateSession) -> None:
-    """Plan waiting requests again after a change of the stock or of its use: they are provisioned sooner or later.
-
-    A request that hangs without an end keeps hanging.
-    """
-    for record in session.queued_resources():
-        changed = _fall_back(session, record)
-        if changed is not record:
-            for node in _nodes_of(session, record):
-                session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
-            session.put_queued_resource(changed)
-    # The first pass may plan nodes with an end, which gives their stock to others.
-    for _ in range(3):
-        waiting = _waiting_requests(session)
-        turns = plan_turns(session, [_wait_of(session, record) for record in waiting]) if waiting else {}
-        moving = [
-            (record, turn) for record in waiting if not _is_planned(session, record, turn := _turn(turns, record))
-        ]
-        for record, turn in moving:
-            moved = _decide(session, replace(record, error=None), turn)
-            store_queued_resource(session, moved, moved.timeline)
-        if not moving:
-            return
-
-
-def _is_planned(session: StateSession, record: QueuedRecord, turn: datetime) -> bool:
-    """Return whether the plan of a request agrees with its turn: it expires before, or its nodes are planned for it."""
-    if _deadline_before(record, turn):
-        return record.timeline[-1].state == "FAILED"
-    return awaited_turn(record.timeline, session.now) == turn and bool(_nodes_of(session, record))
-
-
-def _waiting_requests(session: StateSession) -> list[QueuedRecord]:
-    """Return the requests that wait for capacity, in the order of their creation."""
-    waiting = []
-    for record in session.queued_resources():
-        phase, turn = record.phase(session.now), awaited_turn(record.timeline, session.now)
-        is_failing = any(later.state == "SUSPENDING" for later in record.timeline) and record.error is not None
-        begun = record.not_before or turn  # the second of a record of an earlier layout
-        if phase is None or begun is None or is_failing or (turn is None and phase.state not in _UNDECIDED):
+    waiting = [record for record in session.queued_resources(is_waiting=True) if record.not_before]
+    starved = []
+    for record in sorted(waiting, key=lambda record: (str(record.document.get("createTime")), record.name)):
+        if record.expires and record.expires <= session.now:
+            session.put_queued_resource(replace(record, not_before=None))
+        elif record.not_before and record.not_before > session.now:
             continue
-        waiting.append(replace(record, not_before=begun))
-    return sorted(waiting, key=lambda record: (str(record.document.get("createTime")), record.name))
+        elif find_shortage(session, *_demands(record)) is not None:
+            starved.append(record)
+        else:
+            _provision(session, record)
+    waiting = session.queued_resources(is_waiting=True)
+    times = [record.not_before for record in waiting if record.not_before]
+    if starved:
+        times += release_times(session)
+    session.plan_tick(min((at for at in times if at > session.now), default=None))
 
 
-def _wait_of(session: StateSession, record: QueuedRecord) -> Wait:
-    begin = record.not_before or record.timeline[0].at
-    limit = _valid_time(record.document, "Until", record.timeline[0].at)
-    lives = [capacity_intervals(node.timeline) for node in _nodes_of(session, record)]
-    lifetime = max((life[-1][1] - life[0][0] for life in lives if life), default=inf)
-    return Wait(record.name, _demands(record), begin.timestamp(), limit.timestamp() if limit else inf, lifetime)
-
-
-def _turn(turns: Mapping[str, float], record: QueuedRecord) -> datetime:
-    """Return when a request is provisioned; about a hundred years after its creation if no time is known."""
-    at = turns.get(record.name)
-    return datetime.fromtimestamp(at, UTC) if at is not None else record.timeline[0].at + _PLANNING_HORIZON
-
-
-def _wait_in(record: QueuedRecord) -> Timeline:
-    """Return the phases of a request before it is finally provisioned."""
-    last = max((i for i, phase in enumerate(record.timeline) if phase.state in _UNDECIDED), default=-1)
-    return record.timeline[: last + 1]
-
-
-def _decide(session: StateSession, record: QueuedRecord, turn: datetime | None) -> QueuedRecord:
-    """Return a request with the end of its wait: it is provisioned at its turn (None: never), or expires before.
-
-    It is FAILED then at its valid-until time (API field text), if it has one.
-    """
-    waited = _wait_in(record)
-    limit = _deadline_before(record, turn)
-    if turn is not None and limit is None:
-        record = replace(record, timeline=(*waited, LifecyclePhase(turn, "PROVISIONING")))
-        return _provision(session, record, turn)
-    for node in _nodes_of(session, record):
-        session.put_node(replace(node, timeline=(LifecyclePhase(session.now, GONE),)))
-    if limit is None:
-        return replace(record, timeline=waited)
-    # Code and words are unverified.
-    error = {"code": 4, "message": "The queued resource could not be provisioned before its valid-until time."}
-    before = (phase for phase in waited if phase.at <= limit)
-    return replace(record, timeline=(*before, LifecyclePhase(limit, "FAILED", initiator="SERVICE")), error=error)
-
-
-def _deadline_before(record: QueuedRecord, turn: datetime | None) -> datetime | None:
-    """Return the valid-until time of a request if its turn comes later or never."""
-    limit = _valid_time(record.document, "Until", record.timeline[0].at)
-    return limit if limit is not None and (turn is None or turn > limit) else None
+def _provision(session: StateSession, record: QueuedRecord) -> None:
+    """Create the nodes of a request now, unless a fault lets it fail, or wait again."""
+    now, pace = session.now, durations_of(session, record)
+    waited = tuple(phase for phase in record.timeline if phase.at <= now)
+    begun: Timeline = (*waited, LifecyclePhase(now, "PROVISIONING"))
+    record = replace(record, not_before=None)
+    create = FaultTarget(
+        "tpu.projects.locations.queuedResources.create", record.project, record.zone, record.queued_resource_id
+    )
+    lost = now + pace.of("failure")
+    if fault := take_fault(session, FaultKind.FALL_BACK, create):
+        # Observed: PROVISIONING coming and going for 45 minutes. That there is no node meanwhile is unverified.
+        fall_back(session, record, begun, fault, lost)
+        return
+    if fault := take_fault(session, FaultKind.OPERATION_ERROR, create):
+        # Observed: PROVISIONING, SUSPENDING by the service, FAILED within minutes.
+        begun = (
+            *begun,
+            LifecyclePhase(lost, "SUSPENDING", initiator="SERVICE"),
+            LifecyclePhase(lost + pace.of("delete"), "FAILED", initiator="SERVICE"),
+        )
+        error = operation_failure(fault, create, _demands(record)[0].tier)
+        store_queued_resource(session, replace(record, error=error), begun)
+        return
+    nodes = capacity.requested_nodes(record.document)
+    for node_id, body in nodes.items():
+        node = prepare_node(session, record.project, record.zone, node_id, body=body, queued_resource=record.name)
+        if len(nodes) > 1:
+            node.document["multisliceNode"] = True
+        timeline = _limit_run(record, node.timeline, durations_of(session, node))
+        session.put_node(replace(node, timeline=apply_faults(session, node, timeline)))
+    record = replace(record, timeline=begun)
+    store_queued_resource(session, record, follow_nodes(session, record, initiator="SERVICE"))
 
 
 def _demands(record: QueuedRecord) -> list[capacity.Demand]:
     return capacity.node_demands(record.project, record.zone, capacity.requested_nodes(record.document).values())
-
-
-def _provision(session: StateSession, record: QueuedRecord, turn: datetime) -> QueuedRecord:
-    wanted = capacity.requested_nodes(record.document)
-    for node_id, body in wanted.items():
-        node = session.node(record.project, record.zone, node_id)
-        if node and node.queued_resource == record.name and node.timeline:
-            delay = turn - node.timeline[0].at
-            later = tuple(replace(phase, at=phase.at + delay) for phase in node.timeline)
-            session.put_node(replace(node, timeline=later))
-        else:
-            node = prepare_node(
-                session,
-                record.project,
-                record.zone,
-                node_id,
-                body=body,
-                begin=turn - session.now,
-                queued_resource=record.name,
-            )
-            if len(wanted) > 1:
-                node.document["multisliceNode"] = True
-            timeline = _limit_run(record, node.timeline, durations_of(session, node))
-            session.put_node(replace(node, timeline=apply_faults(session, node, timeline)))
-    return replace(record, timeline=follow_nodes(session, record, initiator="SERVICE"))
 
 
 _LONGEST_RUN = timedelta(days=7)  # documented for flex-start
@@ -479,9 +376,9 @@ def _perform_queued_maintenance(session: StateSession, call: Call) -> Json:
     """
     record = _find_queued_resource(session, call["name"])
     nodes = {node.node_id: node for node in _nodes_of(session, record)}
-    wanted = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
-    for node_id in wanted:
+    node_ids = [str(name).rpartition("/")[2] for name in call.body.get("nodeNames") or nodes]
+    for node_id in node_ids:
         if node_id not in nodes:
             raise invalid_field("NodeNames", node_id)  # unverified
-    ends = [begin_maintenance(session, nodes[node_id], call) for node_id in dict.fromkeys(wanted)]
+    ends = [begin_maintenance(session, nodes[node_id], call) for node_id in dict.fromkeys(node_ids)]
     return begin_operation(session, record, "performMaintenance", call, goal="", ended=max([session.now, *ends]))

@@ -22,8 +22,8 @@ _PREFIX = re.compile(r"/(?:resumable/)?(upload|download)(?=/)")
 
 def split_upload_path(path: str) -> tuple[str, str]:
     """Return `upload`, `download` or an empty string, and the path of the API after it."""
-    found = _PREFIX.match(path)
-    return (found.group(1), path[found.end() :]) if found else ("", path)
+    match = _PREFIX.match(path)
+    return (match.group(1), path[match.end() :]) if match else ("", path)
 
 
 def read_upload(route: ApiRoute, request: Request) -> Call:
@@ -41,10 +41,10 @@ def read_upload(route: ApiRoute, request: Request) -> Call:
 
 def multipart_parts(body: bytes, content_type: str) -> tuple[bytes, Media]:
     """Return the JSON and the media of a `multipart/related` body. Raises `ApiError` 400 for an invalid body."""
-    found = re.search(r"boundary=(\"[^\"]+\"|'[^']+'|[^;\s]+)", content_type)
-    boundary = b"--" + found.group(1).strip("\"'").encode() if found else b"--"
+    match = re.search(r"boundary=(\"[^\"]+\"|'[^']+'|[^;\s]+)", content_type)
+    boundary = b"--" + match.group(1).strip("\"'").encode() if match else b"--"
     start = body.find(boundary)
-    if not found or start < 0:
+    if not match or start < 0:
         raise _upload_error("Malformed multipart body.")
     # Clients end lines with CR LF or with LF alone; a wrong guess must not remove a CR from the object's bytes.
     newline = b"\r\n" if body[start + len(boundary) :][:2] == b"\r\n" else b"\n"

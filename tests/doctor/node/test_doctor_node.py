@@ -18,8 +18,8 @@ from tests.lifecycle import one_face, put
 from tests.tpuctl_process import run_tpuctl
 from tests.workers.holding import holding
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.guests import find_worker, worker_directory
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import find_worker, worker_directory
 from tpuctl.ssh.keys import ensure_key, metadata_key_line
 
 

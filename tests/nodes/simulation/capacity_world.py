@@ -131,6 +131,8 @@ class CapacityWorld:
 
     def states(self) -> dict[ResourceKey, str]:
         """Return the states of all resources now."""
+        if self.clock.now() >= self._shown_until:
+            self._observe()
         return self.snapshots[-1].states(self.clock.now())
 
     def usage(self) -> int:
@@ -205,6 +207,7 @@ class CapacityWorld:
         with self.state.read() as session:
             nodes, requests = tuple(session.nodes()), session.queued_resources()
             ends = [op.ended for zone in self.life.zones for _, op in session.operations(PROJECT, zone, limit=100_000)]
+            ticks = [event.at for event in session.events()]
         timelines: dict[ResourceKey, Timeline] = {}
         for node in nodes:
             timelines[ResourceKey("nodes", node.zone, node.node_id, node.incarnation)] = node.timeline
@@ -213,7 +216,7 @@ class CapacityWorld:
             timelines[key] = request.timeline
         self.snapshots.append(Snapshot(now, timelines))
         changes = [phase.at for timeline in timelines.values() for phase in timeline]
-        later = [at for at in (*changes, *ends) if at is not None and at > now]
+        later = [at for at in (*changes, *ends, *ticks) if at is not None and at > now]
         self._shown, self._shown_until = {}, min(later, default=now + timedelta(days=1))
         self._settle_calls()
 

@@ -26,14 +26,14 @@ from tests.tpuctl_process import TpuctlProcess
 from tpuctl.nodes.expiry import expiry_label, owner_label
 from tpuctl.platforms import find_processes_with_variable
 from tpuctl.sandbox import administration
-from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.api_calls import DroppedConnection, Request, Response
-from tpuctl.sandbox.guests import OS_LOGIN_ACCOUNT
 from tpuctl.sandbox.http_server import SandboxServer
+from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.shims import record_served_address
-from tpuctl.sandbox.sshd.guest import GUEST_MARK
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.sandbox.state_session import QueuedRecord
+from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT
 
 NAME = "ci"
 SPEED = 200.0
@@ -196,7 +196,7 @@ class _Life:
                 yield
         finally:
             for control in self.folder.glob("state/sandbox/workers/*/*/*/*.sshd"):
-                for process in find_processes_with_variable(GUEST_MARK, str(control)):
+                for process in find_processes_with_variable(WORKER_MARK, str(control)):
                     with suppress(ProcessLookupError):
                         os.kill(process, signal.SIGKILL)
             self.state.close()
@@ -336,8 +336,8 @@ class _Life:
 
     def _deleted(self) -> set[str]:
         """Return the names of the nodes and requests whose deletion the service has accepted."""
-        sent = (one for one in list_requests(self.state) if one.method.endswith(".delete"))
-        return {one.name.rpartition("/")[2] for one in sent}
+        sent = (entry for entry in read_log(self.state.path) if entry.call.endswith(".delete"))
+        return {entry.path.partition("?")[0].rpartition("/")[2] for entry in sent}
 
     def _request(self) -> QueuedRecord | None:
         with self.state.read() as session:

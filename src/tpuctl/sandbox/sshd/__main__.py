@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock
 from tpuctl.errors import TpuctlError
-from tpuctl.sandbox.guests import (
-    find_worker,
-    is_os_login_enforced,
-    os_login_keys,
-    worker_directory,
-)
 from tpuctl.sandbox.sshd import daemon
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
-from tpuctl.sandbox.sshd.guest import (
+from tpuctl.sandbox.sshd.power import note_connection, watch_power
+from tpuctl.sandbox.sshd.worker_home import (
     REBOOT_DURATION,
     end_processes,
     is_rebooting,
     last_reboot,
     note_reboot,
-    prepare_guest,
+    prepare_home,
     start_enabled_service,
     startup_progress,
 )
-from tpuctl.sandbox.sshd.power import note_connection, watch_power
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import (
+    find_worker,
+    is_os_login_enforced,
+    os_login_keys,
+    worker_directory,
+)
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tpuctl.sandbox.guests import GuestWorker
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 _UNREACHABLE = 255
 
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
             note_reboot(folders, now)
             end_processes(folders)
         elif options == ["--service"]:
-            from tpuctl.sandbox.sshd.guest_service import run_service  # noqa: PLC0415  # 60 ms, with the whole API
+            from tpuctl.sandbox.sshd.guard_service import run_service  # noqa: PLC0415  # 60 ms, with the whole API
 
             worker, *_ = _look_up(Path(state_path), address)
             run_service(Path(state_path), worker, _worker_folders(Path(state_path), worker))
@@ -84,10 +84,10 @@ def _connect(state_path: Path, address: str) -> None:
     sshd = daemon.find_sshd()
     host_key(folders.node)
     note_connection(state_path, worker, folders, now)
-    watch_power(state_path.absolute())
+    watch_power(state_path.absolute(), SandboxState.open)
     rebooted = last_reboot(folders)
     startup = startup_progress(worker, rebooted + REBOOT_DURATION if rebooted else None, now, speed)
-    session = prepare_guest(folders, worker, startup, state_path=state_path.absolute())
+    session = prepare_home(folders, worker, startup, state_path=state_path.absolute())
     login = daemon.own_login()
     if is_os_login_enforced(worker.metadata, worker.project_metadata):
         # Keys of OS Login override those of the metadata. None is accepted if a second factor, a certificate or a security key
@@ -105,7 +105,7 @@ def _connect(state_path: Path, address: str) -> None:
     daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 
-def _meet_ssh_fault(state_path: Path, worker: GuestWorker, speed: float) -> None:
+def _meet_ssh_fault(state_path: Path, worker: SandboxWorker, speed: float) -> None:
     """Refuse, delay or later drop the connection if a fault says so."""
     from tpuctl.sandbox.faults import FaultKind, fault_duration, take_ssh_fault  # noqa: PLC0415  # 8 ms
 
@@ -122,7 +122,7 @@ def _meet_ssh_fault(state_path: Path, worker: GuestWorker, speed: float) -> None
         daemon.drop_connection_after(length.total_seconds())
 
 
-def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, float, list[str], bool]:
+def _look_up(state_path: Path, address: str) -> tuple[SandboxWorker, datetime, float, list[str], bool]:
     """Return the worker, the sandbox time and speed, the keys in the OS Login profile of the user, and whether faults wait."""
     if not state_path.exists():  # opening would create it
         raise _UnreachableError("No route to host")
@@ -134,7 +134,7 @@ def _look_up(state_path: Path, address: str) -> tuple[GuestWorker, datetime, flo
         return worker, session.now, sandbox.speed, os_login_keys(session, session.now), has_faults
 
 
-def _worker_folders(state_path: Path, worker: GuestWorker) -> WorkerFolders:
+def _worker_folders(state_path: Path, worker: SandboxWorker) -> WorkerFolders:
     return WorkerFolders(worker_directory(state_path.absolute(), worker), worker.index)
 
 

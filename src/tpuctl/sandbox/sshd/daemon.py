@@ -36,21 +36,21 @@ _KEY_LINE = re.compile(r"(?P<login>[^:\s]+):(?P<key>(?:ssh|ecdsa|sk)-[\w@.-]+ +[
 def find_sshd(folders: Iterable[str] = platforms.SSHD_FOLDERS) -> str:
     """Return the path of sshd. Raises `SshdUnavailableError` naming its package."""
     path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
-    found = _find_program("sshd", path)
-    if found is None:
+    program = _find_program("sshd", path)
+    if program is None:
         hint = "install it (Debian and Ubuntu: `sudo apt-get install openssh-server`; no service needs to run)"
         raise SshdUnavailableError("ssh to sandbox workers needs OpenSSH's `sshd`, which was not found", hint=hint)
-    return str(Path(found).absolute())  # sshd cannot re-execute itself under a relative name
+    return str(Path(program).absolute())  # sshd cannot re-execute itself under a relative name
 
 
 def _find_program(name: str, path: str) -> str | None:
     """Return the path of a program as `shutil.which` does; one that was found is only looked at again."""
-    found = _FOUND.get((name, path))
-    if found is None or not os.access(found, os.X_OK):
-        found = shutil.which(name, path=path)
-        if found is not None:
-            _FOUND[name, path] = found
-    return found
+    program = _FOUND.get((name, path))
+    if program is None or not os.access(program, os.X_OK):
+        program = shutil.which(name, path=path)
+        if program is not None:
+            _FOUND[name, path] = program
+    return program
 
 
 # Programs by their name and the path that was searched.
@@ -315,15 +315,15 @@ def terminal_obstacle() -> str | None:
     if os.geteuid() == 0:
         return None
     try:
-        wanted = grp.getgrnam("tty").gr_gid
+        tty_group = grp.getgrnam("tty").gr_gid
         ours, theirs = os.openpty()
     except (KeyError, OSError):
         return None  # without that group sshd uses the user's own
     try:
-        found = os.fstat(theirs).st_gid
+        group = os.fstat(theirs).st_gid
     finally:
         os.close(ours)
         os.close(theirs)
-    if found == wanted or wanted in os.getgroups():
+    if group == tty_group or tty_group in os.getgroups():
         return None
-    return f"sshd cannot open a terminal for this user: /dev/pts is mounted without gid={wanted}"
+    return f"sshd cannot open a terminal for this user: /dev/pts is mounted without gid={tty_group}"

@@ -18,25 +18,25 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import TpuctlError
 from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
-from tpuctl.sandbox.guests import boots_folder, incarnation_directory
 from tpuctl.sandbox.lifecycle import has_run_since
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, run_in_background, write_private_file
-from tpuctl.sandbox.sshd.guest import GUEST_MARK, end_processes
-from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK, end_processes
+from tpuctl.sandbox.worker_lookup import boots_folder, incarnation_directory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from datetime import datetime
     from pathlib import Path
     from typing import BinaryIO
 
-    from tpuctl.sandbox.guests import GuestWorker
+    from tpuctl.sandbox.state import SandboxState
     from tpuctl.sandbox.state_session import StateSession
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
 
 
-def note_connection(state_path: Path, worker: GuestWorker, folders: WorkerFolders, now: datetime) -> None:
+def note_connection(state_path: Path, worker: SandboxWorker, folders: WorkerFolders, now: datetime) -> None:
     """End what is left from before the last boot of a worker that is being connected to."""
     node = worker.node
     folder = boots_folder(state_path)
@@ -58,18 +58,20 @@ _LOOK_INTERVAL = timedelta(seconds=1)
 _RECENT = timedelta(seconds=10)
 
 
-def watch_power(state_path: Path) -> None:
+def watch_power(state_path: Path, open_state: Callable[[Path], SandboxState]) -> None:
     """Let a process of its own look while any worker has a process: a single client may send no request meanwhile."""
     folder = boots_folder(state_path)
     with (folder / ".watch").open("a+b") as lock, suppress(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        run_in_background(lambda: _look_while_used(state_path, folder, lock))
+        run_in_background(lambda: _look_while_used(state_path, open_state, folder, lock))
 
 
-def _look_while_used(state_path: Path, folder: Path, lock: BinaryIO) -> None:
+def _look_while_used(
+    state_path: Path, open_state: Callable[[Path], SandboxState], folder: Path, lock: BinaryIO
+) -> None:
     with suppress(OSError, TpuctlError):  # the sandbox was reset
         while state_path.exists():  # opening would create it
-            with SandboxState.open(state_path) as sandbox:
+            with open_state(state_path) as sandbox:
                 end_processes_of_powered_off(sandbox)
             # A connection is noted before it looks for this process, under the same lock.
             with _locked(folder):
@@ -86,7 +88,7 @@ def _has_processes(state_path: Path, folder: Path) -> bool:
     if any(now - path.stat().st_mtime < _RECENT.total_seconds() for path in noted):
         return True
     marks = [str(_folders(state_path, path).control) for path in noted]
-    return any(True for _ in find_processes_with_variable(GUEST_MARK, *marks))
+    return any(True for _ in find_processes_with_variable(WORKER_MARK, *marks))
 
 
 def end_processes_of_powered_off(sandbox: SandboxState) -> None:
@@ -107,8 +109,8 @@ def end_processes_of_powered_off(sandbox: SandboxState) -> None:
 def end_all_processes(state_path: Path) -> None:
     """End the processes of all workers of a sandbox."""
     controls = (state_path.absolute().parent / "workers").glob("*/*/*/*.sshd")
-    if found := [WorkerFolders(path.parent, int(path.stem)) for path in controls if path.stem.isdecimal()]:
-        end_processes(*found)
+    if workers := [WorkerFolders(path.parent, int(path.stem)) for path in controls if path.stem.isdecimal()]:
+        end_processes(*workers)
 
 
 @contextmanager

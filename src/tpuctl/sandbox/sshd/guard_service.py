@@ -21,19 +21,19 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tpuctl.sandbox.api_calls import ApiError, Response
-from tpuctl.sandbox.guests import find_worker
 from tpuctl.sandbox.http_server import SandboxServer
 from tpuctl.sandbox.service import dated
-from tpuctl.sandbox.sshd.guest import SERVICE_UNIT, is_rebooting
+from tpuctl.sandbox.sshd.worker_home import SERVICE_UNIT, is_rebooting
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.worker_lookup import find_worker
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from tpuctl.sandbox.api_calls import DroppedConnection, Request
-    from tpuctl.sandbox.guests import GuestWorker
     from tpuctl.sandbox.sshd.daemon import WorkerFolders
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 # Seconds of real time between two looks of the guard at its node: sandbox time runs faster, and users advance it.
 GUARD_INTERVAL = 1
@@ -46,7 +46,7 @@ _END_TIMEOUT = 2.0
 _RESTARTS = 5
 
 
-class GuestServer(SandboxServer):
+class GuardServer(SandboxServer):
     """The metadata server of one worker, and the TPU API for the token that it gives out."""
 
     def __init__(self, sandbox: SandboxState, metadata: Mapping[str, str], scopes: tuple[str, ...]) -> None:
@@ -111,13 +111,13 @@ def _missing_scope() -> Response:
     return Response(403, json.dumps({"error": error}).encode(), {"content-type": "application/json; charset=UTF-8"})
 
 
-def account_scopes(worker: GuestWorker) -> tuple[str, ...]:
+def account_scopes(worker: SandboxWorker) -> tuple[str, ...]:
     """Return the scopes of the worker's service account: that of the cloud platform if the node names none."""
     account = worker.node.document.get("serviceAccount") or {}
     return tuple(map(str, account.get("scope") or (CLOUD_PLATFORM,)))
 
 
-def run_service(state_path: Path, worker: GuestWorker, folders: WorkerFolders) -> None:
+def run_service(state_path: Path, worker: SandboxWorker, folders: WorkerFolders) -> None:
     """Run the program of the worker's unit file, again after a failure, while the worker runs."""
     with suppress(OSError):  # it leads its group already
         os.setsid()
@@ -136,7 +136,7 @@ def run_service(state_path: Path, worker: GuestWorker, folders: WorkerFolders) -
         metadata = {str(path.relative_to(folders.metadata)): path.read_text("utf-8") for path in paths}
         with (
             SandboxState.open(state_path) as sandbox,
-            GuestServer(sandbox, metadata, account_scopes(worker)) as server,
+            GuardServer(sandbox, metadata, account_scopes(worker)) as server,
         ):
             server.start()
             for _ in range(_RESTARTS):
@@ -150,11 +150,11 @@ def _unit_command(folders: WorkerFolders) -> str | None:
         lines = (folders.devices / SERVICE_UNIT).read_text("utf-8").splitlines()
     except OSError:
         return None
-    found = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
-    return shlex.join(shlex.split(found[0].replace("%%", "%"))) if found else None
+    commands = [line.removeprefix("ExecStart=") for line in lines if line.startswith("ExecStart=")]
+    return shlex.join(shlex.split(commands[0].replace("%%", "%"))) if commands else None
 
 
-def _run_program(command: str, server: GuestServer, worker: GuestWorker, folders: WorkerFolders) -> bool:
+def _run_program(command: str, server: GuardServer, worker: SandboxWorker, folders: WorkerFolders) -> bool:
     """Run the program as a session of the worker does. Return whether it failed while the worker runs."""
     environ = {
         "SHELL": "/bin/sh",
@@ -185,7 +185,7 @@ def _run_program(command: str, server: GuestServer, worker: GuestWorker, folders
                 return False
 
 
-def _is_up(sandbox: SandboxState, worker: GuestWorker, folders: WorkerFolders) -> bool:
+def _is_up(sandbox: SandboxState, worker: SandboxWorker, folders: WorkerFolders) -> bool:
     """Return whether the same worker still runs."""
     if not sandbox.path.exists():  # opening would create it
         return False

@@ -16,14 +16,14 @@ from tpuctl.sandbox.catalog import number_of_project
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tpuctl.sandbox.guests import GuestWorker
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 # The topology of a worker's chips; the first and third observed, the second in test data of JAX users.
 _CHIP_BOUNDS = {4: (2, 2, 1), 8: (2, 4, 1), 1: (1, 1, 1)}
 
 
 @dataclass(frozen=True, slots=True)
-class GuestIdentity:
+class WorkerIdentity:
     """The identity of a worker.
 
     `environment` are variables of a session. `metadata` are files by their path at the metadata server, below
@@ -37,7 +37,7 @@ class GuestIdentity:
     framework: str
 
 
-def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
+def identify_worker(worker: SandboxWorker, host_name: str) -> WorkerIdentity:
     """Return the identity of a worker."""
     node = worker.node
     accelerator_type = str(node.document["acceleratorType"])
@@ -76,7 +76,7 @@ def identify_guest(worker: GuestWorker, host_name: str) -> GuestIdentity:
         "TPUCTL_SANDBOX_SLOW_CHIP": worker.phase.slow_chip,
         "TPUCTL_SANDBOX_COLLECTIVE_HANGS": worker.phase.hanging_worker,
     }
-    return GuestIdentity(
+    return WorkerIdentity(
         # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a
         # session (observed: marin); here a program has no other source.
         {

@@ -27,7 +27,7 @@ OS_LOGIN_ACCOUNT = "you@example.com"
 
 
 @dataclass(frozen=True, slots=True)
-class GuestWorker:
+class SandboxWorker:
     """One virtual machine of a node. `metadata` are the values that its guest agent uses now."""
 
     node: NodeRecord
@@ -43,7 +43,7 @@ class GuestWorker:
         return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
 
 
-def find_worker(session: StateSession, address: str) -> GuestWorker | None:
+def find_worker(session: StateSession, address: str) -> SandboxWorker | None:
     """Return the worker with an external or internal address, or with the name `PROJECT/ZONE/NODE/INDEX`. None if none has it.
 
     A change of the metadata's ssh keys takes effect late under the fault `ssh-key-late`.
@@ -69,10 +69,10 @@ def find_worker(session: StateSession, address: str) -> GuestWorker | None:
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
     project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
-    return GuestWorker(node, phase, index, metadata, project_metadata)
+    return SandboxWorker(node, phase, index, metadata, project_metadata)
 
 
-def worker_directory(state_path: Path, worker: GuestWorker) -> Path:
+def worker_directory(state_path: Path, worker: SandboxWorker) -> Path:
     """Return the folder of one incarnation of a node: its host key and the home folders of its workers."""
     node = worker.node
     return incarnation_directory(state_path, node.project, node.zone, node.node_id, node.number)
@@ -97,9 +97,9 @@ def worker_host_name(number: str, index: int) -> str:
 def os_login_keys(session: StateSession, now: datetime) -> list[str]:
     """Return the keys, `TYPE BASE64`, with which OS Login accepts the user who runs the sandbox now."""
     micros = int(now.timestamp() * 1e6)
-    found = (one.document for one in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT))
-    lasting = (one for one in found if int(one.get("expirationTimeUsec") or micros + 1) > micros)
-    return [" ".join(str(one["key"]).split()[:2]) for one in lasting]
+    keys = (key.document for key in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT))
+    lasting = (key for key in keys if int(key.get("expirationTimeUsec") or micros + 1) > micros)
+    return [" ".join(str(key["key"]).split()[:2]) for key in lasting]
 
 
 def is_os_login_enforced(

@@ -1,4 +1,4 @@
-"""The guest of a sandbox worker: its home, its programs, the progress of its startup scripts, and its reboots.
+"""The home of a sandbox worker: its programs, the progress of its startup scripts, and its reboots.
 
 `data/guest` has the programs that replace those of a TPU VM, or that would affect this machine. Startup scripts do not run:
 the worker's programs report their progress. After a reboot in the guest the worker does not answer for `REBOOT_DURATION`, and
@@ -24,25 +24,25 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import parse_timestamp
 from tpuctl.files import make_private_folder
 from tpuctl.platforms import find_processes_with_variable
-from tpuctl.sandbox.guests import worker_host_name
 from tpuctl.sandbox.lifecycle import state_since
 from tpuctl.sandbox.sshd.daemon import WorkerFolders, write_private_file
+from tpuctl.sandbox.worker_lookup import worker_host_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from tpuctl.sandbox.guests import GuestWorker
+    from tpuctl.sandbox.worker_lookup import SandboxWorker
 
 # Processes of a worker carry this variable with the worker's folder, so that a reboot finds them all.
-GUEST_MARK = "TPUCTL_SANDBOX_WORKER"
+WORKER_MARK = "TPUCTL_SANDBOX_WORKER"
 
-_GUEST_FILES = Path(tpuctl.__file__).parent / "data" / "guest"
-_FRAMEWORKS = _GUEST_FILES / "frameworks"
+_PROGRAMS = Path(tpuctl.__file__).parent / "data" / "guest"
+_FRAMEWORKS = _PROGRAMS / "frameworks"
 _PROFILES = (".profile", ".zprofile")
 
 
-def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupProgress, *, state_path: Path) -> Path:
+def prepare_home(folders: WorkerFolders, worker: SandboxWorker, startup: StartupProgress, *, state_path: Path) -> Path:
     """Create or update a worker's folders, programs, devices and metadata; return the program that starts a session."""
     for folder in (folders.home, folders.temporary, folders.programs):
         make_private_folder(folder)
@@ -51,8 +51,8 @@ def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupP
     write_private_file(folders.control / "startup", _assignments(progress, "export "))
     # All else seldom changes: an identity takes 20 ms.
     tmux = shutil.which("tmux")
-    programs = [path for path in (_GUEST_FILES / "bin").iterdir() if tmux or path.name != "tmux"]
-    sources = [*programs, *(_GUEST_FILES / name for name in ("session", "progress", "profile"))]
+    programs = [path for path in (_PROGRAMS / "bin").iterdir() if tmux or path.name != "tmux"]
+    sources = [*programs, *(_PROGRAMS / name for name in ("session", "progress", "profile"))]
     changed = max(path.stat().st_mtime_ns for path in sources)
     version = (tpuctl.__version__, len(sources), changed)
     faults = (worker.phase.lacks_chip, worker.phase.slow_chip, worker.phase.hanging_worker)
@@ -66,25 +66,25 @@ def prepare_guest(folders: WorkerFolders, worker: GuestWorker, startup: StartupP
     for path in programs:
         write_private_file(folders.programs / path.name, path.read_text("utf-8"), mode=0o700)
     for name in ("session", "progress"):
-        write_private_file(folders.control / name, (_GUEST_FILES / name).read_text("utf-8"), mode=0o700)
+        write_private_file(folders.control / name, (_PROGRAMS / name).read_text("utf-8"), mode=0o700)
     for name in _PROFILES:
         if not (folders.home / name).exists():
-            write_private_file(folders.home / name, (_GUEST_FILES / "profile").read_text("utf-8"))
+            write_private_file(folders.home / name, (_PROGRAMS / "profile").read_text("utf-8"))
     write_private_file(prepared, facts)
     return session
 
 
-def _write_identity(folders: WorkerFolders, worker: GuestWorker, *, state_path: Path, tmux: str | None) -> None:
+def _write_identity(folders: WorkerFolders, worker: SandboxWorker, *, state_path: Path, tmux: str | None) -> None:
     """Write the values by which the programs of a worker differ from those of others, its metadata and its devices."""
     import hashlib  # noqa: PLC0415  # 3 ms
 
-    from tpuctl.sandbox.sshd.guest_identity import identify_guest  # noqa: PLC0415  # 20 ms, with the accelerators' table
+    from tpuctl.sandbox.sshd.worker_identity import identify_worker  # noqa: PLC0415  # 20 ms, with the accelerators' table
 
     name = worker_host_name(worker.node.number, worker.index)
-    identity = identify_guest(worker, name)
+    identity = identify_worker(worker, name)
     exported = {
         "HOME": str(folders.home),
-        GUEST_MARK: str(folders.control),
+        WORKER_MARK: str(folders.control),
         "HOSTNAME": name,
         "TPUCTL_DEVICE_ROOT": str(folders.devices),
         "TPUCTL_METADATA_ROOT": str(folders.metadata),
@@ -114,14 +114,14 @@ def _assignments(values: Mapping[str, str], word: str = "") -> str:
     return "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items())
 
 
-def _keep_files(root: Path, wanted: Mapping[str, str]) -> None:
+def _keep_files(root: Path, files: Mapping[str, str]) -> None:
     """Write these files, by path, into a folder and remove all others."""
     make_private_folder(root)
     for path in root.rglob("*"):
         # A name that begins with a dot may be the temporary file of another session.
-        if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in wanted:
+        if not path.name.startswith(".") and not path.is_dir() and str(path.relative_to(root)) not in files:
             path.unlink(missing_ok=True)
-    for name, text in wanted.items():
+    for name, text in files.items():
         make_private_folder((root / name).parent)
         write_private_file(root / name, text)
 
@@ -140,7 +140,7 @@ class StartupProgress:
     ends_as: str
 
 
-def startup_progress(worker: GuestWorker, rebooted: datetime | None, now: datetime, speed: float) -> StartupProgress:
+def startup_progress(worker: SandboxWorker, rebooted: datetime | None, now: datetime, speed: float) -> StartupProgress:
     """Return the progress of a worker's startup. `rebooted` is when it last came up after a reboot from inside, if ever."""
     ends_as = "failed" if worker.phase.startup_fails else "done"
     delay = worker.phase.startup_delay
@@ -185,7 +185,7 @@ def start_enabled_service(folders: WorkerFolders, state_path: Path, address: str
     import subprocess  # noqa: PLC0415  # 3 ms, and few workers have a service
 
     argv = [sys.executable, "-P", "-m", "tpuctl.sandbox.sshd", "--service", str(state_path), address]
-    environ = {**os.environ, GUEST_MARK: str(folders.control)}
+    environ = {**os.environ, WORKER_MARK: str(folders.control)}
     null = subprocess.DEVNULL
     subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, env=environ, start_new_session=True)
 
@@ -200,9 +200,9 @@ def end_processes(*workers: WorkerFolders) -> None:
             if file.is_file():
                 file.unlink(missing_ok=True)
     marks = [str(folders.control) for folders in workers]
-    for process in find_processes_with_variable(GUEST_MARK, *marks):
+    for process in find_processes_with_variable(WORKER_MARK, *marks):
         if process != os.getpid():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, signal.SIGKILL)
-    if os.environ.get(GUEST_MARK) in marks:
+    if os.environ.get(WORKER_MARK) in marks:
         os.killpg(os.getpgid(0), signal.SIGKILL)
