@@ -40,6 +40,7 @@ _SECTIONS = {
         "scp": ("tpuctl.workers.commands.scp", "Copy files to or from all workers of a node."),
         "sync": ("tpuctl.workers.commands.sync", "Copy the files of a working tree to every worker."),
         "test": ("tpuctl.workers.commands.test", "Test the chips of all workers: count, products, all-reduce."),
+        "top": ("tpuctl.workers.commands.top", "Show what the chips of workers do: memory, duty cycle, program."),
         "stacks": ("tpuctl.workers.commands.stacks", "Show where the programs that hold the TPU are."),
         "env": ("tpuctl.workers.commands.env", "Print environment variables for training scripts (shell syntax)."),
         "unstick": ("tpuctl.workers.commands.unstick", "Find and terminate processes that hold the TPU on workers."),

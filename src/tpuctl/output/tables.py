@@ -63,6 +63,12 @@ class TableLayout:
         """Write the shown columns of rows with all columns on stderr, unless quiet."""
         terminal.note_table(*self._narrowed(rows))
 
+    def lines(self, rows: Sequence[Row], *, width: int, colored: bool) -> list[str]:
+        """Return a line of headings and a line for each row, in columns that fit the width."""
+        from tpuctl.output.terminal import lay_out_columns  # noqa: PLC0415  # the terminal writes tables
+
+        return lay_out_columns(*self._narrowed(rows), width=width, colored=colored)[0]
+
     def _narrowed(self, rows: Sequence[Row]) -> tuple[list[Column], list[Row]]:
         shown = [tuple(row[index] for index in self.shown) for row in rows]
         return [self.columns[index] for index in self.shown], shown

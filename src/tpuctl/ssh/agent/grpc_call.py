@@ -40,7 +40,7 @@ def unary_call(port: int, path: str, message: bytes, seconds: float) -> bytes:
         with socket.create_connection(("127.0.0.1", port), seconds) as connection:
             connection.sendall(request_frames(path, message))
             return read_answer(connection, until)
-    except socket.timeout:
+    except TimeoutError:
         raise GrpcError("no answer within %g s" % seconds) from None
     except OSError as error:
         raise GrpcError((error.strerror or str(error)).lower()) from None
@@ -97,9 +97,7 @@ def read_answer(connection: socket.socket, until: float) -> bytes:
                 raise GrpcError("an answer of more than %d bytes" % LONGEST_MESSAGE)
             if size:
                 more = struct.pack(">I", size)
-                connection.sendall(
-                    http2_frame(WINDOW_UPDATE, 0, 0, more) + http2_frame(WINDOW_UPDATE, 0, STREAM, more)
-                )
+                connection.sendall(http2_frame(WINDOW_UPDATE, 0, 0, more) + http2_frame(WINDOW_UPDATE, 0, STREAM, more))
         elif kind in (HEADERS, CONTINUATION) and stream == STREAM:
             headers = (headers + payload)[-LONGEST_FRAME:]
         elif kind == PUSH_PROMISE or (kind == RST_STREAM and stream == STREAM):
@@ -122,7 +120,7 @@ def receive(connection: socket.socket, size: int, until: float) -> bytes:
     while len(found) < size:
         left = until - time.monotonic()
         if left <= 0:
-            raise socket.timeout
+            raise TimeoutError
         connection.settimeout(left)
         block = connection.recv(min(size - len(found), 1 << 16))
         if not block:

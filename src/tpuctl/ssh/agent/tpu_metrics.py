@@ -1,14 +1,15 @@
 """Runs on a worker: reports every few seconds what its chips do, as libtpu measures it, and its memory, CPU and disk.
 
 libtpu serves metrics by gRPC in the process that holds the chips [tpu-info 0.14.2 source]. The port is found by the sockets
-that this process listens on; 8431 is only the usual one. Without such a program there are no metrics, which is no error. It must
-run under Python 3.8, and ends when the client does.
+that this process listens on; 8431 is only the usual one. Without such a program there are no metrics, which is no error.
+It must run under Python 3.8, and ends when the client does.
 """
 
 from __future__ import annotations
 
 import glob
 import json
+import math
 import os
 import pwd
 import select
@@ -151,7 +152,7 @@ class WorkerMetrics:
                     raise
                 continue
             for device, value in values.items():
-                found.setdefault(device, dict.fromkeys(METRICS))[key] = value
+                found.setdefault(device, dict.fromkeys(METRICS))[key] = int(value) if name.endswith("bytes") else value
         return [{"device": first + device, **found[device]} for device in sorted(found)]
 
 
@@ -192,7 +193,7 @@ def read_sample(sample: bytes) -> tuple[int, float]:
                     value = float(struct.unpack("<d", number)[0])
                 elif kind == 2 and isinstance(number, int):
                     value = float(signed(number))
-    if not 0 <= device < 1 << 20 or value != value or abs(value) > 1e18:
+    if not 0 <= device < 1 << 20 or math.isnan(value) or abs(value) > 1e18:
         raise ValueError("an impossible value")
     return device, value
 

@@ -1,8 +1,8 @@
 """The metrics that libtpu serves in a program on a TPU, for the stand-ins of JAX and PyTorch on a sandbox worker.
 
 The service, its messages and the names of the metrics are those of libtpu [tpu-info 0.14.2: tpu_metric_service.proto and
-tpu_telemetry.proto]; the values are invented. gRPC over HTTP/2 with the standard library: one thread, small answers. The port is
-any free one, because the workers of a sandbox share a machine; libtpu takes 8431.
+tpu_telemetry.proto]; the values are invented. gRPC over HTTP/2 with the standard library: one thread, small answers.
+The port is any free one, because the workers of a sandbox share a machine; libtpu takes 8431.
 """
 
 from __future__ import annotations
@@ -254,7 +254,9 @@ def _answer_call(metrics: ChipMetrics, path: str, message: bytes) -> tuple[int, 
         return _OK, _field(1, _field(1, name.encode()) + samples)
     if method == "GetTpuRuntimeStatus":
         launch, place = metrics.launch()
-        states = [_field(2, _varint_field(1, core) + _field(2, _core(core, launch, place))) for core in range(metrics.chips)]
+        states = [
+            _field(2, _varint_field(1, core) + _field(2, _core(core, launch, place))) for core in range(metrics.chips)
+        ]
         return _OK, b"".join(states)
     return _UNIMPLEMENTED, b""
 

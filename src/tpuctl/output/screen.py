@@ -1,0 +1,70 @@
+"""A table that is redrawn on the terminal until the user ends it."""
+
+from __future__ import annotations
+
+import os
+import select
+import termios
+import tty
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.output.tables import Row, TableLayout
+    from tpuctl.output.terminal import Terminal
+
+_END_KEYS = b"qQ\x1b"
+
+
+class LiveTable:
+    """The table on stdout during a block; its last state stays. Keys are read at once, and are not echoed."""
+
+    def __init__(self, terminal: Terminal) -> None:
+        self._terminal = terminal
+        streams = terminal.streams
+        self._stdin = streams.stdin.fileno() if streams.stdin_is_terminal and streams.stdin else None
+        self._modes: list[Any] | None = None  # of termios
+        self._console = Console(
+            file=streams.stdout,
+            force_terminal=True,
+            color_system="standard" if terminal.colors_out else None,
+            legacy_windows=False,
+            _environ={},  # `terminal` has read it, and COLUMNS would fix the initial width
+        )
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> Self:
+        if self._stdin is not None and os.tcgetpgrp(self._stdin) == os.getpgrp():
+            self._modes = termios.tcgetattr(self._stdin)
+            tty.setcbreak(self._stdin, termios.TCSANOW)
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._live.stop()
+        if self._stdin is not None and self._modes is not None:
+            with suppress(OSError, termios.error):
+                termios.tcsetattr(self._stdin, termios.TCSANOW, self._modes)
+
+    def wants_to_end(self) -> bool:
+        """Return whether the user has pressed q or Esc, or the keyboard is gone."""
+        if self._stdin is None or self._modes is None or not select.select([self._stdin], [], [], 0)[0]:
+            return False
+        keys = os.read(self._stdin, 64)
+        return not keys or any(key in _END_KEYS for key in keys)
+
+    def show(self, layout: TableLayout, rows: Sequence[Row], summary: str) -> None:
+        """Redraw the table and the line below it."""
+        width = self._console.width
+        lines = layout.lines(rows, width=width, colored=self._terminal.colors_out)
+        last = f"{summary}   (q ends)"
+        text = Text("\n").join([*map(Text.from_ansi, lines), Text(last, style="dim")])
+        text.no_wrap, text.overflow = True, "ellipsis"
+        self._live.update(text, refresh=True)

@@ -1,0 +1,99 @@
+"""`tpuctl top`."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tpuctl.app.option_help import OptionGroup, grouped_option
+from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_options
+from tpuctl.app.value_completion import complete_columns, complete_node
+from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.output.terminal import OutputFormat
+from tpuctl.workers.commands.jobs import job_targets, show_errors, worker_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.app.app import App
+    from tpuctl.output.column_widths import Column
+    from tpuctl.output.tables import TableLayout
+    from tpuctl.workers.worker_metrics import MetricsStream
+
+_SHORTEST, _LONGEST = timedelta(seconds=0.5), timedelta(minutes=10)
+
+
+def _columns() -> Sequence[Column]:
+    from tpuctl.workers.worker_metrics import TOP_COLUMNS  # noqa: PLC0415  # only for completion
+
+    return TOP_COLUMNS
+
+
+@cli_command("top")
+@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
+@worker_options
+@grouped_option(
+    "--interval",
+    group=OptionGroup.TIMING,
+    type=DurationType(),
+    metavar="TIME",
+    default="2s",
+    help="Time between two reports of a worker. [default: 2s]",
+)
+@grouped_option("--once", group=OptionGroup.OUTPUT, is_flag=True, help="Show one report of each worker, and end.")
+@takes_options(TableOptions, "table", shell_complete=complete_columns(_columns))
+def command(
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    selector: tuple[str, ...],
+    worker: str,
+    interval: timedelta | str,
+    once: bool,
+    table: TableOptions,
+) -> int:
+    """Show what the chips of nodes do: program, memory (HBM) and duty cycle of each worker.
+
+    On a terminal the table is live until q or Ctrl-C; in a pipe, and with -o json, each worker reports once. The figures are
+    those that libtpu measures in the program which holds the chips; without such a program there are none. HBM is that of
+    the fullest chip; -o wide shows each. A duty cycle far from the median of the node is marked.
+
+    \b
+    Examples:
+      tpuctl top trainer
+      tpuctl top 'train-*' --sort duty
+      tpuctl top trainer --once -o json | jq '.workers[] | select(.isOutlier)'
+    """
+    from tpuctl.workers.worker_metrics import TOP_COLUMNS, MetricsStream, failures, top_view  # noqa: PLC0415  # not needed by --help
+
+    if not nodes and not selector:
+        raise InvalidInputError("no node given", hint="name one, or use `-l KEY=VALUE`")
+    if not isinstance(interval, timedelta) or not _SHORTEST <= interval <= _LONGEST:
+        raise InvalidInputError("`--interval` is from 0.5s to 10m", hint="write it like `--interval 2s`")
+    layout = table.layout(app, TOP_COLUMNS)
+    scope = job_targets(app, nodes, selector, worker)
+    is_live = app.terminal.is_interactive and not once and app.format in {OutputFormat.TABLE, OutputFormat.WIDE}
+    with MetricsStream(scope, interval if is_live else None) as stream:
+        if is_live:
+            with suppress(KeyboardInterrupt):
+                _show_live(app, stream, layout)
+            return ExitCode.OK
+        stream.collect()
+    app.show(top_view(stream.workers, layout))
+    errors = failures(stream.workers)
+    return show_errors(app, errors) if errors else ExitCode.OK
+
+
+def _show_live(app: App, stream: MetricsStream, layout: TableLayout) -> None:
+    """Redraw the table when a worker has reported, until the user ends it."""
+    from tpuctl.output.screen import LiveTable  # noqa: PLC0415  # rich takes 40 ms
+    from tpuctl.workers.worker_metrics import top_rows, top_summary  # noqa: PLC0415  # as above
+
+    with LiveTable(app.terminal) as screen:
+        while not screen.wants_to_end():
+            stream.serve(0.25)
+            _, rows = layout.sort(stream.workers, top_rows(stream.workers))
+            screen.show(layout, rows, top_summary(stream.workers))
