@@ -18,7 +18,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
-from tests.others import errors, somebody
+from tests.others import errors, interrupt, somebody
 from tpuctl.cloud.storage import StorageClient
 from tpuctl.names import BucketPath, NodeName
 from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseKeeper, LeaseOwner, LeasePolicy
@@ -210,9 +210,6 @@ def test_interruption_during_a_setup_says_that_it_continues(
     tpuctl: Console, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     clock.happens = interrupt
     setup = f"cd {tmp_path}; touch begun; until [ -e go ]; do sleep 0.05; done"

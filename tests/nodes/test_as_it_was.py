@@ -187,14 +187,6 @@ def test_full_lease_store_after_the_create_does_not_end_the_run(tpuctl: Console,
     assert (out, code) == ("demo\tREADY\n", 0), err
 
 
-def test_aborted_create_is_looked_at_and_sent_again(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("http-error", status=409, method="*.nodes.create")
-
-    out, err, code = tpuctl("up", "demo", "--type", "v6e-1", "--zone", EAST)
-
-    assert (out, code) == ("demo\tREADY\n", 0), err
-
-
 def test_request_that_another_client_deletes_is_not_requested_again(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,21 +144,36 @@ def test_question_about_an_idle_node_is_as_short_as_ever(tpuctl: Console, sandbo
     assert changes(sandbox) == []
 
 
+RECREATE = "delete `demo` and its boot disk, and recreate it"
+REPLACE = ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all")
+# Of each command that ends what runs on a node: its words, what the node is, and the question.
+QUESTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "down": (("down", "demo"), {}, QUESTION),
+    "delete": (("delete", "demo"), {}, QUESTION),
+    "stop": (("stop", "demo"), {}, "stop `demo`?"),
+    "reset": (("reset", "demo", "--mode", "recreate"), {}, f"{RECREATE}?"),
+    "maintenance": (
+        ("maintenance", "demo", "--perform"),
+        {"upcomingMaintenance": {"maintenanceStatus": "PENDING", "canReschedule": True}},
+        f"start the maintenance of `{ZONE}/demo` now (programs on it end)?",
+    ),
+    "queue-cancel": (
+        ("queue", "cancel", "demo"),
+        {"queued_resource": "demo"},
+        "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
+    ),
+    "up-replace": (REPLACE, {}, f"{RECREATE} (accelerator_type: wanted `v3-8`, found `v4-8`)?"),
+}
+
+
 @one_face
-@pytest.mark.parametrize(
-    ("words", "question"),
-    [
-        pytest.param(("down", "demo"), QUESTION, id="down"),
-        pytest.param(("delete", "demo"), QUESTION, id="delete"),
-        pytest.param(("stop", "demo"), "stop `demo`?", id="stop"),
-        pytest.param(
-            ("reset", "demo", "--mode", "recreate"), "delete `demo` and its boot disk, and recreate it?", id="reset"
-        ),
-    ],
-)
-def test_question_says_who_uses_the_node_for_what_and_since_when(
-    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
+@pytest.mark.parametrize(("words", "fields", "question"), QUESTIONS.values(), ids=QUESTIONS)
+def test_question_says_who_uses_the_node_for_what_and_since_when(  # noqa: PLR0917  # three fixtures and three columns
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], fields: dict[str, Any], question: str
 ) -> None:
+    put(sandbox, **fields)
+    if "queued_resource" in fields:
+        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
     handle = worker.start_job("train", "./train.sh --steps 1000", 90)
     in_use = f"`demo` is in use: job `train` of {USER} (./train.sh --steps 1000), for 1h30m"
 
@@ -166,55 +182,8 @@ def test_question_says_who_uses_the_node_for_what_and_since_when(
     os.close(handle)
 
     assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
-    assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
-    assert changes(sandbox) == []
-
-
-@one_face
-def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
-    put(sandbox, upcomingMaintenance={"maintenanceStatus": "PENDING", "canReschedule": True})
-    handle = worker.start_job("train", "./train.sh", 90)
-    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
-
-    refused = tpuctl("maintenance", "demo", "--perform", stdin="n\n")
-    not_idle = tpuctl("maintenance", "demo", "--perform", "--if-idle", "--yes")
-    os.close(handle)
-
-    question = f"start the maintenance of `{ZONE}/demo` now (programs on it end)?"
-    assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
-    assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
-    assert changes(sandbox) == []
-
-
-@one_face
-@pytest.mark.parametrize(
-    ("words", "question"),
-    [
-        pytest.param(
-            ("queue", "cancel", "demo"),
-            "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
-            id="queue-cancel",
-        ),
-        pytest.param(
-            ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all"),
-            "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v3-8`, found `v4-8`)?",
-            id="up-replace",
-        ),
-    ],
-)
-def test_question_of_commands_that_delete_by_the_way_says_who_uses_the_node(
-    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
-) -> None:
-    if words[0] == "queue":
-        put(sandbox, queued_resource="demo")
-        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
-    handle = worker.start_job("train", "./train.sh", 90)
-
-    _, err, code = tpuctl(*words, stdin="n\n")
-    os.close(handle)
-
-    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
-    assert (err, code) == (f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    if words not in {REPLACE, ("queue", "cancel", "demo")}:  # without `--if-idle`
+        assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
     assert changes(sandbox) == []
 
 

@@ -44,15 +44,6 @@ def test_create_of_an_existing_name_is_refused_before_any_call(tpuctl: Console, 
     assert sandbox.changes() == []
 
 
-@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_create_with_a_lost_answer_creates_one_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
-    sandbox.fault(lost, method="*.nodes.create")
-
-    out, _, code = tpuctl(*CREATE)
-
-    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
-
-
 def test_create_of_a_broken_node_reports_without_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 

@@ -112,18 +112,6 @@ def test_down_of_a_node_in_another_zone_names_the_zone(tpuctl: Console, sandbox:
     assert sandbox.changes() == []
 
 
-@one_face
-def test_down_of_an_ambiguous_name_lists_both_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
-    put(sandbox)
-
-    _, err, code = tpuctl("down", "demo", "--yes")
-
-    assert (code, sandbox.changes()) == (8, [])
-    assert "us-central1-a/demo" in err
-    assert "us-central2-b/demo" in err
-
-
 def test_down_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unreachable", zone="europe-west4-a", count=0)
 
@@ -193,6 +181,7 @@ def test_down_of_a_request_for_several_nodes_needs_all_of_them(tpuctl: Console, 
     assert tpuctl("list") == ("", "", 0)
 
 
+@one_face
 @pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
 @pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "SUSPENDED", "FAILED"])
 def test_down_of_a_requests_own_name_deletes_the_request(
@@ -312,6 +301,7 @@ def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Cons
     )
 
 
+@one_face
 @pytest.mark.parametrize("command", [["down"], ["reset", "--mode", "recreate"]])
 def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox, command: list[str]) -> None:
     put(sandbox)

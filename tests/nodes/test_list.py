@@ -113,6 +113,7 @@ def test_list_is_sorted_alike_in_each_format(
     assert (lines, names, values) == (expected.split(),) * 3
 
 
+@one_face
 def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
 
@@ -132,6 +133,7 @@ def test_list_has_color_only_on_a_terminal_with_color(tpuctl: Console, sandbox: 
         ((), "preempted queued calm serviced stopped terminated sick"),
     ],
 )
+@one_face
 def test_list_with_zones_searches_only_these(
     tpuctl: Console, fleet: Sandbox, arguments: tuple[str, ...], expected: str
 ) -> None:
@@ -145,16 +147,6 @@ def test_list_ignores_a_configured_zone(tpuctl: Console, fleet: Sandbox) -> None
     assert len(everything[0].split()) == 7
     assert tpuctl("list", "-o", "name", CLOUDSDK_COMPUTE_ZONE="us-east5-a") == everything
     assert tpuctl("list", "-o", "name", TPUCTL_ZONE="us-east5-a") == everything
-
-
-def test_list_ignores_the_zone_of_gcloud(tpuctl: Console, fleet: Sandbox) -> None:
-    configuration = tpuctl.folder / "gcloud" / "configurations" / "config_default"
-    configuration.parent.mkdir(parents=True)
-    configuration.write_text("[compute]\nzone = us-east5-a\n[core]\nproject = other\n")
-
-    out, _, code = tpuctl("list", "-o", "name", CLOUDSDK_CONFIG=str(tpuctl.folder / "gcloud"))
-
-    assert (len(out.split()), code) == (7, 0)
 
 
 def test_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
@@ -209,6 +201,7 @@ later  us-central2-b  v4-8  WAITING_FOR_RESOURCES              4       on-demand
     assert tpuctl("list", terminal=True)[1] == f"{said}no nodes in any zone of project sandbox\n"
 
 
+@one_face
 @pytest.mark.parametrize("words", [(), ("-o", "tsv"), ("-o", "name")], ids=["pipe", "tsv", "names"])
 def test_list_of_lines_for_scripts_reads_nodes_only(tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]) -> None:
     sandbox.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
@@ -369,11 +362,6 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
     assert "see why with `tpuctl list --zone us-west4-z`" in err
     assert "or there is no such zone" in tpuctl("list", "--zone", "us-west4-z")[1]
     assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
-
-
-@one_face
-def test_list_with_a_mistyped_zone_suggests_it(tpuctl: Console) -> None:
-    assert f"did you mean `{ZONE}`?" in tpuctl("list", "--zone", ZONE[:-2] + ZONE[-1])[1]
 
 
 @one_face

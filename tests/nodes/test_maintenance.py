@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, put, told
+from tests.others import interrupt
 
 ZONE = "us-central2-b"
 WINDOW = {
@@ -59,13 +60,6 @@ def test_maintenance_in_json_has_the_field_of_the_api(
     assert (json.loads(out), code) == ({**place, "upcomingMaintenance": announced}, 0)
 
 
-@one_face
-def test_maintenance_that_is_not_announced_is_said(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.add_node("trainer")
-
-    assert tpuctl("maintenance", "trainer") == ("", "no maintenance is announced for `trainer`\n", 0)
-
-
 @pytest.mark.parametrize(
     ("queued", "call"),
     [("", "performMaintenance"), ("request", "performMaintenanceQueuedResource")],
@@ -106,9 +100,6 @@ def test_perform_after_the_timeout_names_the_command_that_waits(tpuctl: Console,
 @one_face
 def test_interrupted_perform_names_what_continues(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     clock.after(timedelta(seconds=30), interrupt)
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
-from tests.others import errors, reads, somebody
+from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.others import errors, interrupt, reads, somebody
 
 THREE = ("up", "a", "b", "c", "--type", "v4-8", "--zone", ZONE)
 
@@ -56,9 +56,6 @@ def test_json_of_several_nodes_is_an_array(tpuctl: Console, sandbox: Sandbox) ->
 
 @one_face
 def test_up_continues_after_an_interruption(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     clock.after(timedelta(minutes=2), interrupt)
 
     out, err, code = tpuctl(*THREE, "d")
@@ -100,18 +97,6 @@ def test_wait_by_label_selects_nodes(tpuctl: Console, sandbox: Sandbox, choice: 
     out, _, code = tpuctl("wait", *choice, "--for", "healthy")
 
     assert (out, code) == ("".join(f"{name}\tREADY\n" for name in chosen), 0)
-
-
-@one_face
-def test_wait_with_names_and_all_is_refused(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, "a")
-    error = said(
-        "error: `--all` and names exclude one another",
-        "  hint: leave out `--all`, or the names; conditions narrow both",
-    )
-
-    assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "Team=x"))] == [2, 3, 2]
-    assert tpuctl("wait", "a", "--all") == tpuctl("watch", "a", "--all") == ("", error, 2)
 
 
 @one_face

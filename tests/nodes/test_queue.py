@@ -686,13 +686,6 @@ def test_retry_of_a_living_request_is_refused(tpuctl: Console, sandbox: Sandbox,
     assert sandbox.changes() == []
 
 
-def test_retry_refuses_a_short_wait(tpuctl: Console, sandbox: Sandbox) -> None:
-    queue(sandbox, state="FAILED")
-
-    assert tpuctl("queue", "retry", "demo", "--queue-for", "30s")[::2] == ("", 2)
-    assert sandbox.changes() == []
-
-
 def test_create_with_queue_waits_for_the_acceptance_only(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*CREATE, "--spot")
 

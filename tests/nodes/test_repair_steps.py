@@ -193,15 +193,6 @@ def test_devices_missing_after_a_restart_cause_no_second_restart(
     )
 
 
-@one_face
-def test_restart_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("unhealthy")
-    sandbox.fault("operation-error", method="*.start")
-
-    assert tpuctl(*UP, **QUICK)[::2] == ("", 6)
-    assert (sandbox.changes(), tpuctl("list")[0].split("\t")[3]) == (["create", "stop", "start"], "STOPPED")
-
-
 def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
     """Return the environment of a lease in a bucket that takes ten seconds for each write."""
     administration.add_bucket(sandbox.state, "data")
@@ -256,6 +247,7 @@ def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sa
         ("watch", "demo", "--until", "10m"),
         ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"),
         ("reset", "sick", "--mode", "recreate", "--yes"),
+        ("reset", "sick", "--mode", "restart", "--yes"),
     ):
         _, err, code = tpuctl(*command, **QUICK)
         assert (code, "cannot write the journal" in err) == (1, True), command

@@ -153,33 +153,6 @@ def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> No
     assert after["id"] != before["id"]
 
 
-def test_recreate_writes_the_journal_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox)
-    sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
-
-    assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 4
-
-    journals = [path.read_text() for path in sandbox.state.path.parent.parent.rglob("demo.jsonl")]
-    assert [json.loads(text.splitlines()[0])["spec"]["accelerator_type"] for text in journals] == ["v4-8"]
-
-
-@pytest.mark.parametrize("mode", ["restart", "recreate"])
-def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
-    put(sandbox)
-    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
-        (folder / "journal").write_text("not a folder")
-
-    out, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")
-
-    assert (out, code, sandbox.changes()) == ("", 1, [])
-    warned, _, failed = err.rpartition("error: cannot write the journal: ")
-    # Only to make it anew must be known what it was to run.
-    assert warned.partition(": /")[0] == ("warning: cannot read the journal" if mode == "recreate" else "")
-    assert failed.splitlines()[1:] == [
-        "  hint: the change was not sent; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
-    ]
-
-
 @one_face
 def test_reset_without_capacity_reports_the_stopped_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)

@@ -140,16 +140,6 @@ def test_start_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None
     assert (out, code, told(err)[:3]) == ("", 6, ["starting (was STOPPED)", "STARTING", "STOPPED"])
 
 
-@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
-    put(sandbox)
-    for verb in ("stop", "start"):
-        sandbox.fault(lost, method=f"*.nodes.{verb}")
-
-    assert (tpuctl("stop", "demo", "--yes")[2], tpuctl("start", "demo")[2]) == (0, 0)
-    assert sandbox.changes() == ["stop", "start"]
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [("TPUCTL_GRANTS", "[{zone: x}]"), ("TPUCTL_OUTPUT", "xml")],

@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import one_face
 
 FULL_NAME = "projects/sandbox/locations/us-central2-b/nodes/twin"
 
@@ -83,6 +84,7 @@ def test_status_of_several_nodes(tpuctl: Console, twins: Sandbox) -> None:
         (("us-central1-a/twin", "--zone", "us-central2-b"), "us-central1-a"),
     ],
 )
+@one_face
 def test_status_accepts_each_form_of_a_name(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], zone: str
 ) -> None:
@@ -101,6 +103,7 @@ def test_status_uses_a_configured_zone_but_not_only_that_of_gcloud(tpuctl: Conso
     [("status",), ("ssh",), ("update", "--labels", "a=b"), ("down", "--yes"), ("delete", "--yes"), ("stop", "--yes"), ("wait",),
      ("start",), ("reset", "--yes"), ("up",)],
 )  # fmt: skip
+@one_face
 def test_status_of_an_ambiguous_name_lists_both_nodes(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...]
 ) -> None:
@@ -130,19 +133,6 @@ def test_status_of_a_missing_node_lists_the_searched_zones(tpuctl: Console, twin
     assert ('"kind": "not_found"' in err, out, code) == (True, "", 3)
 
 
-def test_status_with_an_unreachable_zone_is_uncertain(tpuctl: Console, twins: Sandbox) -> None:
-    twins.fault("unreachable", zone="us-east5-a", count=0)
-
-    assert tpuctl("status", "lone") == (
-        "",
-        (
-            "error: `lone` was not found, but us-east5-a did not answer and may have it\n"
-            "  hint: try again later, or name the zone with `--zone`\n"
-        ),
-        1,
-    )
-
-
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
@@ -155,6 +145,7 @@ def test_status_with_an_unreachable_zone_is_uncertain(tpuctl: Console, twins: Sa
         (("twin", "--project", "My Project"), "`My Project` is not a project id", "PROJECT_ID"),
     ],
 )
+@one_face
 def test_invalid_names_are_refused_before_any_request(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:

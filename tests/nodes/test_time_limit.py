@@ -206,25 +206,23 @@ def test_create_says_that_no_guard_runs(tpuctl: Console, options: tuple[str, ...
 
 
 @one_face
-def test_up_says_that_it_could_not_set_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
-    own(sandbox, state="CREATING", age=timedelta())
+@pytest.mark.parametrize(
+    ("before", "ttl", "undone", "extend"),
+    [
+        pytest.param({}, "2h", "set", "--until 2026-01-01T02:00:00Z", id="set"),
+        pytest.param(until(5), "forever", "removed", "--no-expiry", id="removed"),
+    ],
+)
+def test_up_says_that_it_could_not_change_the_end(  # noqa: PLR0917  # two fixtures and four columns
+    tpuctl: Console, sandbox: Sandbox, before: dict[str, str], ttl: str, undone: str, extend: str
+) -> None:
+    own(sandbox, state="CREATING", age=timedelta(), labels=before)
 
-    _, err, code = tpuctl(*UP, "--ttl", "2h", "--no-wait")
+    _, err, code = tpuctl(*UP, "--ttl", ttl, "--no-wait")
 
-    assert (code, end(tpuctl)) == (0, None)
-    command = f"tpuctl extend {ZONE}/demo --until 2026-01-01T02:00:00Z"
-    assert f"demo: its time limit was not set while it is CREATING: `{command}`\n" in err
-
-
-@one_face
-def test_up_says_that_it_could_not_remove_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
-    own(sandbox, state="CREATING", age=timedelta(), labels=until(5))
-
-    _, err, code = tpuctl(*UP, "--ttl", "forever", "--no-wait")
-
-    command = f"tpuctl extend {ZONE}/demo --no-expiry"
-    assert f"demo: its time limit was not removed while it is CREATING: `{command}`\n" in err
-    assert (code, end(tpuctl)) == (0, "2026-01-01T05:00:00Z")
+    command = f"tpuctl extend {ZONE}/demo {extend}"
+    assert f"demo: its time limit was not {undone} while it is CREATING: `{command}`\n" in err
+    assert (code, end(tpuctl)) == (0, "2026-01-01T05:00:00Z" if before else None)
 
 
 @one_face

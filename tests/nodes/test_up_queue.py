@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
+from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import list_requests
 from tpuctl.sandbox.stock import put_stockout
@@ -74,10 +75,6 @@ def test_killed_up_is_continued_with_one_request(tpuctl: Console, sandbox: Sandb
 
     assert first[2] == 130
     assert (out, code, creates(sandbox)) == ("demo\tREADY\n", 0, 1)
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def test_interrupted_up_names_the_request_and_how_to_cancel_it(

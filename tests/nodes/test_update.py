@@ -299,18 +299,6 @@ def test_update_waits_for_its_operation(clock: ManualClock, *, is_silent: bool) 
     assert clock.monotonic() == timedelta(seconds=10)
 
 
-def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
-    with pytest.raises(ConflictError, match="not now"):
-        Service(clock, REFUSED).update()
-
-
-def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> None:
-    with pytest.raises(TimedOutError) as caught:
-        Service(clock).update(timeout=timedelta(seconds=4))
-
-    assert str(caught.value) == "not after 0:00:04"
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

@@ -168,22 +168,6 @@ def test_node_deleted_by_another_client_is_recreated_with_the_flag(
 
 
 @one_face
-def test_node_recreated_by_another_client_is_watched_and_not_deleted(
-    sandbox: Sandbox, watch: Callable[..., Result]
-) -> None:
-    put(sandbox)
-
-    out, _, code = watch("--repair", "recreate", happens=lambda: put(sandbox, health="UNHEALTHY_TENSORFLOW"))
-
-    assert story(out)[1:] == [
-        ("note", "another client recreated the node; following the new node"),
-        ("state", "READY UNHEALTHY_TENSORFLOW"),
-        ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
-    ]
-    assert (code, sandbox.changes()) == (10, [])
-
-
-@one_face
 def test_node_stopped_by_another_client_stays_stopped(
     sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
 ) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -70,19 +69,6 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
     assert story(out) == [("action", "creating v4-8 (tpu-ubuntu2204-base, spot)"), *MADE]
     assert (code, changes(sandbox)) == (0, ["delete", "create"])
     assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["team"] == "vision"
-
-
-@one_face
-def test_recreated_node_runs_its_setup_again(
-    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], fake_ssh: Callable[[str], None], tmp_path: Path
-) -> None:
-    """The API does not know the set-up that the workers ran: the journal does."""
-    fake_ssh('for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac')
-    tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", f"echo ran >> {tmp_path}/log")
-
-    _, _, code = watch(happens=lambda: sandbox.fault("preempt"))
-
-    assert (code, sandbox.changes(), (tmp_path / "log").read_text()) == (0, ["create", "delete", "create"], "ran\n" * 2)
 
 
 @one_face

@@ -243,16 +243,6 @@ def test_up_ends_at_a_request_that_outlasted_its_time(tpuctl: Console, sandbox: 
 
 
 @one_face
-def test_recreated_node_keeps_its_end(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
-    put(sandbox, labels=until(120), **SPOT)
-
-    watch(happens=lambda: sandbox.fault("preempt"))
-
-    assert sandbox.changes() == ["delete", "create"]
-    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["expires"] == "2026-01-01T02:00:00Z"
-
-
-@one_face
 def test_deletion_by_another_client_is_not_repeated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, labels=until(2))
 

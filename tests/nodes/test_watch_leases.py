@@ -63,19 +63,6 @@ def test_ended_watch_releases_its_lease(tpuctl: Console, sandbox: Sandbox) -> No
 
 
 @two_machines
-def test_lease_in_a_bucket_excludes_another_machine(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
-    put(sandbox)
-    administration.add_bucket(sandbox.state, "data")
-    second = meanwhile(lambda: another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH))
-
-    first = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
-
-    ((_, err, code),) = second
-    assert (first[2], code, changes(sandbox)) == (0, 8, [])
-    assert errors(err)[0].startswith("error: `demo` is in use by watch on ")
-
-
-@two_machines
 def test_force_lease_ends_the_other_watch(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox, schedulingConfig={"spot": True})
     administration.add_bucket(sandbox.state, "data")

@@ -8,6 +8,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, one_face, told
+from tests.others import interrupt
 from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.stock import put_stockout
 
@@ -218,10 +219,6 @@ def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
 
     assert (code, sandbox.changes()) == (6, ["create", "create"])
     assert "deleted by another client" not in err
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: Sandbox) -> None:
