@@ -16,6 +16,9 @@ from tpuctl.clock import ManualClock
 # For what does not depend on how the sandbox is reached: it spares half the time.
 one_face = pytest.mark.parametrize("face", ["in-process"], indirect=True)
 
+# For what needs a sandbox that outlives the state folder of one machine.
+two_machines = pytest.mark.parametrize("face", ["http"], indirect=True)
+
 ZONE = "us-central2-b"
 UP = ("up", "demo", "--type", "v4-8", "--zone", ZONE)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, USER, ZONE, EventfulClock, one_face, own, put
+from tests.lifecycle import UP, USER, ZONE, EventfulClock, one_face, own, put, two_machines
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tpuctl.clock import ManualClock
 from tpuctl.nodes.expiry import expiry_label, owner_label
@@ -403,7 +403,7 @@ def test_invalid_label_is_said_and_escaped(tpuctl: Console, sandbox: Sandbox) ->
 KEY_FILE = '{"type": "service_account", "client_email": "ci@p.iam"}'
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 @pytest.mark.parametrize(
     ("options", "environ", "key_file", "owner"),
     [
@@ -431,7 +431,7 @@ def test_owner_is_the_account_of_the_calls(
     assert json.loads(out)[0]["request"]["body"]["labels"]["tpuctl-owner"] == owner
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 @pytest.mark.parametrize(
     ("account", "own"),
     [
@@ -456,7 +456,7 @@ def test_gc_takes_accounts_with_alike_names_for_others(
     assert sandbox.changes() == ["delete"] * (own is not None)
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 @pytest.mark.parametrize(
     ("ahead", "words"),
     [
@@ -484,7 +484,7 @@ def test_service_clock_decides_and_a_difference_is_told_once(
     assert [end(tpuctl, name) for name in "ab"] == ["2026-01-01T02:00:00Z"] * 2
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 @pytest.mark.parametrize(
     ("nodes", "line"),
     [

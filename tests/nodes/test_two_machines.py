@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock
+from tests.lifecycle import EventfulClock, two_machines
 from tests.nodes.test_up_race import RACE, ZONES, interrupted_race
 from tests.nodes.test_zone_search import ANY, stockout
 from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.faults import remove_fault
 
-pytestmark = pytest.mark.parametrize("face", ["http"], indirect=True)
+pytestmark = two_machines
 
 
 @pytest.fixture

@@ -160,12 +160,19 @@ def test_record_that_survives_its_deletion_is_deleted_again(tpuctl: Console, san
     assert tpuctl("queue", "list", "-o", "json")[0].strip() == "[]"
 
 
-def test_conflict_after_an_accepted_create_adopts_the_request(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("already-exists", method="*queuedResources.create")
+@pytest.mark.parametrize("words", [QUEUE, QUEUE[:-1]], ids=["request", "node"])
+def test_conflict_after_an_accepted_create_is_its_success(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]
+) -> None:
+    """The journal keeps the creation, so that the next command knows how the node was requested."""
+    sandbox.fault("already-exists", method="*.create")
 
-    out, _, code = tpuctl(*QUEUE, "--timeout", "2h")
+    out, err, code = tpuctl(*words, "--timeout", "2h")
 
-    assert (out, code, creates(sandbox)) == ("demo\tREADY\n", 0, 1)
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
+    assert "another client" not in err
+    created = [entry for entry in json.loads(tpuctl("history", "demo", "-o", "json")[0]) if entry["event"] == "create"]
+    assert [entry["spec"].get("queue", False) for entry in created] == [words == QUEUE]
 
 
 @pytest.mark.parametrize("kind", ["late-node", "fall-back"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, two_machines
 from tests.others import KilledError, another_machine, changes, errors, kill, somebody, story, watching
 from tpuctl.sandbox import administration
 
@@ -50,7 +50,7 @@ def test_watch_killed_between_delete_and_create_continues(
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 def test_watch_on_another_machine_continues_from_the_bucket_journal(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -71,6 +71,17 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
     assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["team"] == "vision"
 
 
+@two_machines
+@pytest.mark.parametrize("name", ["demo", f"{ZONE}/demo"])
+def test_watch_follows_a_request_that_is_not_in_its_journal(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
+    other = another_machine(tpuctl)
+    assert other("create", "demo", "--type", "v4-8", "--zone", ZONE, "--queue", "--no-wait")[2] == 0
+
+    out, err, code = tpuctl("watch", name, "--until", "20m", "--events", "-")
+
+    assert (story(out)[-1], code, sandbox.changes()) == (MADE[-1], 0, ["create"]), err
+
+
 @one_face
 @pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
 def test_used_repairs_count_in_the_next_watch_until_the_refill(
@@ -86,7 +97,7 @@ def test_used_repairs_count_in_the_next_watch_until_the_refill(
     assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
+@two_machines  # the embedded sandbox needs no journal that outlasts it
 def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     administration.add_bucket(sandbox.state, "data")

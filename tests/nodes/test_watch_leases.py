@@ -8,13 +8,12 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, one_face, put, two_machines
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import another_machine, changes, errors, somebody, story
 from tpuctl.sandbox import administration
 
 MINUTE = timedelta(minutes=1)
-two_machines = pytest.mark.parametrize("face", ["http"], indirect=True)
 WATCH = ("watch", "demo", "--zone", ZONE, "--until", "8m", "--events", "-")
 LEASE = "gs://data/leases"
 
