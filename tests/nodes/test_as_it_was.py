@@ -8,17 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, told
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.stock import put_reservation, put_stockout
 
-pytestmark = one_face
 WEST, EAST = "us-west4-a", "us-east5-b"
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture

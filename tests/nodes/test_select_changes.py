@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.lifecycle import ZONE, EventfulClock, put, said
 from tests.nodes.test_up_race import ZONES, interrupted_race
 from tests.others import answer, errors
 from tpuctl.names import NodeName
@@ -24,12 +24,6 @@ EAST = "us-east5-a"
 OLD = timedelta(days=3)
 CHANGING = {"DELETE", "POST", "PATCH"}
 MINE = {"tpuctl-owner": "you_example-com"}
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture

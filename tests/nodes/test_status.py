@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import both_faces
 
 FULL_NAME = "projects/sandbox/locations/us-central2-b/nodes/twin"
 
@@ -21,6 +21,7 @@ def twins(sandbox: Sandbox) -> Sandbox:
     return sandbox
 
 
+@both_faces
 def test_status_shows_details(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node(
         "trainer",
@@ -84,7 +85,6 @@ def test_status_of_several_nodes(tpuctl: Console, twins: Sandbox) -> None:
         (("us-central1-a/twin", "--zone", "us-central2-b"), "us-central1-a"),
     ],
 )
-@one_face
 def test_status_accepts_each_form_of_a_name(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], zone: str
 ) -> None:
@@ -103,7 +103,6 @@ def test_status_uses_a_configured_zone_but_not_only_that_of_gcloud(tpuctl: Conso
     [("status",), ("ssh",), ("update", "--labels", "a=b"), ("down", "--yes"), ("delete", "--yes"), ("stop", "--yes"), ("wait",),
      ("start",), ("reset", "--yes"), ("up",)],
 )  # fmt: skip
-@one_face
 def test_status_of_an_ambiguous_name_lists_both_nodes(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...]
 ) -> None:
@@ -145,7 +144,6 @@ def test_status_of_a_missing_node_lists_the_searched_zones(tpuctl: Console, twin
         (("twin", "--project", "My Project"), "`My Project` is not a project id", "PROJECT_ID"),
     ],
 )
-@one_face
 def test_invalid_names_are_refused_before_any_request(
     tpuctl: Console, twins: Sandbox, arguments: tuple[str, ...], message: str, hint: str
 ) -> None:

@@ -19,11 +19,6 @@ pytestmark = two_machines
 
 
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@pytest.fixture
 def other(tpuctl: Console, tmp_path: Path) -> Console:
     """The program on another machine."""
     return replace(tpuctl, environ={**tpuctl.environ, "TPUCTL_STATE_DIR": str(tmp_path / "other")})

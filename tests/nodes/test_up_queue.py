@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, both_faces, told
 from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import list_requests
@@ -16,13 +16,6 @@ from tpuctl.sandbox.stock import put_stockout
 
 ZONE = "us-east5-b"
 QUEUE = ("up", "demo", "--type", "v6e-8", "--spot", "--zone", ZONE, "--queue")
-
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def stockout(sandbox: Sandbox, **fields: timedelta) -> None:
@@ -101,6 +94,7 @@ def test_lost_answer_makes_no_second_request(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("queue", "list", "-o", "name")[0] == f"{ZONE}/demo\n"
 
 
+@both_faces
 def test_preempted_node_is_requested_again(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*QUEUE, "--timeout", "2h")
     sandbox.fault("preempt", node="demo")

@@ -9,20 +9,13 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put, told
+from tests.lifecycle import EventfulClock, put, told
 from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
 RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--race")
-
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:

@@ -8,12 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said, told
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
+from tests.lifecycle import ZONE, EventfulClock, both_faces, put, said, told
 
 
 @pytest.mark.parametrize(
@@ -42,6 +37,7 @@ def test_wait_for_each_level(
     assert sandbox.changes() == []
 
 
+@both_faces
 def test_wait_for_gone_accepts_a_missing_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="DELETING")
 
@@ -53,7 +49,6 @@ def test_wait_for_gone_accepts_a_missing_node(tpuctl: Console, sandbox: Sandbox)
     assert tpuctl("wait", "other", "--for", "gone") == ("", "", 0)
 
 
-@one_face
 def test_wait_for_an_impossible_goal_fails_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
 
@@ -73,7 +68,6 @@ def test_wait_for_a_missing_node_fails(tpuctl: Console, sandbox: Sandbox) -> Non
     assert tpuctl("wait", "demo")[2] == 3
 
 
-@one_face
 def test_wait_for_several_nodes_has_one_deadline(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in ("a", "b"):
         put(sandbox, name, state="STARTING")
@@ -92,7 +86,6 @@ def test_wait_for_several_nodes_has_one_deadline(tpuctl: Console, sandbox: Sandb
     ]
 
 
-@one_face
 def test_wait_for_a_node_that_is_deleted_fails(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, state="REPAIRING")
     clock.after(timedelta(seconds=10), lambda: tpuctl("delete", "demo", "--yes", "--no-wait"))
@@ -109,7 +102,6 @@ def test_wait_for_a_node_that_is_deleted_fails(tpuctl: Console, sandbox: Sandbox
     ]
 
 
-@one_face
 def test_wait_reports_a_refused_key_without_adding_it(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -125,7 +117,6 @@ def test_wait_reports_a_refused_key_without_adding_it(
     ]
 
 
-@one_face
 @pytest.mark.parametrize("name", ["demo", f"{ZONE}/demo", f"projects/sandbox/locations/{ZONE}/queuedResources/demo"])
 def test_wait_for_a_requested_node_follows_its_queued_resource(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
     tpuctl("create", "demo", "--type", "v4-8", "--zone", ZONE, "--queue", "--no-wait")
@@ -146,7 +137,6 @@ def test_wait_for_a_requested_node_follows_its_queued_resource(tpuctl: Console, 
     assert sandbox.changes() == ["create"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("request_state", "error", "exit_code"),
     [
@@ -174,7 +164,6 @@ def test_wait_for_a_requested_node_ends_as_its_queued_resource(
     assert (out, told(err)[:2], code) == ("", [f"queued resource {request_state}", f"error: {error}"], exit_code)
 
 
-@one_face
 @pytest.mark.parametrize(("name", "waits_for"), [("team", ["a", "b"]), ("b", ["b"]), (f"{ZONE}/team", ["a", "b"])])
 def test_wait_for_a_queued_resource_waits_for_each_of_its_nodes(
     tpuctl: Console, sandbox: Sandbox, name: str, waits_for: list[str]

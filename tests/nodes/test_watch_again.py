@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, two_machines
+from tests.lifecycle import ZONE, EventfulClock, put, two_machines
 from tests.others import KilledError, another_machine, changes, errors, kill, somebody, story, watching
 from tpuctl.sandbox import administration
 
@@ -20,16 +20,10 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@pytest.fixture
 def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
     return watching(tpuctl, clock)
 
 
-@one_face
 @pytest.mark.parametrize("moment", [15, 30])
 def test_watch_killed_between_delete_and_create_continues(
     sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result], moment: int
@@ -82,7 +76,6 @@ def test_watch_follows_a_request_that_is_not_in_its_journal(tpuctl: Console, san
     assert (story(out)[-1], code, sandbox.changes()) == (MADE[-1], 0, ["create"]), err
 
 
-@one_face
 @pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
 def test_used_repairs_count_in_the_next_watch_until_the_refill(
     sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
@@ -110,7 +103,6 @@ def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbo
     assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0
 
 
-@one_face
 def test_watch_recreates_a_deleted_node_from_the_spec_in_the_journal(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
 ) -> None:

@@ -7,19 +7,12 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, told
 from tests.others import interrupt
 from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.stock import put_stockout
 
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
 ANY = ("up", "demo", "--type", "v6e-8", "--spot", "--zone")
-pytestmark = one_face
 
 
 def stockout(sandbox: Sandbox, zone: str = "*", **fields: object) -> None:
