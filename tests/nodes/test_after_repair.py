@@ -125,7 +125,7 @@ def test_preemption_during_a_setup_is_seen_and_the_next_node_gets_its_own(
     tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
-    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done"
 
     def preempt() -> None:
         if not (tmp_path / "go").exists():
@@ -144,7 +144,7 @@ def test_lease_is_held_during_a_setup_and_another_run_waits(
 ) -> None:
     fake_ssh(RUNS)
     up = ("up", "demo", "--type", "v4-8", "--zone", ZONE)
-    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done; test -e ok"
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done; test -e ok"
     seen: list[object] = []
 
     def look() -> None:
@@ -167,7 +167,7 @@ def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
     fake_ssh(RUNS)
     administration.add_bucket(sandbox.state, "data")
     program = replace(tpuctl, environ={**tpuctl.environ, "TPUCTL_LEASE": "gs://data/leases"})
-    setup = f"cd {tmp_path}; touch started; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; touch started; while [ -e started ] && [ ! -e go ]; do sleep 0.05; done"
     store = BucketLeaseStore(
         StorageClient(lambda: SandboxHttp(sandbox.state), clock), BucketPath.parse("gs://data/leases")
     )
@@ -204,7 +204,7 @@ def test_interruption_during_a_setup_says_that_it_continues(
     fake_ssh(RUNS)
 
     clock.happens = interrupt
-    setup = f"cd {tmp_path}; touch begun; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done"
     out, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", setup, "--events", "-")
     (tmp_path / "go").touch()
 
