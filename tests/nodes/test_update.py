@@ -295,6 +295,11 @@ def test_update_waits_for_its_operation(clock: ManualClock, *, is_silent: bool) 
     assert clock.monotonic() == timedelta(seconds=10)
 
 
+def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
+    with pytest.raises(ConflictError, match="not now"):
+        Service(clock, REFUSED).update()
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
