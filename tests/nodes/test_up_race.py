@@ -9,19 +9,13 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put, told
+from tests.lifecycle import EventfulClock, put, told
+from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
 RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--race")
-
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:
@@ -30,8 +24,13 @@ def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:
             administration.add_stockout(session, zone=zone, tier=tier)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
+def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, *empty: str) -> str:
+    """Interrupt a race without stock in the `empty` zones, in any if none are named. Return its stderr."""
+    no_stock(sandbox, *(empty or ("*",)))
+    clock.after(timedelta(minutes=5), interrupt)
+    _, err, code = tpuctl(*RACE, "--timeout", "2h")
+    assert code == 130
+    return err
 
 
 def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -77,12 +76,10 @@ def test_down_in_a_zone_that_lost_does_not_delete_the_winner(tpuctl: Console, sa
 def test_interrupted_race_is_named_and_continued_by_a_plain_up(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    _, err, code = tpuctl(*RACE, "--timeout", "2h")
+    err = interrupted_race(tpuctl, sandbox, clock)
 
     left = f"the requests for `t` in {', '.join(ZONES)} still count against the quota, and bill when they get a TPU"
-    assert (code, f"warning: interrupted: {left}; nothing was undone" in err.splitlines()) == (130, True)
+    assert f"warning: interrupted: {left}; nothing was undone" in err.splitlines()
     assert err.splitlines()[-1] == "  undo:   tpuctl down t"
     _, err, code = tpuctl("status", "t")
     assert (code, "error: there are 3 queued resources `t`: " in err) == (8, True)
@@ -99,9 +96,7 @@ def test_interrupted_race_is_named_and_continued_by_a_plain_up(
 def test_down_cancels_all_requests_of_an_interrupted_race(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     plan, _, code = tpuctl("down", "t", "--dry-run")
     assert (plan.count("DELETE "), code, sandbox.changes()) == (3, 0, ["create"] * 3)
@@ -181,9 +176,7 @@ def test_race_without_a_recorded_winner_is_ended_by_up_and_not_by_gc(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     """Each of three nodes may be the one that is used."""
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
     with sandbox.state.write() as session:
         administration.end_stockouts(session)
     sandbox.advance(minutes=20)
@@ -302,9 +295,7 @@ def test_up_that_finds_several_winners_offers_the_command_that_keeps_the_first(
 
 def test_race_without_a_usable_node_has_no_losers(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The node is still wanted: the next `up` goes on, or `--waiting-for` ends the requests."""
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     assert tpuctl("gc", "--yes") == ("", "nothing to delete in any zone of project sandbox\n", 0)
     assert sandbox.changes() == ["create"] * 3
@@ -325,9 +316,7 @@ def test_dry_run_of_a_race_changes_nothing(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, options: tuple[str, ...]
 ) -> None:
     if options:
-        no_stock(sandbox, "*")
-        clock.after(timedelta(minutes=5), interrupt)
-        tpuctl(*RACE, "--timeout", "2h")
+        interrupted_race(tpuctl, sandbox, clock)
     before = sandbox.changes()
 
     out, err, code = tpuctl(*(("up", "t") if options else RACE), "--dry-run", "--timeout", "2h")
@@ -346,9 +335,7 @@ def test_dry_run_of_a_race_changes_nothing(
 def test_unfinished_race_is_not_continued_without_waiting(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, flags: tuple[str, ...], error: str
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     _, err, code = tpuctl("up", "t", *flags)
 
@@ -370,12 +357,6 @@ def test_down_deletes_the_winner_though_a_zone_does_not_answer(
     _, err, code = tpuctl("down", "t", "--yes", "--timeout", "5m")
 
     assert (code, f"  {ZONES[1]} does not answer" in err.splitlines(), tpuctl("list")[0]) == (1, True, ""), err
-
-
-def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    no_stock(sandbox, *ZONES)
-    clock.after(timedelta(minutes=5), interrupt)
-    assert tpuctl(*RACE, "--timeout", "1h")[2] == 130
 
 
 def test_race_whose_time_has_ended_asks_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
@@ -406,7 +387,7 @@ def test_race_that_waits_is_not_doubled_in_another_zone(
 def test_race_without_requests_does_not_decide_for_other_zones(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
 ) -> None:
-    interrupted_race(tpuctl, sandbox, clock)
+    interrupted_race(tpuctl, sandbox, clock, *ZONES)
     clock.sleep(timedelta(days=1))
 
     out, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)
