@@ -94,8 +94,8 @@ def test_first_active_zone_wins_and_the_others_are_cancelled_before(bench: RaceB
     assert sorted(changes[3:]) == sorted(
         [
             f"{B} wins: its queued resource is ACTIVE after 5m02s; cancelling 2 other requests",
-            *(f"cancelling the request in {zone}: {B} won the race" for zone in (A, C)),
-            *(f"{zone}: the request is gone" for zone in (A, C)),
+            *(f"{zone}: deleting its queued resource `t` ({B} won the race)" for zone in (A, C)),
+            *(f"{zone}: its queued resource `t` is gone" for zone in (A, C)),
         ]
     )
 

@@ -161,11 +161,17 @@ def _answers(
     return lines
 
 
-def left_error(node_id: str, reasons: Sequence[str]) -> ServiceUnavailableError:
-    """Return the error that names the requests that are left, and the command that cancels them."""
+def left_error(left: Mapping[NodeName, TpuctlError]) -> ServiceUnavailableError:
+    """Return the error that names the requests that are left, with why, and the command that cancels them."""
+    node_id = next(iter(left)).node_id
     return ServiceUnavailableError(
-        f"{len(reasons)} of the requests for `{node_id}` may still get a TPU that bills:",
-        details=[f"  {reason}" for reason in reasons],
+        f"{len(left)} of the requests for `{node_id}` may still get a TPU that bills:",
+        details=[
+            f"  {name.zone} does not answer"
+            if isinstance(error, ServiceUnavailableError)
+            else f"  {name.zone}: {error.lines[0]}"
+            for name, error in left.items()
+        ],
         hint=f"`tpuctl down {node_id}` cancels them",
     )
 
