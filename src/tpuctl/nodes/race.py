@@ -413,7 +413,7 @@ class _RaceRun:
         return self._until is not None and self._context.clock.monotonic() >= self._until
 
     def _late_error(self) -> TpuctlError:
-        return timeout_error(self._asked, self._refusals, self._silent)
+        return timeout_error(self._asked, self._spec, self._refusals, self._silent)
 
     def _task(self, name: NodeName) -> Goal:
         """Return the task of one zone. Its request ends with the run: after it, no process deletes the losers."""

@@ -16,7 +16,7 @@ from tpuctl.nodes.conditions import EndReason
 from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, ReplacedRequestError, delete, fetch_group
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.group_lookup import find_group
-from tpuctl.nodes.idle_limit import IdleAction
+from tpuctl.nodes.idle_limit import IdleAction, require_recent_use
 from tpuctl.nodes.lease_guard import end_lease
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.race import end_race, race_deletions, require_deleted
@@ -158,11 +158,16 @@ def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: s
         return False
     chosen = limit.action_for(current)
 
+    asked_at = context.clock.monotonic()
+
     def require_idle() -> None:
+        nonlocal asked_at
+        asked_at = context.clock.monotonic()
         if used := context.workers.find_activity(current, since=None, has_probe=True):
             raise NoLongerMeantError(f"`{name.node_id}` is used again: {used[0]}")
 
     def judge(found: ResourceGroup) -> None:
+        require_recent_use(name.node_id, context.clock.monotonic() - asked_at)
         for one in found.nodes:
             if one.name == name:
                 require_same(current, one)
