@@ -42,8 +42,9 @@ def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: 
     assert (out, code) == ("t\tREADY\n", 0)
     wins = [line for line in lines if " wins: " in line]
     assert [line.partition(" after ")[0] for line in wins] == [f"{ZONES[1]} wins: its queued resource is ACTIVE"]
-    assert {f"cancelling the request in {zone}: {ZONES[1]} won the race" for zone in (ZONES[0], ZONES[2])} <= {*lines}
-    assert lines.index(f"{ZONES[2]}: the request is gone") < len(lines) - 1
+    lost = {f"{zone}: deleting its queued resource `t` ({ZONES[1]} won the race)" for zone in (ZONES[0], ZONES[2])}
+    assert lost <= {*lines}
+    assert lines.index(f"{ZONES[2]}: its queued resource `t` is gone") < len(lines) - 1
     assert lines[-1].startswith("usable, ssh answers, after ")
     assert sorted(sandbox.changes()) == ["create"] * 3 + ["delete"] * 2
     assert tpuctl("queue", "list")[0].split("\t")[:2] == ["t", ZONES[1]]
@@ -109,6 +110,12 @@ def test_down_cancels_all_requests_of_an_interrupted_race(
     assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
 
 
+def killed() -> str:
+    """Return the line about a race whose run was killed."""
+    ends = "`tpuctl up t` keeps one, `tpuctl down t` deletes all"
+    return f"`t` is requested in {', '.join(sorted(ZONES))} by a race whose run has ended: {ends}"
+
+
 def lost_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """Interrupt a race that has a winner before a request is cancelled; all its requests get their nodes later."""
     no_stock(sandbox, *ZONES[1:])
@@ -129,10 +136,9 @@ def test_losers_of_an_interrupted_race_are_listed_and_deleted_by_gc(
     losers = [f"{ZONES[2]}/t", f"{ZONES[1]}/t"]
 
     listed = tpuctl("list")[1].splitlines()
+    status = tpuctl("status", "t")[1].splitlines()
     shown = tpuctl("gc")
-    assert listed[-1] == (
-        f"`t` has 3 nodes of one race, in {', '.join(sorted(ZONES))}; `tpuctl gc` lists those that lost once its run is over"
-    )
+    assert (listed[-1], status[-1]) == (killed(), f"  hint: {killed()}")
     assert [line.split("\t")[-1] for line in shown[0].splitlines()] == [f"lost the race to {ZONES[0]}"] * 2
     assert "to delete: 2, which hold 16 chips of preemptible v6e, about $" in shown[1]
     assert sandbox.changes() == ["create"] * 3
@@ -297,8 +303,40 @@ def test_race_without_a_usable_node_has_no_losers(tpuctl: Console, sandbox: Sand
     """The node is still wanted: the next `up` goes on, or `--waiting-for` ends the requests."""
     interrupted_race(tpuctl, sandbox, clock)
 
-    assert tpuctl("gc", "--yes") == ("", "nothing to delete in any zone of project sandbox\n", 0)
+    nothing = "nothing to delete in any zone of project sandbox"
+    assert tpuctl("gc", "--yes") == ("", f"{nothing}\n{killed()}\n", 0)
+    assert tpuctl("status", f"{ZONES[1]}/t")[1].splitlines() == [killed()]
     assert sandbox.changes() == ["create"] * 3
+
+
+def test_race_in_progress_is_no_leftover(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    no_stock(sandbox, "*")
+    seen: list[Result] = []
+    clock.after(timedelta(minutes=5), lambda: seen.extend((tpuctl("gc"), tpuctl("status", f"{ZONES[1]}/t"))))
+
+    tpuctl(*RACE, "--timeout", "10m")
+
+    assert seen[0][1:] == ("nothing to delete in any zone of project sandbox\n", 0)
+    assert "by a race that goes on: `up on " in seen[1][1]
+
+
+@pytest.mark.parametrize("verb", ["down", "delete"])
+@pytest.mark.parametrize("named", [(f"{ZONES[1]}/t",), ("t", "--zone", ZONES[1])], ids=["in-the-name", "as-an-option"])
+def test_deletion_in_a_named_zone_leaves_the_race_in_others(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, verb: str, named: tuple[str, ...]
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    left = sorted({*ZONES} - {ZONES[1]})
+
+    out, err, code = tpuctl(verb, *named, "--yes")
+
+    assert (out, code) == ("t\n", 0), err
+    assert [line.split("\t")[1] for line in tpuctl("queue", "list")[0].splitlines()] == left
+    others = f"requests of the same race are left in {', '.join(left)}; delete them too with `tpuctl down t`"
+    assert err.splitlines()[0] == others
+    _, err, code = tpuctl("down", "t", "--yes")
+    assert (code, tpuctl("queue", "list")[0]) == (0, ""), err
+    assert {f"{zone}: its queued resource `t` is gone" for zone in left} <= {*told(err, "t")}
 
 
 def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -309,6 +347,10 @@ def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sand
     assert (out, code) == ("", 5)
     assert "error: none of 3 zones had a TPU for `t` in time; every request is cancelled" in err.splitlines()
     assert tpuctl("queue", "list")[0] == ""
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+    again = err.partition("wait longer with `")[2].partition("`")[0]
+    assert tpuctl(*shlex.split(again)[1:])[::2] == ("t\tREADY\n", 0)
 
 
 @pytest.mark.parametrize("options", [pytest.param((), id="new"), pytest.param(("--race",), id="continued")])
@@ -323,6 +365,7 @@ def test_dry_run_of_a_race_changes_nothing(
 
     assert (code, sandbox.changes()) == (0, before), err
     assert all(zone in out for zone in ZONES)
+    assert err.count("dry run: nothing was changed") == 1
 
 
 @pytest.mark.parametrize(
