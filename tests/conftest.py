@@ -21,6 +21,7 @@ from hypothesis.strategies import none
 
 from tests.instant_exit import write_instant_exit
 from tests.json_contract import SEEN, check_output, own_properties
+from tests.lifecycle import EventfulClock
 from tests.row_ids import row_id
 from tests.sandbox.response_schema import schema_errors_of_all
 from tpuctl.app.app import Invocation
@@ -132,9 +133,9 @@ def _end_threads(name: str) -> None:
 
 
 @pytest.fixture
-def clock() -> ManualClock:
-    """Return a clock that moves only by `sleep`."""
-    return ManualClock()
+def clock() -> EventfulClock:
+    """Return a clock that moves only by `sleep`, and lets planned events happen then."""
+    return EventfulClock()
 
 
 @pytest.fixture
@@ -172,10 +173,10 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instant_exit: Path
     return install
 
 
-@pytest.fixture(params=["in-process", "http"])
+@pytest.fixture
 def face(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[dict[str, str]]:
-    """The environment that points tpuctl at the sandbox, on each of its two faces."""
-    if request.param == "in-process":
+    """The environment that points tpuctl at the sandbox: in this process, or on the face that is the parameter."""
+    if getattr(request, "param", "in-process") == "in-process":
         yield {"TPUCTL_SANDBOX": "1"}
         return
     with open_server(sandbox.state) as server:
@@ -185,7 +186,7 @@ def face(request: pytest.FixtureRequest, sandbox: Sandbox) -> Iterator[dict[str,
 
 @pytest.fixture
 def tpuctl(tmp_path: Path, clock: ManualClock, face: dict[str, str], fake_ssh: Callable[[str], None]) -> Console:
-    """The program, on the sandbox, on both faces, in an empty folder with an empty home."""
+    """The program, on the sandbox, in an empty folder with an empty home."""
     home, folder = tmp_path / "home", tmp_path / "project"
     home.mkdir()
     folder.mkdir()

@@ -6,15 +6,20 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
 
-# For what does not depend on how the sandbox is reached: it spares half the time.
-one_face = pytest.mark.parametrize("face", ["in-process"], indirect=True)
+if TYPE_CHECKING:
+    from tests.conftest import Sandbox
+
+# The rules of a command do not depend on how the sandbox is reached: its story runs on both faces.
+both_faces = pytest.mark.parametrize("face", ["in-process", "http"], indirect=True)
+
+# For what needs a sandbox that outlives the state folder of one machine.
+two_machines = pytest.mark.parametrize("face", ["http"], indirect=True)
 
 ZONE = "us-central2-b"
 UP = ("up", "demo", "--type", "v4-8", "--zone", ZONE)

@@ -31,6 +31,11 @@ def kill() -> None:
     raise KilledError
 
 
+def interrupt() -> None:
+    """Press Ctrl-C."""
+    raise KeyboardInterrupt
+
+
 def somebody(sandbox: Sandbox, verb: str, name: str = "demo") -> None:
     """Let somebody who does not use tpuctl create (a v4-8), delete, stop or start a node."""
     method = {"delete": "DELETE"}.get(verb, "POST")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.check.offer_facts import facts, node, request, resources, spec, wanted
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, told
 from tpuctl.check.facts import CheckFacts, Unknown, WantedNode
 from tpuctl.check.rules.quota_rules import project_is_within_budget
 from tpuctl.models.grants import Grant
@@ -23,11 +23,6 @@ BEYOND = (
 )
 GRANT = Grant(EAST, "v6e", "on-demand", 8, None)
 CALM = node(f"{EAST}/calm", "v6e-8")
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def about(limit: str | None = "40", **more: Any) -> WantedNode:
@@ -108,7 +103,6 @@ def test_rule_compares_the_sum_of_all_nodes(given: CheckFacts, level: str, part:
     assert all(part in one.text for one in found)
 
 
-@one_face
 def test_creation_beyond_the_budget_names_what_runs(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm", zone=EAST, acceleratorType="v6e-8")
     create = ("create", "trainer", "--type", "v6e-8", "--zone", EAST, "--no-wait", "--budget", "$40")
@@ -124,7 +118,6 @@ def test_creation_beyond_the_budget_names_what_runs(tpuctl: Console, sandbox: Sa
     assert tpuctl(*create, "--skip-check", "tpu409")[2] == 0
 
 
-@one_face
 def test_second_node_is_checked_again(tpuctl: Console, sandbox: Sandbox) -> None:
     """A check that passed a minute ago says nothing about what was created since."""
     node = ("--type", "v6e-8", "--zone", EAST, "--no-wait", "--budget", "40")
@@ -135,7 +128,6 @@ def test_second_node_is_checked_again(tpuctl: Console, sandbox: Sandbox) -> None
     assert tpuctl("create", "one", *node)[2] == 9
 
 
-@one_face
 @pytest.mark.parametrize(
     ("project", "own", "code"),
     [
@@ -154,7 +146,6 @@ def test_lower_budget_of_two_files_counts(tpuctl: Console, project: str, own: st
     assert tpuctl("create", "one", "--type", "v6e-8", "--zone", EAST, "--no-wait")[2] == code
 
 
-@one_face
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -10,7 +10,7 @@ import pytest
 
 from tests.check.check_findings import V4, V6E, findings, levels
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put
+from tests.lifecycle import ZONE, both_faces, put
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.request_log import read_log
 
@@ -42,7 +42,6 @@ def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -
         (V4, "MARS-CENTRAL1", "unknown", 0),
     ],
 )
-@one_face
 def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a row says
     tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str, code: int
 ) -> None:
@@ -53,6 +52,7 @@ def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a
     assert (findings(out)["TPU101", "gs://data"]["level"], ended) == (level, code)
 
 
+@both_faces
 def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     administration.add_object(sandbox.state, "data", "train/0", b"x")
@@ -64,7 +64,6 @@ def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
     assert err.splitlines()[-1].endswith(" ok in 0.0 s")
 
 
-@one_face
 def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "data", location="US")
     command = ("check", "v5litepod-8", "--zone", "us-central1-a", "--bucket", "gs://data")
@@ -76,7 +75,6 @@ def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
     ]
 
 
-@one_face
 def test_missing_foreign_and_unreadable_buckets_differ(tpuctl: Console, sandbox: Sandbox) -> None:
     """A missing bucket, one of another project and an unreadable one give three different findings."""
     administration.add_project(sandbox.state, "sandbox")
@@ -109,7 +107,6 @@ def test_missing_foreign_and_unreadable_buckets_differ(tpuctl: Console, sandbox:
         ("", "is empty"),
     ],
 )
-@one_face
 def test_invalid_bucket_is_refused(tpuctl: Console, value: str, words: str) -> None:
     out, err, code = tpuctl(*V4, "--bucket", value)
 
@@ -118,14 +115,12 @@ def test_invalid_bucket_is_refused(tpuctl: Console, value: str, words: str) -> N
     assert words in err
 
 
-@one_face
 def test_missing_zone_is_the_only_finding(tpuctl: Console) -> None:
     out, _, code = tpuctl("check", "v4-8", "--zone", "us-centrl2-b", "-o", "json")
 
     assert (code, levels(out)) == (9, {"error": {"TPU301"}})
 
 
-@one_face
 def test_unknown_check_id_is_refused(tpuctl: Console) -> None:
     _, err, code = tpuctl(*V4, "--skip-check", "TPU110")
 
@@ -144,7 +139,6 @@ def test_check_sends_no_request_twice(tpuctl: Console, sandbox: Sandbox, face: M
     assert [call for call, count in asked.items() if count > 1] == []
 
 
-@one_face
 def test_existing_node_skips_creation_rules(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
     admin_quota(sandbox, limit=8)
@@ -153,7 +147,6 @@ def test_existing_node_skips_creation_rules(tpuctl: Console, sandbox: Sandbox) -
     assert tpuctl("check", "v4-8", "--zone", ZONE)[2] == 9
 
 
-@one_face
 def test_dead_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
     """The quota that the dead record uses becomes free."""
     put(sandbox, "demo", state="PREEMPTED")
@@ -184,12 +177,10 @@ def test_check_without_zone_ranks_zones(tpuctl: Console, sandbox: Sandbox) -> No
     assert tpuctl("check", "v4-8", "--where", "--zone", "europe-west4-a,us-central2-b", "-o", "name")[0] == f"{ZONE}\n"
 
 
-@one_face
 def test_misspelt_type_is_suggested(tpuctl: Console) -> None:
     assert "did you mean `v4-8`?" in tpuctl("check", "v4-7", "--zone", ZONE)[1]
 
 
-@one_face
 def test_settings_file_does_not_change_existing_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
     (tpuctl.folder / "tpuctl.yaml").write_text("type: v6e-8\n")
@@ -202,7 +193,6 @@ def test_settings_file_does_not_change_existing_node(tpuctl: Console, sandbox: S
     assert (new["acceleratorType"], new["creates"]) == ("v4-16", True)
 
 
-@one_face
 def test_type_of_other_service_is_named(tpuctl: Console) -> None:
     out, _, code = tpuctl("check", "tpu7x-8", "--zone", "us-central1-a", "-o", "json")
 
@@ -211,7 +201,6 @@ def test_type_of_other_service_is_named(tpuctl: Console) -> None:
     assert "Compute Engine" in json.dumps(found)
 
 
-@one_face
 def test_check_without_target_is_refused(tpuctl: Console) -> None:
     _, err, code = tpuctl("check")
 
@@ -224,7 +213,6 @@ def test_check_without_target_is_refused(tpuctl: Console) -> None:
     assert "`tpuctl check v4-8 --bucket gs://data`" in tpuctl("check", "gs://data")[1]
 
 
-@one_face
 def test_fix_shows_asks_and_checks_again(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.state, {"storage.googleapis.com": "DISABLED"})
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")

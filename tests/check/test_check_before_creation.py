@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, one_face, put
+from tests.lifecycle import UP, ZONE, both_faces, put
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.capacity import put_quota
 from tpuctl.sandbox.request_log import read_log
@@ -34,6 +34,7 @@ def reads(sandbox: Sandbox) -> int:
     return sum("/storage/" in entry.path for entry in read_log(sandbox.state.path))
 
 
+@both_faces
 @pytest.mark.usefixtures("buckets")
 @pytest.mark.parametrize("verb", ["up", "create"])
 def test_check_error_prevents_creation(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
@@ -49,7 +50,6 @@ def test_check_error_prevents_creation(tpuctl: Console, sandbox: Sandbox, verb: 
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_check_error_in_json(tpuctl: Console) -> None:
     _, err, code = tpuctl(*UP, *EU, "-o", "json")
 
@@ -59,7 +59,6 @@ def test_check_error_in_json(tpuctl: Console) -> None:
 
 @pytest.mark.usefixtures("buckets")
 @pytest.mark.parametrize("skip", [("--skip-check", "TPU101"), ("--skip-check", "all")])
-@one_face
 def test_skipped_check_does_not_stop(tpuctl: Console, sandbox: Sandbox, skip: tuple[str, ...]) -> None:
     _, err, code = tpuctl(*UP, *EU, *skip)
 
@@ -81,7 +80,6 @@ def test_warning_is_one_line_and_does_not_stop(tpuctl: Console, sandbox: Sandbox
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_existing_node_is_not_checked(tpuctl: Console, sandbox: Sandbox) -> None:
     """The quota that the node itself uses does not block it."""
     put(sandbox)
@@ -91,7 +89,6 @@ def test_existing_node_is_not_checked(tpuctl: Console, sandbox: Sandbox) -> None
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_recreate_checks_before_delete(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, type="v4-16")
     change = ("up", "demo", "--type", "v4-32", "--zone", ZONE, "--replace", "--yes")
@@ -102,7 +99,6 @@ def test_recreate_checks_before_delete(tpuctl: Console, sandbox: Sandbox) -> Non
     assert (tpuctl(*change)[2], sandbox.changes()) == (0, ["delete", "create"])
 
 
-@one_face
 def test_dead_record_frees_quota_for_its_successor(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": False})
     quota(sandbox, 8)
@@ -120,7 +116,6 @@ def test_nodes_of_one_command_share_quota(tpuctl: Console, sandbox: Sandbox) -> 
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_passed_check_is_cached_ten_minutes(tpuctl: Console, sandbox: Sandbox) -> None:
     command = ("create", "--type", "v2-8", "--zone", "us-central1-b", "--bucket", "gs://data-us", "--no-wait")
     asked = []
@@ -135,7 +130,6 @@ def test_passed_check_is_cached_ten_minutes(tpuctl: Console, sandbox: Sandbox) -
     assert [count > 0 for count in asked] == [True, False, True]
 
 
-@one_face
 def test_error_clears_cached_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     assert tpuctl("check", *UP[1:], "--bucket", "gs://data")[2] == 0
@@ -146,7 +140,6 @@ def test_error_clears_cached_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (tpuctl(*UP, "--bucket", "gs://data")[2], sandbox.changes()) == (9, [])
 
 
-@one_face
 def test_creation_clears_cached_checks_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
     quota(sandbox, 8)
     assert [tpuctl("check", name, *UP[2:])[2] for name in ("a", "b")] == [0, 0]
@@ -156,7 +149,6 @@ def test_creation_clears_cached_checks_of_others(tpuctl: Console, sandbox: Sandb
 
 
 @pytest.mark.parametrize("skipped", ["all", "TPU405", "TPU408", "TPU409"])
-@one_face
 def test_project_file_cannot_skip_billing_check(tpuctl: Console, sandbox: Sandbox, skipped: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"skip_checks: [TPU101, {skipped}]\n")
 
@@ -166,7 +158,6 @@ def test_project_file_cannot_skip_billing_check(tpuctl: Console, sandbox: Sandbo
     assert f"tpuctl.yaml line 1: `skip_checks` of a project file cannot name `{skipped}`" in err
 
 
-@one_face
 def test_sandbox_cache_ends_with_sandbox(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "data", location="US-CENTRAL2")
     assert tpuctl(*UP, "--bucket", "gs://data")[2] == 0
@@ -178,7 +169,6 @@ def test_sandbox_cache_ends_with_sandbox(tpuctl: Console, sandbox: Sandbox) -> N
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_error_is_not_cached(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*UP, *EU)[2] == 9
     administration.add_bucket(sandbox.state, "data-eu", location="US-CENTRAL2")
@@ -186,7 +176,6 @@ def test_error_is_not_cached(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (tpuctl(*UP, *EU)[2], sandbox.changes()) == (0, ["create"])
 
 
-@one_face
 def test_other_inputs_are_checked_again(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
     administration.add_bucket(sandbox.state, "far", location="EU")
@@ -196,7 +185,6 @@ def test_other_inputs_are_checked_again(tpuctl: Console, sandbox: Sandbox) -> No
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_up_uses_cached_check(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
     assert tpuctl("check", "demo", *UP[2:], "--bucket", "gs://near")[2] == 0
@@ -213,7 +201,6 @@ def test_project_file_buckets_are_checked(tpuctl: Console, sandbox: Sandbox) -> 
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_run_up_checks_before_creation(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) -> None:
     del fake_ssh
     command = ("run", "demo", "--up", "v4-8", "--zone", ZONE, "--rm", "--no-sync", *EU, "--", "true")
@@ -227,7 +214,6 @@ def test_run_up_checks_before_creation(tpuctl: Console, sandbox: Sandbox, fake_s
     )
 
 
-@one_face
 def test_apis_down_do_not_stop_creation(tpuctl: Console, sandbox: Sandbox) -> None:
     for api in ("compute", "serviceusage", "orgpolicy", "cloudbilling", "cloudresourcemanager"):
         sandbox.fault("http-error", method=f"{api}.*", status=503, count=0)
@@ -239,7 +225,6 @@ def test_apis_down_do_not_stop_creation(tpuctl: Console, sandbox: Sandbox) -> No
 
 
 @pytest.mark.usefixtures("buckets")
-@one_face
 def test_dry_run_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*UP, *EU, "--dry-run")
 
@@ -248,7 +233,6 @@ def test_dry_run_checks(tpuctl: Console, sandbox: Sandbox) -> None:
     assert "dry run" not in err
 
 
-@one_face
 def test_refusal_for_its_price_names_the_limit_first(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "a", "b", "--type", "v5litepod-8", "--zone", "us-central1-a", "--budget", "5", "--max-price", "1")
 
@@ -262,7 +246,6 @@ def test_refusal_for_its_price_names_the_limit_first(tpuctl: Console, sandbox: S
     assert "all nodes with `a` and 1 other new node would cost $19.20/h" in err
 
 
-@one_face
 def test_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
     """`watch` recreates what the user has already created; a check would stop it at night."""
     put(sandbox, state="PREEMPTED")
@@ -273,7 +256,6 @@ def test_watch_does_not_check(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["delete", "create"]
 
 
-@one_face
 def test_remedy_command_creates_same_node_in_same_cloud(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "demo", "--type", "v4-8", "--zone", "us-west4-a", "--sandbox", "--no-wait")
     err = tpuctl(*up, "--user", "me")[1]
@@ -285,7 +267,6 @@ def test_remedy_command_creates_same_node_in_same_cloud(tpuctl: Console, sandbox
     assert sandbox.changes() == ["create"]
 
 
-@one_face
 def test_remedy_command_uses_same_cloud(tpuctl: Console) -> None:
     found = json.loads(tpuctl("check", "v4-8", "--zone", "us-west4-a", "--sandbox", "-o", "json")[0])["findings"]
 

@@ -10,11 +10,12 @@ import pytest
 
 from tests.check.check_findings import V4, findings, levels
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE, both_faces
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 
 
+@both_faces
 def test_api_down_leaves_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", method="compute.*", status=503, count=0)
 
@@ -24,7 +25,6 @@ def test_api_down_leaves_facts_unknown(tpuctl: Console, sandbox: Sandbox) -> Non
     assert (code, {"TPU601", "TPU604"} <= unknown, "TPU301" in unknown) == (0, True, False)
 
 
-@one_face
 def test_missing_project_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_project(sandbox.state, "another")
 
@@ -34,7 +34,6 @@ def test_missing_project_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     assert err.startswith("error: there is no project of that id that the caller may use")
 
 
-@one_face
 def test_no_answer_at_all_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("http-error", status=503, count=0)
 
@@ -44,7 +43,6 @@ def test_no_answer_at_all_is_an_error(tpuctl: Console, sandbox: Sandbox) -> None
     assert err.splitlines()[-2] == "error: nothing could be checked: the cloud did not answer"
 
 
-@one_face
 def test_refused_credentials_are_an_error(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unauthenticated", count=0)
 
@@ -54,7 +52,6 @@ def test_refused_credentials_are_an_error(tpuctl: Console, sandbox: Sandbox) -> 
     assert err.startswith("error: ")
 
 
-@one_face
 def test_slow_api_is_given_up_at_deadline(tpuctl: Console, tmp_path: Path) -> None:
     """In real time: late answers are unknown, all others are reported."""
     from tpuctl.sandbox.state import SandboxState  # noqa: PLC0415  # a world of its own, on the real clock
@@ -76,7 +73,6 @@ def test_slow_api_is_given_up_at_deadline(tpuctl: Console, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("kind", ["http-error", "unreachable"])
-@one_face
 def test_unlisted_node_is_one_unknown_finding(tpuctl: Console, sandbox: Sandbox, kind: str) -> None:
     method = {"method": "*.nodes.*", "status": 503} if kind == "http-error" else {"zone": ZONE}
     sandbox.fault(kind, count=0, **method)
@@ -87,7 +83,6 @@ def test_unlisted_node_is_one_unknown_finding(tpuctl: Console, sandbox: Sandbox,
     assert tpuctl("check", "demo", "--zone", ZONE)[2] == 1
 
 
-@one_face
 def test_disabled_api_is_found_with_node_name(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put
+from tests.lifecycle import ZONE, put
 from tpuctl.sandbox import administration
 
 V4 = ("check", "v4-8", "--zone", ZONE)
@@ -36,7 +36,6 @@ def checked(tpuctl: Console, *command: str) -> tuple[dict[str, Any], dict[str, l
     return answer["target"], by_id
 
 
-@one_face
 def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(SETTINGS)
     administration.add_bucket(sandbox.state, "far", location="EUROPE-WEST4", billing={"requesterPays": True})
@@ -57,7 +56,6 @@ def test_settings_file_buckets_prices_and_grants_apply(tpuctl: Console, sandbox:
     assert "TPU108" in by_id
 
 
-@one_face
 def test_flags_for_purpose_and_ssh_route_apply(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
     administration.add_instance(sandbox.state, "loader", zone=ZONE)
@@ -81,7 +79,6 @@ def test_flags_for_purpose_and_ssh_route_apply(tpuctl: Console, sandbox: Sandbox
     assert "TPU202" not in by_id
 
 
-@one_face
 def test_differing_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
     """The node's own quota becomes free, and the requested type precedes that of the existing node."""
     put(sandbox, "demo", acceleratorType="v4-16")
@@ -94,7 +91,6 @@ def test_differing_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> 
     assert [one["level"] for one in by_id["TPU306"]] == ["note"]
 
 
-@one_face
 def test_zone_search_missing_bucket_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "shut", location="EU", denied=["*"])
 
@@ -115,7 +111,6 @@ def closed(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.usefixtures("closed")
-@one_face
 def test_fix_json_is_one_document(tpuctl: Console, sandbox: Sandbox) -> None:
     command = (*V4, "--iap", "--fix")
 
@@ -136,7 +131,6 @@ def test_fix_json_is_one_document(tpuctl: Console, sandbox: Sandbox) -> None:
     assert "what `--fix` would do" not in err
 
 
-@one_face
 def test_all_flag_shows_ok_findings(tpuctl: Console) -> None:
     lines = [tpuctl(*more, *V4)[0].count("\nok") for more in ((), ("-v",))]
 

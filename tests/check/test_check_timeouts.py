@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from tests.conftest import Console, Sandbox
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox.request_log import read_log
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_lists_of_service_down_are_retried_once(tpuctl: Console, sandbox: Sandbox, clock: ManualClock) -> None:
     sandbox.fault("http-error", method="tpu.projects.locations.nodes.list", status=503, count=0)
     before = clock.now()

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 
@@ -51,7 +51,6 @@ HINT = "ask for a role with `storage.buckets.setIamPolicy` for your identity (`t
 
 
 @pytest.mark.parametrize(("flags", "ended"), [((), 9), (("--skip-check", "TPU201"), 4)])
-@one_face
 def test_fix_refused_change_does_not_stop_others(
     tpuctl: Console, buckets: Sandbox, flags: tuple[str, ...], ended: int
 ) -> None:
@@ -73,7 +72,6 @@ def test_fix_refused_change_does_not_stop_others(
     ]
 
 
-@one_face
 def test_fix_interrupted_reports_progress(tpuctl: Console, buckets: Sandbox) -> None:
     """The first change is refused; the second is interrupted while it waits for a retry."""
     buckets.fault("http-error", status=403, method="storage.buckets.setIamPolicy", count=1)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.check.clients import sources
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, one_face, put
+from tests.lifecycle import UP, ZONE, put
 from tpuctl.check.facts import BucketUse, CheckSettings, WantedNode
 from tpuctl.check.findings import (
     CheckReport,
@@ -206,7 +206,6 @@ def test_accepting_all_sends_no_request(sandbox: Sandbox, memory: CheckCache, tm
     assert (check(gate(sandbox, memory, "all")), requests(sandbox), cached(tmp_path)) == ([], 0, [])
 
 
-@one_face
 def test_check_of_existing_node_does_not_permit_creation(tpuctl: Console, sandbox: Sandbox) -> None:
     """For an existing node, quota and grants are not queried."""
     tpuctl("create", "demo", *UP[2:])

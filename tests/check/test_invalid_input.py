@@ -8,7 +8,7 @@ import pytest
 
 from tests.check.ai_platform.corpus import MNIST
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.sandbox import administration
 
 V4 = ("check", "v4-8", "--zone", ZONE)
@@ -38,7 +38,6 @@ V4 = ("check", "v4-8", "--zone", ZONE)
         ("check_timeout: 10m1s", "`check_timeout` is `10m1s`: it must be at most 10m"),
     ],
 )
-@one_face
 def test_mistake_in_file_names_file_and_line(tpuctl: Console, sandbox: Sandbox, line: str, message: str) -> None:
     (tpuctl.folder / "tpuctl.yaml").write_text(f"type: v4-8\n{line}\n")
 
@@ -59,7 +58,6 @@ def test_mistake_in_file_names_file_and_line(tpuctl: Console, sandbox: Sandbox, 
         (("--bucket", "gs://b-c///a"), "`gs://b-c///a` has several slashes in a row"),
     ],
 )
-@one_face
 def test_mistake_in_flag_names_flag(tpuctl: Console, flags: tuple[str, ...], message: str) -> None:
     out, err, code = tpuctl(*V4, *flags)
 
@@ -67,13 +65,11 @@ def test_mistake_in_flag_names_flag(tpuctl: Console, flags: tuple[str, ...], mes
 
 
 @pytest.mark.parametrize("timeout", ["0.1s", "10m"])
-@one_face
 def test_timeout_at_bounds_is_accepted(tpuctl: Console, timeout: str) -> None:
     assert "check_timeout" not in tpuctl(*V4, "--check-timeout", timeout)[1]
 
 
 @pytest.mark.parametrize("flags", [("--skip-check", "TPU101,tpu401"), ("--skip-check", "TPU101 , TPU401,")])
-@one_face
 def test_skip_check_accepts_commas(tpuctl: Console, sandbox: Sandbox, flags: tuple[str, ...]) -> None:
     administration.add_bucket(sandbox.state, "data", location="EUROPE-WEST4")
 
@@ -92,7 +88,6 @@ def test_skip_check_accepts_commas(tpuctl: Console, sandbox: Sandbox, flags: tup
         (("--skip-check", "all"), 0, 0),
     ],
 )
-@one_face
 def test_skip_check_accepts_job_ids(tpuctl: Console, flags: tuple[str, ...], warnings: int, code: int) -> None:
     (tpuctl.folder / "config.yaml").write_text(MNIST)
 
@@ -101,7 +96,6 @@ def test_skip_check_accepts_job_ids(tpuctl: Console, flags: tuple[str, ...], war
     assert (json.loads(out)["summary"]["warning"], ended, err) == (warnings, code, "")
 
 
-@one_face
 def test_skip_check_unknown_job_id_is_refused(tpuctl: Console) -> None:
     (tpuctl.folder / "config.yaml").write_text(MNIST)
 
@@ -110,7 +104,6 @@ def test_skip_check_unknown_job_id_is_refused(tpuctl: Console) -> None:
     assert (err.splitlines()[0], code) == ("error: `--skip-check TPU899`: there is no such check", 2)
 
 
-@one_face
 def test_fix_without_zone_is_refused(tpuctl: Console) -> None:
     out, err, code = tpuctl("check", "v4-8", "--fix", "--yes", "--where")
 

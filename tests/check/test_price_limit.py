@@ -9,7 +9,6 @@ import pytest
 from tests.check.offer_facts import facts, spec, wanted
 from tests.config.test_settings import of
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
 from tpuctl.check.rules.quota_rules import price_is_within_limit
 from tpuctl.errors import SettingError
 from tpuctl.models.node import Tier
@@ -76,7 +75,6 @@ def test_rule_refuses_what_costs_more(
     assert [(str(one.level), one.subject, one.text) for one in price_is_within_limit.judge(facts(about))] == found
 
 
-@one_face
 @pytest.mark.parametrize("verb", ["create", "up"])
 def test_node_above_the_limit_is_not_created(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     out, err, code = tpuctl(verb, "trainer", *NODE, "--max-price", "20")
@@ -85,7 +83,6 @@ def test_node_above_the_limit_is_not_created(tpuctl: Console, sandbox: Sandbox, 
     assert "  TPU408 us-east5-b: a v6e-8 (on-demand) costs $21.60/h, more than the limit of $20/h\n" in err
 
 
-@one_face
 def test_node_within_the_limit_is_created_and_its_price_is_shown(tpuctl: Console) -> None:
     out, err, code = tpuctl("up", "trainer", *NODE, "--spot", "--max-price", "$9.72", "--no-wait")
 
@@ -93,7 +90,6 @@ def test_node_within_the_limit_is_created_and_its_price_is_shown(tpuctl: Console
     assert "trainer: creating v6e-8 (v2-alpha-tpuv6e, spot, about $9.72/h)\n" in err
 
 
-@one_face
 def test_unknown_price_needs_a_flag(tpuctl: Console, sandbox: Sandbox) -> None:
     node = ("create", "trainer", "--type", "v4-8", "--zone", V4, "--max-price", "20", "--no-wait")
 
@@ -108,7 +104,6 @@ def test_unknown_price_needs_a_flag(tpuctl: Console, sandbox: Sandbox) -> None:
 SEVERAL = ("up", "trainer", "--type", "v6e-8", "--zone", "us-central1-b,us-east5-b")
 
 
-@one_face
 def test_zones_above_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*SEVERAL, "--tier", "spot,on-demand", "--max-price", "5", "--no-wait")
 
@@ -123,7 +118,6 @@ def test_zones_above_the_limit_are_left_out(tpuctl: Console, sandbox: Sandbox) -
     ]
 
 
-@one_face
 def test_no_zone_within_the_limit_is_an_error_with_all_prices(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*SEVERAL, "--max-price", "5")
 
@@ -135,7 +129,6 @@ def test_no_zone_within_the_limit_is_an_error_with_all_prices(tpuctl: Console, s
     ]
 
 
-@one_face
 def test_skipped_check_of_the_price_leaves_no_zone_out(tpuctl: Console) -> None:
     _, err, code = tpuctl(*SEVERAL, "--max-price", "5", "--skip-check", "tpu408", "--dry-run")
 
@@ -145,7 +138,6 @@ def test_skipped_check_of_the_price_leaves_no_zone_out(tpuctl: Console) -> None:
     )
 
 
-@one_face
 def test_zone_of_the_last_success_comes_first(tpuctl: Console) -> None:
     tpuctl("up", "other", "--type", "v6e-8", "--zone", "us-east5-b")
 

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import both_faces
 from tpuctl.app.options import CLOUD_OPTIONS
 from tpuctl.cli.tree import command_tree
 
@@ -309,6 +309,7 @@ def test_missing_credentials_hint_at_the_login_command(bare: Console) -> None:
     assert err.endswith("  hint: try it without an account: `export TPUCTL_SANDBOX=1`\n")
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("status", "message", "remedy"),
     [
@@ -346,6 +347,7 @@ def test_confirmation_without_a_terminal_changes_nothing(tpuctl: Console, sandbo
     assert sandbox.changes() == []
 
 
+@both_faces
 def test_type_not_offered_in_the_zone_is_checked_by_the_api(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--type", "v4-40", "--zone", "us-central2-b") == (
         "",
@@ -377,7 +379,6 @@ def test_missing_credentials_with_an_endpoint_name_the_endpoint(bare: Console) -
     assert (said in err.splitlines(), code) == (True, 4)
 
 
-@one_face
 def test_refused_zone_suggests_a_similar_zone(tpuctl: Console, sandbox: Sandbox) -> None:
     for line in ("list", "types", "versions", "status demo"):
         _, err, code = tpuctl(*line.split(), "--zone", "us-cental2-b")
@@ -407,7 +408,6 @@ FILE_OPTIONS = [
 ]
 
 
-@one_face
 @pytest.mark.parametrize("line", FILE_OPTIONS)
 def test_missing_or_too_large_file_is_refused(tpuctl: Console, sandbox: Sandbox, line: tuple[str, ...]) -> None:
     (tpuctl.folder / "folder").mkdir()
@@ -427,7 +427,6 @@ def test_missing_or_too_large_file_is_refused(tpuctl: Console, sandbox: Sandbox,
     assert sandbox.changes() == []
 
 
-@one_face
 def test_startup_script_may_have_the_size_of_a_metadata_value(tpuctl: Console, sandbox: Sandbox) -> None:
     script = tpuctl.folder / "script"
     up = ("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait", "--startup-script", "script")
@@ -439,7 +438,6 @@ def test_startup_script_may_have_the_size_of_a_metadata_value(tpuctl: Console, s
     )
 
 
-@one_face
 def test_file_that_is_not_utf8_is_refused_with_the_line(tpuctl: Console, sandbox: Sandbox) -> None:
     (tpuctl.folder / "latin").write_bytes(b"a\nb\xe9\n")
 
@@ -516,7 +514,6 @@ def test_explain_takes_a_long_word_as_a_message(offline: Console) -> None:
     assert (err.splitlines()[0], code) == ("warning: no known message in this line", 1)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import both_faces
 from tests.tpuctl_process import run_tpuctl
 from tpuctl.app.app import journal_folder
 from tpuctl.app.seen_jobs import note_seen_jobs, seen_jobs
@@ -145,6 +146,7 @@ def test_completion_script_is_valid_in_its_shell(offline: Console, shell: str) -
         assert (checked.stderr, checked.returncode) == ("", 0)
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

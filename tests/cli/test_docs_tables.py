@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 from tpuctl.clock import ManualClock
 from tpuctl.config.settings import SETTINGS
 from tpuctl.durations import format_duration, parse_duration
@@ -112,7 +112,6 @@ def test_variables_table_has_all_hook_variables() -> None:
     assert sorted(named) == sorted(hook_variables(event))
 
 
-@one_face
 def test_journal_has_the_documented_fields(tpuctl: Console, sandbox: Sandbox) -> None:
     """A run with every event: the fields of the journal are those in the table."""
     put(sandbox, schedulingConfig={"spot": True})

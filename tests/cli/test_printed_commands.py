@@ -16,7 +16,7 @@ import pytest
 
 from tests.cli.test_examples import ROOT, of_shell, parse
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, put
 from tpuctl.cli.tree import command_tree
 
 # They end only when they are stopped, or write binary data, or act only on what is sure; tests of their own run them.
@@ -104,11 +104,6 @@ def test_every_example_of_help_parses() -> None:
 
 
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@pytest.fixture
 def project(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]) -> Console:
     """The program in a folder with the files, and on a project with the nodes, that examples name."""
     for name in _NODES:
@@ -146,7 +141,6 @@ def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]])
     return found
 
 
-@one_face
 @pytest.mark.parametrize("command", sorted({command for command, _ in HELP if command}))
 def test_every_example_of_help_runs_as_printed(project: Console, clock: EventfulClock, command: str) -> None:
     if command == "trust":
@@ -158,7 +152,6 @@ def test_every_example_of_help_runs_as_printed(project: Console, clock: Eventful
     assert _refused(project, clock, lines) == {}
 
 
-@one_face
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_line_of_a_page_runs_as_printed(project: Console, clock: EventfulClock, page: Path) -> None:
     """The lines of stories run in their own tests."""

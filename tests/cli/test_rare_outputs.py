@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put
+from tests.lifecycle import UP, ZONE, EventfulClock, put
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.scenarios import play_scenario, read_scenario
 from tpuctl.ssh.keys import ensure_key
@@ -21,16 +21,10 @@ from tpuctl.ssh.keys import ensure_key
 ANY = ("up", "demo", "--type", "v6e-8", "--for", "ready", "-q", "--events", "-", "--zone", "us-east1-d,us-east5-b")
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
 def events(out: str, kind: str) -> list[dict[str, Any]]:
     return [event for event in map(json.loads, out.splitlines()) if event["event"] == kind]
 
 
-@one_face
 def test_ranking_of_zones_names_the_bucket_without_a_location(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_bucket(sandbox.state, "near", location="US-CENTRAL2")
     administration.add_bucket(sandbox.state, "theirs", denied=("*",))
@@ -53,7 +47,6 @@ def test_topics_have_the_fields_of_one_topic(offline: Console) -> None:
     assert json.loads(offline("explain", "--topic", topics[0]["id"], "-o", "json")[0]) == topics[0]
 
 
-@one_face
 def test_status_of_the_sandbox_has_the_details_of_faults_and_events(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", node="demo", zone=ZONE, state="STARTING")
     sandbox.fault("operation-error", method="*.nodes.create", message="no")
@@ -67,7 +60,6 @@ def test_status_of_the_sandbox_has_the_details_of_faults_and_events(tpuctl: Cons
     assert [event["at"] for event in found["events"]] == ["2026-01-01T01:00:00Z"]
 
 
-@one_face
 def test_changes_of_the_sandbox_are_objects(tpuctl: Console, sandbox: Sandbox) -> None:
     stock = json.loads(tpuctl("sandbox", "stock", "set", "--zone", ZONE, "--nodes", "0", "-o", "json")[0])
     advanced = json.loads(tpuctl("sandbox", "advance", "10m", "-o", "json")[0])
@@ -78,7 +70,6 @@ def test_changes_of_the_sandbox_are_objects(tpuctl: Console, sandbox: Sandbox) -
     assert (logged[-1]["method"], logged[-1]["status"]) == ("GET", 200)
 
 
-@one_face
 def test_costs_name_the_projects_that_could_not_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", method="*.nodes.list", project="broken", status=403, count=0)
@@ -88,7 +79,6 @@ def test_costs_name_the_projects_that_could_not_be_read(tpuctl: Console, sandbox
     assert json.loads(out)["unreadProjects"] == ["broken"]
 
 
-@one_face
 def test_key_in_the_ssh_agent_that_expires(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
     key = ensure_key(tmp_path / "keys")
@@ -104,7 +94,6 @@ def test_key_in_the_ssh_agent_that_expires(tpuctl: Console, sandbox: Sandbox, tm
     assert (found["inAgent"], found["expires"]) == (True, "2026-01-01T08:00:00Z")
 
 
-@one_face
 def test_update_reports_its_fields(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, labels={"team": "vision"})
 
@@ -113,7 +102,6 @@ def test_update_reports_its_fields(tpuctl: Console, sandbox: Sandbox) -> None:
     assert [(one["verb"], one["fields"]) for one in events(out, "action")] == [("update", ["labels"])]
 
 
-@one_face
 def test_wait_for_a_queued_resource_reports_its_state_as_request(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("demo", state="WAITING_FOR_RESOURCES", zone=ZONE)
 
@@ -127,7 +115,6 @@ def test_wait_for_a_queued_resource_reports_its_state_as_request(tpuctl: Console
     )
 
 
-@one_face
 def test_creation_by_another_client_is_a_note(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     sandbox.fault("slow", method="*.nodes.create", duration=timedelta(seconds=30))
     clock.after(timedelta(seconds=5), lambda: put(sandbox))
@@ -137,7 +124,6 @@ def test_creation_by_another_client_is_a_note(tpuctl: Console, sandbox: Sandbox,
     assert [one["exists"] for one in events(out, "note") if "exists" in one] == [True]
 
 
-@one_face
 def test_search_reports_what_is_tried_and_why_a_zone_was_left(tpuctl: Console, sandbox: Sandbox) -> None:
     with sandbox.state.write() as session:
         administration.add_stockout(session, zone="us-east1-d")
@@ -149,7 +135,6 @@ def test_search_reports_what_is_tried_and_why_a_zone_was_left(tpuctl: Console, s
     assert [one["error"] for one in notes if "error" in one] == ["no_capacity"]
 
 
-@one_face
 def test_history_has_the_hint_of_a_run_that_gave_up(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
     tpuctl(*UP, "--repair", "none", "--timeout", "20m")

@@ -15,7 +15,6 @@ from jsonschema import Draft202012Validator
 
 from tests.conftest import Console, Sandbox
 from tests.json_contract import check_documents
-from tests.lifecycle import one_face
 from tpuctl.app.app import journal_folder
 from tpuctl.check.colocation import Relation
 from tpuctl.check.findings import Level
@@ -167,7 +166,6 @@ def test_events_have_a_schema_for_each_kind() -> None:
     assert sorted(kinds) == sorted(EventKind)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("command", "path", "value"),
     [

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.cloud.one_node import FAULT, Service
+from tests.cloud.one_node import FAULT, TAKEN, Service
 from tests.cloud.scripted_api import (
     NAME,
     NODE,
@@ -47,6 +47,14 @@ def test_create_sends_the_spec_and_a_unique_label() -> None:
 @pytest.mark.parametrize("hidden_looks", [0, 3])
 def test_create_with_a_lost_answer_is_recognised_by_its_label(fault: Reply | Drop, hidden_looks: int) -> None:
     service = Service(faults=[fault], hidden_looks=hidden_looks)
+    with client_of(service) as (client, _server):
+        assert client.create_node(NAME, SPEC) == Operation.unnamed()
+        assert service.changes == [CREATE]
+
+
+def test_create_that_was_sent_twice_on_its_way_is_recognised_by_its_label() -> None:
+    """A proxy or the library may have sent it a second time, which is refused because of the first."""
+    service = Service(faults=[TAKEN])
     with client_of(service) as (client, _server):
         assert client.create_node(NAME, SPEC) == Operation.unnamed()
         assert service.changes == [CREATE]
@@ -102,7 +110,6 @@ def test_node_of_another_client_is_not_taken_for_ours(faults: list[Reply | Drop]
     [
         (refuse(400, "INVALID_ARGUMENT"), InvalidRequestError),
         (refuse(429, "RESOURCE_EXHAUSTED", "Quota 'TPUV4PerProject' exhausted. Limit 0 in zone z"), QuotaError),
-        (refuse(409, "ALREADY_EXISTS"), AlreadyExistsError),
     ],
 )
 def test_refused_create_is_sent_once(answer: Reply, kind: type[Exception]) -> None:

@@ -24,12 +24,6 @@ HEAD = f"project: theirs\nzone: {ZONE}\ntype: v4-8\n"
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """Only the sandbox in this process: the results are the same on both faces."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def victim(tpuctl: Console) -> Console:
     """A user with a private key, in the folder of a repository that is already trusted."""
     key = Path(tpuctl.environ["HOME"]) / ".ssh" / "id_rsa"

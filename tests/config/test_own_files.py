@@ -56,7 +56,6 @@ LINES: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize("line", LINES)
 def test_journal_damaged_line_is_skipped_with_a_warning(
     line: str, tpuctl: Console, sandbox: Sandbox, tmp_path: Path
@@ -72,7 +71,6 @@ def test_journal_damaged_line_is_skipped_with_a_warning(
     assert f"skipped line 2 of the journal, damaged or not written by tpuctl: {path}\n" in err
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_journal_null_in_a_spec_is_an_absent_field(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     """No command fails, and the node is recreated without the field."""
     sandbox.add_node("trainer")

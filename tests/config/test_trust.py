@@ -10,18 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.config.settings import SETTINGS, FilePolicy
 from tpuctl.sandbox.request_log import read_log
 
 FILE = f"project: theirs\nzone: {ZONE}\ntype: v4-8\n"
 NOT_TRUSTED = "is not trusted, and it sets `project` (line 1)"
-
-
-@pytest.fixture
-def face() -> dict[str, str]:
-    """Only the sandbox in this process: the questions are the same on both faces."""
-    return {"TPUCTL_SANDBOX": "1"}
 
 
 @pytest.fixture
@@ -394,7 +388,7 @@ def test_store_of_trust_that_others_can_change_does_not_count(
 
 def test_unwritable_state_folder_only_asks_again(tpuctl: Console, project: Path) -> None:
     blocked = Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "trusted"
-    blocked.parent.mkdir()
+    blocked.parent.mkdir(exist_ok=True)
     blocked.write_text("a file")
 
     for _ in range(2):
@@ -425,7 +419,6 @@ def test_config_set_refuses_a_script_outside_the_project(tpuctl: Console, projec
     assert tpuctl("config", "set", "startup_script", "start.sh", "--here")[2] == 0
 
 
-@one_face
 def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbox, project: Path) -> None:
     trusted = beside(tpuctl, {"TPUCTL_TRUST_PROJECT_FILE": "1"})
     chosen = f"(project theirs, zone {ZONE}, type v4-8: from tpuctl.yaml)"
@@ -437,7 +430,6 @@ def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbo
     assert "creating v3-8 (tpu-ubuntu2204-base)" in by_flag
 
 
-@one_face
 def test_type_of_the_file_is_said_with_its_price_before_the_creation(
     tpuctl: Console, sandbox: Sandbox, project: Path
 ) -> None:

@@ -94,7 +94,6 @@ def test_gcloud_sends_the_requests_of_a_plan(gcloud: Callable[..., Answer], endp
     assert (ended.code, "NOT_FOUND: nothing here" in ended.err) == (1, True), ended.err
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize(
     "arguments",
     [

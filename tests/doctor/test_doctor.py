@@ -13,13 +13,14 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.doctor.doctor_console import NOWHERE, found, run_doctor
-from tests.lifecycle import one_face, put
+from tests.lifecycle import both_faces, put
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.administration import advance_clock
 from tpuctl.sandbox.http_server import open_server
 
 
+@both_faces
 def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
     found_, code = run_doctor(tpuctl, "--skip", "TPU907")
 
@@ -27,7 +28,6 @@ def test_doctor_working_sandbox_has_no_problems(tpuctl: Console) -> None:
     assert "TPU948" in found_
 
 
-@one_face
 def test_doctor_sandbox_ignores_real_credentials_and_keys(tpuctl: Console) -> None:
     """They are not even read, so their problems are not reported."""
     home = Path(tpuctl.environ["HOME"])
@@ -151,7 +151,6 @@ def test_doctor_reports_bad_state_folder_and_unreadable_journal(alone: Console, 
     )
 
 
-@one_face
 def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 
@@ -163,7 +162,6 @@ def test_doctor_fix_enables_a_disabled_api(tpuctl: Console, sandbox: Sandbox) ->
     assert "done: gcloud services enable tpu.googleapis.com --project=sandbox" in err.splitlines()
 
 
-@one_face
 def test_doctor_reports_missing_billing_and_permissions(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.add_project(sandbox.state, "sandbox", denied=("tpu.nodes.create", "tpu.nodes.list"))
     administration.set_billing(sandbox.state, enabled=False)
@@ -209,7 +207,6 @@ def test_doctor_node_unreachable_cloud_is_not_called_again(alone: Console) -> No
     assert (failed, f"warning: {unseen}" in explained.splitlines()) == (9, True)
 
 
-@one_face
 def test_doctor_skip_accepts_findings_and_strict_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_services(sandbox.state, {"tpu.googleapis.com": "DISABLED"})
 
@@ -222,7 +219,6 @@ def test_doctor_skip_accepts_findings_and_strict_fails(tpuctl: Console, sandbox:
     assert tpuctl("doctor", "--skip", "TPU955,all")[2] == 0
 
 
-@one_face
 def test_doctor_absent_node_fails_after_the_other_findings(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "demo")
 

@@ -18,12 +18,6 @@ from tpuctl.explain.lookup import IdEntry, IdKind, known_ids, look_up_id, simila
 from tpuctl.explain.messages import known_messages, message_by_id
 
 
-@pytest.fixture
-def face() -> dict[str, str]:
-    """How the API is reached does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
 def test_error_ends_with_its_id(tpuctl: Console, sandbox: Sandbox) -> None:
     """One that was recognised has the id of the message, another one that of its kind."""
     shown = replace(tpuctl, shows_ids=True)

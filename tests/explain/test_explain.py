@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 from tests.tpuctl_process import TpuctlProcess
 
 GUIDE = Path(__file__).with_name("guide_logs")
@@ -70,7 +70,6 @@ def test_explain_repeats_show_times(offline: Console) -> None:
     assert (code, "\N{MULTIPLICATION SIGN}120, 10:01 to 12:00" in out) == (0, True)
 
 
-@one_face
 def test_explain_node_state_comes_before_log(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     first, second = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
@@ -84,7 +83,6 @@ def test_explain_node_state_comes_before_log(tpuctl: Console, sandbox: Sandbox) 
     assert (second["id"], second["symptom_of"]) == ("tf-socket-closed", "node-preempted")
 
 
-@one_face
 def test_explain_healthy_node_is_not_blamed(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, createTime="2025-12-31T00:00:00Z")
     (only,) = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
@@ -92,14 +90,12 @@ def test_explain_healthy_node_is_not_blamed(tpuctl: Console, sandbox: Sandbox) -
     assert only["why"] == "`demo` is READY and HEALTHY now, so check its workers next"
 
 
-@one_face
 def test_explain_suspended_request_means_preempted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("asked", state="SUSPENDED", initiator="SERVICE", node_ids=("demo",))
     first, _ = verdicts(tpuctl, "-", "--node", "demo", piped=SOCKET)
     assert first["id"] == "node-preempted"
 
 
-@one_face
 def test_explain_unknown_node_warns(tpuctl: Console) -> None:
     out, err, code = tpuctl("explain", "-", "--node", "typo", "-o", "name", piped=SOCKET)
     assert (out, code) == ("tf-socket-closed\n", 0)
@@ -107,7 +103,6 @@ def test_explain_unknown_node_warns(tpuctl: Console) -> None:
     assert "typo" not in tpuctl("explain", "-", "--node", "typo", piped=SOCKET)[0]
 
 
-@one_face
 def test_explain_failing_api_is_not_a_state(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", status=503, count=500)
@@ -116,7 +111,6 @@ def test_explain_failing_api_is_not_a_state(tpuctl: Console, sandbox: Sandbox) -
     assert "warning: cannot read the state of `demo`, so only the log counts" in err
 
 
-@one_face
 def test_act_recreates_dead_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
@@ -124,7 +118,6 @@ def test_act_recreates_dead_node(tpuctl: Console, sandbox: Sandbox) -> None:
     assert "for `node-preempted`: `tpuctl up demo`" in err
 
 
-@one_face
 def test_act_without_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", schedulingConfig={"spot": True})
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", piped=SOCKET)
@@ -134,7 +127,6 @@ def test_act_without_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox
     assert (code, sandbox.changes()) == (1, [])
 
 
-@one_face
 def test_act_never_recreates_living_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     text = 'This TPU has terminal state "PREEMPTED", so it cannot be used anymore.'
@@ -143,7 +135,6 @@ def test_act_never_recreates_living_node(tpuctl: Console, sandbox: Sandbox) -> N
     assert "error: `demo` is READY, so it is not recreated: the data on its disk would be lost" in err
 
 
-@one_face
 def test_act_uncertain_verdict_does_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
@@ -151,7 +142,6 @@ def test_act_uncertain_verdict_does_nothing(tpuctl: Console, sandbox: Sandbox) -
     assert "error: `--act` does nothing: `tf-socket-closed` is not certain enough\n  hint: " in err
 
 
-@one_face
 def test_act_runs_command_of_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     _, err, code = tpuctl("explain", "-", "--node", "demo", "--act", "--yes", piped=SOCKET)
@@ -159,7 +149,6 @@ def test_act_runs_command_of_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
     assert "for `node-stopped`: `tpuctl start demo`" in err
 
 
-@one_face
 @pytest.mark.parametrize(
     ("log", "commands"),
     [
@@ -190,7 +179,6 @@ def test_act_limits_unstick_to_the_process_of_each_worker(
     assert code != 0  # the fake ssh does not know that process
 
 
-@one_face
 def test_act_leaves_node_newer_than_log_alone(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     log = f"2024-05-01T10:00:00Z {IN_USE}"
@@ -198,7 +186,6 @@ def test_act_leaves_node_newer_than_log_alone(tpuctl: Console, sandbox: Sandbox)
     assert (code, "error: the log is older than `demo`, which was recreated since" in err) == (8, True)
 
 
-@one_face
 def test_act_does_not_recreate_deleted_node(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--type", "v4-8", "--zone", "us-central2-b", "--for", "ready")[2] == 0
     assert tpuctl("down", "demo", "--yes")[2] == 0
@@ -208,7 +195,6 @@ def test_act_does_not_recreate_deleted_node(tpuctl: Console, sandbox: Sandbox) -
     assert "tpuctl has no command that fixes `node-gone`" in err
 
 
-@one_face
 def test_act_without_command_names_remedy(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     _, err, code = tpuctl("explain", "ValueError: No space left on device", "--node", "demo", "--act", "--yes")
@@ -265,7 +251,6 @@ def test_guess_adds_the_reason_of_a_wrapper(offline: Console) -> None:
     ]
 
 
-@one_face
 def test_act_refuses_a_guess(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     message = "FATAL: the tpu device is busy, frobnicated"

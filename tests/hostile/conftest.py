@@ -13,12 +13,6 @@ from tests.ssh.guarded import Guarded, guarded_node
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """How the API is reached does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> HostileSlice:
     """A node `pod` with four workers that know our key."""
     made = HostileSlice(tpuctl, fake_ssh, tmp_path / "workers")

@@ -23,10 +23,12 @@ from tpuctl.nodes.conditions import Policy, SshAnswer, WorkerSnapshot
 from tpuctl.nodes.journal import Journal
 from tpuctl.nodes.lease import LeaseKeeper
 from tpuctl.nodes.ssh_workers import SshWorkers
+from tpuctl.sandbox.capacity import requested_nodes
 from tpuctl.sandbox.faults import store_node, store_queued_resource
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.lifecycle import GONE, LifecyclePhase
 from tpuctl.sandbox.state import SandboxState
+from tpuctl.sandbox.tpu_nodes import prepare_node
 
 # ruff: noqa: ARG002, ARG005  # the protocols define the arguments
 PROJECT, NODE = "sandbox", "t"
@@ -158,9 +160,14 @@ class RaceBench:
         """Let the waiting request of a zone be ACTIVE, with a READY node, after that time; None for never."""
         with self.state.write() as session:
             record = session.queued_resource(PROJECT, zone, NODE)
-            node = session.node(PROJECT, zone, NODE)
-            if record is None or node is None:
+            if record is None:
                 return
+            # This bench decides, not the scheduler.
+            record = replace(record, not_before=None)
+            body = requested_nodes(record.document)[NODE]
+            node = session.node(PROJECT, zone, NODE) or prepare_node(
+                session, PROJECT, zone, NODE, body=body, queued_resource=record.name
+            )
             at = session.now + (after or timedelta())
             begin = record.timeline[0]
             waiting = [begin, LifecyclePhase(begin.at + timedelta(seconds=2), "ACCEPTED")]

@@ -17,8 +17,8 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
-from tests.others import errors, somebody
+from tests.lifecycle import UP, ZONE, EventfulClock, put, told
+from tests.others import errors, interrupt, somebody
 from tpuctl.cloud.storage import StorageClient
 from tpuctl.names import BucketPath, NodeName
 from tpuctl.nodes.lease import BucketLeaseStore, Lease, LeaseKeeper, LeaseOwner, LeasePolicy
@@ -57,7 +57,6 @@ def clock(tmp_path: Path) -> FileClock:
     return FileClock(tmp_path / "begun")
 
 
-@one_face
 def test_setup_of_a_created_node_runs_once_on_each_worker(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
@@ -73,7 +72,6 @@ def test_setup_of_a_created_node_runs_once_on_each_worker(
     assert sorted(log.read_text().splitlines()) == ["new 0"] * 2 + ["new 1"] * 2
 
 
-@one_face
 def test_setup_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     fake_ssh(RUNS)
     log = tmp_path / "log"
@@ -95,7 +93,6 @@ def test_setup_that_failed_runs_again(tpuctl: Console, sandbox: Sandbox, fake_ss
     assert len(log.read_text().splitlines()) == 4
 
 
-@one_face
 def test_setup_that_is_given_after_a_failure_runs_in_its_place(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
@@ -110,7 +107,6 @@ def test_setup_that_is_given_after_a_failure_runs_in_its_place(
     assert sandbox.changes() == ["create", "delete", "create"]
 
 
-@one_face
 def test_setups_of_several_nodes_run_side_by_side(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
@@ -125,12 +121,11 @@ def test_setups_of_several_nodes_run_side_by_side(
     assert (code, sandbox.changes()) == (0, ["create"] * 3)
 
 
-@one_face
 def test_preemption_during_a_setup_is_seen_and_the_next_node_gets_its_own(
     tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
-    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done"
 
     def preempt() -> None:
         if not (tmp_path / "go").exists():
@@ -144,13 +139,12 @@ def test_preemption_during_a_setup_is_seen_and_the_next_node_gets_its_own(
     assert (tmp_path / "log").read_text() == "ran\n" * 2
 
 
-@one_face
 def test_lease_is_held_during_a_setup_and_another_run_waits(
     tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
     up = ("up", "demo", "--type", "v4-8", "--zone", ZONE)
-    setup = f"cd {tmp_path}; echo ran >> log; touch begun; until [ -e go ]; do sleep 0.05; done; test -e ok"
+    setup = f"cd {tmp_path}; echo ran >> log; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done; test -e ok"
     seen: list[object] = []
 
     def look() -> None:
@@ -165,7 +159,6 @@ def test_lease_is_held_during_a_setup_and_another_run_waits(
     assert re.search(r"error: up on \S+ pid \d+ has not ended, and may be setting `demo` up\n", text)
 
 
-@one_face
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
     tpuctl: Console, sandbox: Sandbox, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path, *, is_interrupted: bool
@@ -174,7 +167,7 @@ def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
     fake_ssh(RUNS)
     administration.add_bucket(sandbox.state, "data")
     program = replace(tpuctl, environ={**tpuctl.environ, "TPUCTL_LEASE": "gs://data/leases"})
-    setup = f"cd {tmp_path}; touch started; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; touch started; while [ -e started ] && [ ! -e go ]; do sleep 0.05; done"
     store = BucketLeaseStore(
         StorageClient(lambda: SandboxHttp(sandbox.state), clock), BucketPath.parse("gs://data/leases")
     )
@@ -205,17 +198,13 @@ def test_lease_in_a_bucket_is_renewed_while_a_run_waits_for_nothing_but_a_setup(
     assert (code, others.holder(name)) == (130 if is_interrupted else 0, None)
 
 
-@one_face
 def test_interruption_during_a_setup_says_that_it_continues(
     tpuctl: Console, clock: FileClock, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
     fake_ssh(RUNS)
 
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     clock.happens = interrupt
-    setup = f"cd {tmp_path}; touch begun; until [ -e go ]; do sleep 0.05; done"
+    setup = f"cd {tmp_path}; touch begun; while [ -e begun ] && [ ! -e go ]; do sleep 0.05; done"
     out, err, code = tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", setup, "--events", "-")
     (tmp_path / "go").touch()
 
@@ -224,7 +213,6 @@ def test_interruption_during_a_setup_says_that_it_continues(
     assert f"interrupted: `demo` in {ZONE} bills, and its set-up continues on the workers; nothing was undone" in err
 
 
-@one_face
 def test_watch_notices_that_another_run_has_completed_a_failed_setup(
     tpuctl: Console, clock: EventfulClock, fake_ssh: FakeSsh
 ) -> None:
@@ -248,7 +236,6 @@ def test_watch_notices_that_another_run_has_completed_a_failed_setup(
     )
 
 
-@one_face
 def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
     sandbox.fault("unhealthy", node="sick")
@@ -260,7 +247,6 @@ def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, 
     assert json.loads((tmp_path / "hook").read_text())["event"] == "recovered"
 
 
-@one_face
 def test_node_recreated_by_another_client_is_not_repaired_as_ours(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:

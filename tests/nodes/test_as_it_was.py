@@ -10,17 +10,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, told
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.stock import put_reservation, put_stockout
 
-pytestmark = one_face
 WEST, EAST = "us-west4-a", "us-east5-b"
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture
@@ -205,14 +199,6 @@ def test_full_lease_store_after_the_create_does_not_end_the_run(tpuctl: Console,
     clock.after(timedelta(minutes=5), fill)
 
     out, err, code = tpuctl("up", "demo", "--type", "v6e-1", "--zone", EAST, "--timeout", "3h")
-
-    assert (out, code) == ("demo\tREADY\n", 0), err
-
-
-def test_aborted_create_is_looked_at_and_sent_again(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("http-error", status=409, method="*.nodes.create")
-
-    out, err, code = tpuctl("up", "demo", "--type", "v6e-1", "--zone", EAST)
 
     assert (out, code) == ("demo\tREADY\n", 0), err
 

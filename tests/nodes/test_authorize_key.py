@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.lifecycle import both_faces
 from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT, OS_LOGIN_KIND
@@ -59,6 +60,7 @@ def profile_keys(sandbox: Sandbox) -> list[dict[str, Any]]:
         return [found.document for found in session.resources.list_records(OS_LOGIN_KIND, OS_LOGIN_ACCOUNT)]
 
 
+@both_faces
 def test_key_of_the_project_needs_no_patch_unless_the_node_blocks_it(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str]
 ) -> None:
@@ -72,6 +74,7 @@ def test_key_of_the_project_needs_no_patch_unless_the_node_blocks_it(
     assert metadata_of(sandbox, "own")["ssh-keys"] == known()
 
 
+@both_faces
 def test_project_that_cannot_be_read_is_no_error(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str]
 ) -> None:
@@ -82,7 +85,6 @@ def test_project_that_cannot_be_read_is_no_error(
     assert metadata_of(sandbox) == {"ssh-keys": f"bob:ssh-rsa B bob\n{known()}"}
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize(
     ("node", "project", "uses_it"),
     [
@@ -132,7 +134,6 @@ def test_os_login_uses_the_login_of_a_known_account(
     assert "bob_example_com@198.18.0.1" in argv()
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize(
     ("switch", "what"),
     [
@@ -166,7 +167,6 @@ def test_os_login_of_a_service_account_needs_no_second_factor() -> None:
         check_os_login_requirements("t", "ada@example.com", {}, both)
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_expiring_key_has_the_format_of_google_and_is_renewed_at_half_time(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], known: Callable[..., str], clock: ManualClock
 ) -> None:
@@ -193,7 +193,6 @@ def test_expiring_key_has_the_format_of_google_and_is_renewed_at_half_time(
     assert metadata_of(sandbox)["ssh-keys"].splitlines() == [*others, known()]
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_expiring_key_in_os_login_has_its_expiry(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], clock: ManualClock
 ) -> None:
@@ -209,7 +208,6 @@ def test_expiring_key_in_os_login_has_its_expiry(
     assert sandbox.changes() == ["importSshPublicKey", "patch"]
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_created_node_has_the_key_with_its_expiry(tpuctl: Console, sandbox: Sandbox, known: Callable[..., str]) -> None:
     made = tpuctl(
         "create", "trainer", "--type", "v4-8", "--zone", "us-central2-b", "--no-wait", TPUCTL_SSH_KEY_EXPIRE_AFTER="90m"
@@ -220,7 +218,6 @@ def test_created_node_has_the_key_with_its_expiry(tpuctl: Console, sandbox: Sand
     assert metadata_of(sandbox) == {"ssh-keys": known(end)}
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize("text", ["0s", "soon"])
 def test_invalid_expiry_is_refused_before_any_request(tpuctl: Console, sandbox: Sandbox, text: str) -> None:
     sandbox.add_node("trainer")
@@ -231,7 +228,6 @@ def test_invalid_expiry_is_refused_before_any_request(tpuctl: Console, sandbox: 
     assert re.search("8h|2h", err)
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 def test_ssh_key_shows_where_it_is_authorized_and_rotates_on_demand(
     tpuctl: Console, sandbox: Sandbox, argv: Callable[[], list[str]], tmp_path: Path
 ) -> None:

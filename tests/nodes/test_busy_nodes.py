@@ -10,11 +10,12 @@ from collections.abc import Callable
 from datetime import timedelta
 from getpass import getuser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said
+from tests.lifecycle import ZONE, put, said
 from tests.tpu_files import Machine, running
 from tpuctl.clock import ManualClock
 from tpuctl.names import NodeName
@@ -136,28 +137,41 @@ def changes(sandbox: Sandbox) -> list[str]:
     return [one for one in sandbox.changes() if one != "patch"]
 
 
-@one_face
 def test_question_about_an_idle_node_is_as_short_as_ever(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     assert tpuctl("down", "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
     assert tpuctl("stop", "demo", stdin="n\n") == ("", "stop `demo`? [y/N] error: nothing was done\n", 1)
     assert changes(sandbox) == []
 
 
-@one_face
-@pytest.mark.parametrize(
-    ("words", "question"),
-    [
-        pytest.param(("down", "demo"), QUESTION, id="down"),
-        pytest.param(("delete", "demo"), QUESTION, id="delete"),
-        pytest.param(("stop", "demo"), "stop `demo`?", id="stop"),
-        pytest.param(
-            ("reset", "demo", "--mode", "recreate"), "delete `demo` and its boot disk, and recreate it?", id="reset"
-        ),
-    ],
-)
-def test_question_says_who_uses_the_node_for_what_and_since_when(
-    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
+RECREATE = "delete `demo` and its boot disk, and recreate it"
+REPLACE = ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all")
+# Of each command that ends what runs on a node: its words, what the node is, and the question.
+QUESTIONS: dict[str, tuple[tuple[str, ...], dict[str, Any], str]] = {
+    "down": (("down", "demo"), {}, QUESTION),
+    "delete": (("delete", "demo"), {}, QUESTION),
+    "stop": (("stop", "demo"), {}, "stop `demo`?"),
+    "reset": (("reset", "demo", "--mode", "recreate"), {}, f"{RECREATE}?"),
+    "maintenance": (
+        ("maintenance", "demo", "--perform"),
+        {"upcomingMaintenance": {"maintenanceStatus": "PENDING", "canReschedule": True}},
+        f"start the maintenance of `{ZONE}/demo` now (programs on it end)?",
+    ),
+    "queue-cancel": (
+        ("queue", "cancel", "demo"),
+        {"queued_resource": "demo"},
+        "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
+    ),
+    "up-replace": (REPLACE, {}, f"{RECREATE} (accelerator_type: wanted `v3-8`, found `v4-8`)?"),
+}
+
+
+@pytest.mark.parametrize(("words", "fields", "question"), QUESTIONS.values(), ids=QUESTIONS)
+def test_question_says_who_uses_the_node_for_what_and_since_when(  # noqa: PLR0917  # three fixtures and three columns
+    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], fields: dict[str, Any], question: str
 ) -> None:
+    put(sandbox, **fields)
+    if "queued_resource" in fields:
+        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
     handle = worker.start_job("train", "./train.sh --steps 1000", 90)
     in_use = f"`demo` is in use: job `train` of {USER} (./train.sh --steps 1000), for 1h30m"
 
@@ -166,59 +180,11 @@ def test_question_says_who_uses_the_node_for_what_and_since_when(
     os.close(handle)
 
     assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
-    assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
+    if words not in {REPLACE, ("queue", "cancel", "demo")}:  # without `--if-idle`
+        assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
     assert changes(sandbox) == []
 
 
-@one_face
-def test_question_before_maintenance_says_who_uses_the_node(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
-    put(sandbox, upcomingMaintenance={"maintenanceStatus": "PENDING", "canReschedule": True})
-    handle = worker.start_job("train", "./train.sh", 90)
-    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
-
-    refused = tpuctl("maintenance", "demo", "--perform", stdin="n\n")
-    not_idle = tpuctl("maintenance", "demo", "--perform", "--if-idle", "--yes")
-    os.close(handle)
-
-    question = f"start the maintenance of `{ZONE}/demo` now (programs on it end)?"
-    assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
-    assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
-    assert changes(sandbox) == []
-
-
-@one_face
-@pytest.mark.parametrize(
-    ("words", "question"),
-    [
-        pytest.param(
-            ("queue", "cancel", "demo"),
-            "delete the queued resource `demo` (ACTIVE) with its node `demo` (READY) and all data on it?",
-            id="queue-cancel",
-        ),
-        pytest.param(
-            ("up", "demo", "--type", "v3-8", "--replace", "--skip-check", "all"),
-            "delete `demo` and its boot disk, and recreate it (accelerator_type: wanted `v3-8`, found `v4-8`)?",
-            id="up-replace",
-        ),
-    ],
-)
-def test_question_of_commands_that_delete_by_the_way_says_who_uses_the_node(
-    tpuctl: Console, sandbox: Sandbox, worker: Worker, words: tuple[str, ...], question: str
-) -> None:
-    if words[0] == "queue":
-        put(sandbox, queued_resource="demo")
-        sandbox.add_queued_resource("demo", state="ACTIVE", node_ids=("demo",))
-    handle = worker.start_job("train", "./train.sh", 90)
-
-    _, err, code = tpuctl(*words, stdin="n\n")
-    os.close(handle)
-
-    in_use = f"`demo` is in use: job `train` of {USER} (./train.sh), for 1h30m"
-    assert (err, code) == (f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
-    assert changes(sandbox) == []
-
-
-@one_face
 def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:
@@ -228,13 +194,11 @@ def test_yes_deletes_a_node_in_use_without_asking_its_workers(
     assert (changes(sandbox), (tmp_path / "asked").exists()) == (["delete"], False)
 
 
-@one_face
 def test_if_idle_deletes_an_idle_node(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     assert tpuctl("down", "demo", "--if-idle", "--yes")[::2] == ("demo\n", 0)
     assert changes(sandbox) == ["delete"]
 
 
-@one_face
 def test_process_on_the_tpu_is_named_with_its_user(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     with running("sleep", "60", path=worker.root / "dev" / "accel0"):
         out, err, code = tpuctl("stop", "demo", "--if-idle", "--yes")
@@ -246,7 +210,6 @@ def test_process_on_the_tpu_is_named_with_its_user(tpuctl: Console, sandbox: San
     assert changes(sandbox) == []
 
 
-@one_face
 def test_text_of_a_worker_is_harmless_in_a_question(tpuctl: Console, worker: Worker) -> None:
     handle = worker.start_job("train", "\x1b[2Jecho\r\n`x`" + "y" * 500, 1)
 
@@ -267,7 +230,6 @@ def spoil_with_a_pipe(about: Path) -> None:
     os.mkfifo(about)
 
 
-@one_face
 @pytest.mark.parametrize("spoil", [spoil_with_depth, spoil_with_a_pipe])
 def test_job_with_a_spoiled_record_is_named_all_the_same(
     tpuctl: Console, worker: Worker, spoil: Callable[[Path], None]
@@ -281,7 +243,6 @@ def test_job_with_a_spoiled_record_is_named_all_the_same(
     assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m; {QUESTION}")
 
 
-@one_face
 def test_worker_that_cannot_be_examined_is_not_idle(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -297,7 +258,6 @@ def test_worker_that_cannot_be_examined_is_not_idle(
     assert (code, changes(sandbox)) == (8, [])
 
 
-@one_face
 def test_without_a_key_nothing_is_asked_and_nothing_counts_as_idle(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     why = "its workers cannot be examined: there is no ssh key on this machine"
@@ -311,7 +271,6 @@ def test_without_a_key_nothing_is_asked_and_nothing_counts_as_idle(tpuctl: Conso
     assert sandbox.changes() == []
 
 
-@one_face
 def test_question_about_several_nodes_has_a_line_for_each_in_use_those_of_others_first(
     tpuctl: Console, sandbox: Sandbox, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -331,7 +290,6 @@ def test_question_about_several_nodes_has_a_line_for_each_in_use_those_of_others
     assert (len(lines), code, sandbox.changes()) == (3, 1, [])
 
 
-@one_face
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -351,7 +309,6 @@ def test_state_without_ssh_decides_without_workers(  # noqa: PLR0917  # fixtures
     assert not (tmp_path / "asked").exists()
 
 
-@one_face
 def test_run_of_tpuctl_that_holds_the_lease_counts_as_use(
     tpuctl: Console, sandbox: Sandbox, tmp_path: Path, clock: ManualClock
 ) -> None:
@@ -373,7 +330,6 @@ def test_run_of_tpuctl_that_holds_the_lease_counts_as_use(
     assert sandbox.changes() == []
 
 
-@one_face
 def test_list_without_an_answer_about_leases_says_so(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     put(sandbox)
     (tmp_path / "state" / "sandbox" / "leases" / "sandbox" / ZONE).mkdir(parents=True)
@@ -385,7 +341,6 @@ def test_list_without_an_answer_about_leases_says_so(tpuctl: Console, sandbox: S
     assert err.startswith("warning: the holders of leases are unknown: cannot read ")
 
 
-@one_face
 def test_run_says_first_which_job_uses_the_node(tpuctl: Console, worker: Worker) -> None:
     handle = worker.start_job("train", "./train.sh", 90)
 
@@ -399,7 +354,6 @@ def test_run_says_first_which_job_uses_the_node(tpuctl: Console, worker: Worker)
     assert not (worker.root / "begun").exists()
 
 
-@one_face
 def test_run_says_first_which_process_has_locked_the_tpu(tpuctl: Console, worker: Worker) -> None:
     worker.lock_file.touch()
     with worker.locked():
@@ -409,14 +363,12 @@ def test_run_says_first_which_process_has_locked_the_tpu(tpuctl: Console, worker
     assert (out, code) == ("done\n", 0)
 
 
-@one_face
 def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> None:
     worker.lock_file.touch()
 
     assert tpuctl("run", "demo", "--if-idle", "--", "echo", "done") == ("done\n", "", 0)
 
 
-@one_face
 def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox, labels={"tpuctl-owner": "ann"})
     handle = worker.start_job("train", "./train.sh", 90)
@@ -431,7 +383,6 @@ def test_status_shows_owner_and_use_on_a_terminal(tpuctl: Console, sandbox: Sand
     assert "in use" not in piped + idle
 
 
-@one_face
 def test_list_shows_what_runs_if_it_is_asked_for(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox)
     put(sandbox, "spare", state="STOPPED")
@@ -450,7 +401,6 @@ def test_list_shows_what_runs_if_it_is_asked_for(tpuctl: Console, sandbox: Sandb
     assert idle == said("demo\tidle", "spare\t")
 
 
-@one_face
 def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox, "spare", state="STOPPED")
     handle = worker.start_job("train", "./train.sh", 90)
@@ -468,7 +418,6 @@ def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, san
     assert (code, changes(sandbox)) == (8, [])
 
 
-@one_face
 def test_every_node_of_a_queued_resource_is_examined(tpuctl: Console, sandbox: Sandbox) -> None:
     request = sandbox.add_queued_resource("pair", zone=ZONE, node_ids=("pair-0", "pair-1"))
     put(sandbox, "pair-0", state="PREEMPTED", queuedResource=request["name"])

@@ -8,9 +8,8 @@ import shlex
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 
-pytestmark = one_face
 NODE = ("--type", "v6e-8", "--zone", "us-east5-b", "--for", "healthy", "--timeout", "1h")
 CREATE = ("--type", "v6e-8", "--zone", "us-east5-b")
 

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said
+from tests.lifecycle import ZONE, put, said
 
-pytestmark = one_face
 SLICE, SPOT = {"acceleratorType": "v4-16"}, {"schedulingConfig": {"spot": True}}
 DISK = {"sourceDisk": f"projects/sandbox/zones/{ZONE}/disks/old", "mode": "READ_WRITE"}
 DELETION = f"delete the v4-8 node (READY) `demo` in {ZONE}, with its boot disk"

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, said
+from tests.lifecycle import both_faces, said
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
 PRICES = "prices: list prices of 2026-08, without discounts, disks and network"
@@ -40,13 +40,13 @@ prices  list prices of 2026-08, without discounts, disks and network
 """
 
 
+@both_faces
 def test_cost_on_a_terminal_has_a_total_and_its_source(tpuctl: Console, billed: Sandbox, face: dict[str, str]) -> None:
     quiet = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
 
     assert tpuctl("cost", terminal=True, width=200, NO_COLOR="1") == (TABLE, quiet, 0)
 
 
-@one_face
 def test_cost_in_a_pipe_has_tabs_and_notes(tpuctl: Console, billed: Sandbox) -> None:
     out, err, code = tpuctl("cost", "--zone", "us-east5-b")
 
@@ -57,7 +57,6 @@ def test_cost_in_a_pipe_has_tabs_and_notes(tpuctl: Console, billed: Sandbox) -> 
     assert err.splitlines()[1] == PRICES
 
 
-@one_face
 def test_cost_in_json_has_amounts_with_their_precision(tpuctl: Console, billed: Sandbox) -> None:
     value = json.loads(tpuctl("cost", "-o", "json", "--by", "owner")[0])
 
@@ -76,7 +75,6 @@ def test_cost_in_json_has_amounts_with_their_precision(tpuctl: Console, billed: 
     )  # fmt: skip
 
 
-@one_face
 def test_cost_by_label_sums_the_nodes_of_each_value(tpuctl: Console, billed: Sandbox) -> None:
     table, _, _ = tpuctl("cost", "--by", "label:team", terminal=True, NO_COLOR="1")
 
@@ -91,7 +89,6 @@ def test_cost_by_label_sums_the_nodes_of_each_value(tpuctl: Console, billed: San
     ]  # fmt: skip
 
 
-@one_face
 def test_cost_is_sorted_alike_in_each_format(tpuctl: Console, billed: Sandbox) -> None:
     sort = ("--sort", "-price,name")
 
@@ -105,7 +102,6 @@ def test_cost_is_sorted_alike_in_each_format(tpuctl: Console, billed: Sandbox) -
     ]  # fmt: skip
 
 
-@one_face
 def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, billed: Sandbox) -> None:
     billed.add_node("far", project="other", **EAST)
     billed.fault("http-error", method="*.nodes.list", project="broken", status=403, count=0)
@@ -120,7 +116,6 @@ def test_cost_of_several_projects_names_the_one_that_failed(tpuctl: Console, bil
     assert err.startswith("total: at least $21.60 per hour, so far at least $64.80\n")
 
 
-@one_face
 def test_price_is_unknown_if_the_request_that_knows_the_tier_cannot_be_read(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm", queued_resource="calm", **EAST)
     sandbox.add_queued_resource("calm", node_ids=("calm",), zone="us-east5-b")
@@ -133,7 +128,6 @@ def test_price_is_unknown_if_the_request_that_knows_the_tier_cannot_be_read(tpuc
     assert row[-1] == "its queued resource, which knows its tier, could not be read\n"
 
 
-@one_face
 def test_cost_with_an_unreachable_zone_is_at_least(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm", **EAST)
     sandbox.fault("unreachable", zone="us-east5-a", count=0)
@@ -149,7 +143,6 @@ def test_cost_with_an_unreachable_zone_is_at_least(tpuctl: Console, sandbox: San
     )
 
 
-@one_face
 def test_cost_so_far_counts_from_the_last_start(tpuctl: Console, sandbox: Sandbox) -> None:
     """The start is in the journal: the API has only the time of the creation."""
     tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
@@ -168,7 +161,6 @@ def test_cost_so_far_counts_from_the_last_start(tpuctl: Console, sandbox: Sandbo
     assert status["billing"]["since"] == started[6]
 
 
-@one_face
 def test_grant_of_the_settings_makes_a_node_free(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm", **EAST)
     grant = "zone=us-east5-b,type=v6e,tier=on-demand,count=8"
@@ -182,7 +174,6 @@ def test_grant_of_the_settings_makes_a_node_free(tpuctl: Console, sandbox: Sandb
     )
 
 
-@one_face
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -198,7 +189,6 @@ def test_wrong_options_are_refused(tpuctl: Console, arguments: tuple[str, ...], 
     assert (code, said in err, "hint: " in err) == (2, True, True)
 
 
-@one_face
 def test_wide_list_has_dollars_per_hour(tpuctl: Console, billed: Sandbox) -> None:
     billed.fault("unreachable", zone="us-east5-a", count=0)
     billed.add_queued_resource("waits", state="WAITING_FOR_RESOURCES", node_ids=("later",))
@@ -215,20 +205,10 @@ def test_wide_list_has_dollars_per_hour(tpuctl: Console, billed: Sandbox) -> Non
     assert piped.splitlines() == ["$21.60", "about $9.72", "?"]
 
 
-@one_face
 def test_last_format_counts(tpuctl: Console, billed: Sandbox) -> None:
     assert json.loads(tpuctl("list", "-o", "wide", "-o", "json")[0])[0]["nodeId"] == "unpriced"
 
 
-@one_face
-def test_status_has_the_cost_so_far(tpuctl: Console) -> None:
-    tpuctl("up", "demo", "--type", "v6e-8", "--zone", "us-east5-b")
-    tpuctl.clock.sleep(timedelta(hours=2))
-
-    assert "cost\t$21.60 per hour, so far about $44.27 (list prices of 2026-08)\n" in tpuctl("status", "demo")[0]
-
-
-@one_face
 def test_cost_without_nodes_is_nothing(tpuctl: Console) -> None:
     out, err, code = tpuctl("cost", terminal=True, NO_COLOR="1")
 

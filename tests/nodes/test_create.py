@@ -7,11 +7,12 @@ import json
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said, told
+from tests.lifecycle import ZONE, both_faces, put, said, told
 
 CREATE = ("create", "demo", "--type", "v4-8", "--zone", ZONE)
 
 
+@both_faces
 def test_create_waits_until_the_node_is_ready(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*CREATE) == (
         "demo\tREADY\n",
@@ -21,13 +22,11 @@ def test_create_waits_until_the_node_is_ready(tpuctl: Console, sandbox: Sandbox)
     assert sandbox.changes() == ["create"]
 
 
-@one_face
 @pytest.mark.parametrize("flag", ["--no-wait", "--async"])
 def test_create_with_no_wait_returns_at_once(tpuctl: Console, sandbox: Sandbox, flag: str) -> None:
     assert tpuctl(*CREATE, flag) == ("demo\tCREATING\n", "demo: CREATING\n", 0)
 
 
-@one_face
 @pytest.mark.parametrize("state", ["READY", "PREEMPTED"])
 def test_create_of_an_existing_name_is_refused_before_any_call(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state)
@@ -44,15 +43,6 @@ def test_create_of_an_existing_name_is_refused_before_any_call(tpuctl: Console, 
     assert sandbox.changes() == []
 
 
-@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_create_with_a_lost_answer_creates_one_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
-    sandbox.fault(lost, method="*.nodes.create")
-
-    out, _, code = tpuctl(*CREATE)
-
-    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
-
-
 def test_create_of_a_broken_node_reports_without_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 
@@ -62,6 +52,7 @@ def test_create_of_a_broken_node_reports_without_repair(tpuctl: Console, sandbox
     assert told(err)[-1] == "ready after 3m28s; the service reports UNHEALTHY_TENSORFLOW"
 
 
+@both_faces
 def test_create_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error")
 
@@ -71,7 +62,6 @@ def test_create_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> Non
     assert (out, code, error["kind"], error["exit_code"]) == ("", 6, "no_capacity", 6)
 
 
-@one_face
 def test_create_accepts_the_options_of_gcloud(tpuctl: Console, sandbox: Sandbox) -> None:
     flags = (
         "--accelerator-type", "v4-8", "--runtime-version", "tpu-ubuntu2204-base", "--preemptible", "--network", "default",
@@ -89,7 +79,6 @@ def test_create_accepts_the_options_of_gcloud(tpuctl: Console, sandbox: Sandbox)
     assert (node["shieldedInstanceConfig"], node["description"]) == ({"enableSecureBoot": True}, "for ada")
 
 
-@one_face
 def test_create_without_a_type_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("create", "demo", "--zone", ZONE) == (
         "",

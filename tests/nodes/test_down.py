@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said, still, told
+from tests.lifecycle import ZONE, both_faces, put, said, still, told
 from tests.others import answer, somebody
 
 QUESTION = "delete the v4-8 node (READY) `demo` in us-central2-b, with its boot disk?"
@@ -15,6 +15,7 @@ NEVER_SEEN = "already gone, or never there: the journal has no node of this name
 HINT = "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)"
 
 
+@both_faces
 def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -41,7 +42,6 @@ def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
         pytest.param("trainer", (), "", id="no nodes"),
     ],
 )
-@one_face
 def test_down_of_a_name_never_seen_says_so_and_names_a_near_one(
     tpuctl: Console, sandbox: Sandbox, name: str, there: tuple[str, ...], near: str
 ) -> None:
@@ -62,7 +62,6 @@ def test_down_of_a_name_never_seen_says_so_and_names_a_near_one(
     assert sandbox.changes() == []
 
 
-@one_face
 def test_down_of_a_name_that_the_journal_has_names_no_other(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "trainer")
     put(sandbox, "trainers")
@@ -89,7 +88,6 @@ def test_delete_with_a_missing_node_deletes_none(tpuctl: Console, sandbox: Sandb
     assert tpuctl("delete", "other", "--yes", "--ignore-not-found") == ("", f"{absent}\n", 0)
 
 
-@one_face
 @pytest.mark.parametrize("state", ["PREEMPTED", "TERMINATED", "CREATING", "STOPPED", "UNKNOWN"])
 def test_down_deletes_a_node_in_any_state(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, state=state, age=timedelta())
@@ -110,18 +108,6 @@ def test_down_of_a_node_in_another_zone_names_the_zone(tpuctl: Console, sandbox:
         8,
     )
     assert sandbox.changes() == []
-
-
-@one_face
-def test_down_of_an_ambiguous_name_lists_both_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, zone="us-central1-a", acceleratorType="v5litepod-4")
-    put(sandbox)
-
-    _, err, code = tpuctl("down", "demo", "--yes")
-
-    assert (code, sandbox.changes()) == (8, [])
-    assert "us-central1-a/demo" in err
-    assert "us-central2-b/demo" in err
 
 
 def test_down_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -147,6 +133,7 @@ def test_down_without_permission_fails(tpuctl: Console, sandbox: Sandbox, where:
     assert "gone" not in err
 
 
+@both_faces
 def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo",))
     put(sandbox, queued_resource="research")
@@ -174,7 +161,6 @@ def test_down_deletes_an_ended_queued_resource_without_a_node(tpuctl: Console, s
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
-@one_face
 def test_down_of_a_request_for_several_nodes_needs_all_of_them(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo", "other"))
     for name in ("demo", "other"):
@@ -207,7 +193,6 @@ def test_down_of_a_requests_own_name_deletes_the_request(
     assert tpuctl("down", "research", *zone)[1] == f"research: {NEVER_SEEN}\n"
 
 
-@one_face
 def test_down_of_a_requests_own_name_deletes_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("research", node_ids=("demo",))
     put(sandbox, queued_resource="research")
@@ -216,7 +201,6 @@ def test_down_of_a_requests_own_name_deletes_its_node(tpuctl: Console, sandbox: 
     assert tpuctl("list") == ("", "", 0)
 
 
-@one_face
 @pytest.mark.parametrize("name", ["research", "sweep"], ids=["own-name", "prefix"])
 def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
     several = [{"multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "sweep"}}]
@@ -237,7 +221,6 @@ def test_down_of_a_request_for_several_nodes_needs_all_nodes(tpuctl: Console, sa
     assert tpuctl("down", name)[1] == f"{name}: {NEVER_SEEN}\n"
 
 
-@one_face
 @pytest.mark.parametrize("flags", [[], ["--no-wait"]], ids=["wait", "no-wait"])
 def test_down_of_two_names_for_one_node_deletes_once(tpuctl: Console, sandbox: Sandbox, flags: list[str]) -> None:
     sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("first", "second"))
@@ -249,7 +232,6 @@ def test_down_of_two_names_for_one_node_deletes_once(tpuctl: Console, sandbox: S
     assert (out.split(), code, sandbox.changes()) == (["demo", *names[1:4], "demo"], 0, ["delete", "delete"]), err
 
 
-@one_face
 @pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
 @pytest.mark.parametrize("is_there", [False, True], ids=["no-node", "node"])
 def test_down_of_a_node_that_two_requests_name_lists_both(
@@ -273,7 +255,6 @@ def test_down_of_a_node_that_two_requests_name_lists_both(
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
-@one_face
 @pytest.mark.parametrize("zone", [[], ["--zone", ZONE]], ids=["all-zones", "named-zone"])
 def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, sandbox: Sandbox, zone: list[str]) -> None:
     sandbox.add_queued_resource("demo", state="WAITING_FOR_RESOURCES", node_ids=("other",))
@@ -294,7 +275,6 @@ def test_down_of_a_name_that_is_node_and_request_lists_both(tpuctl: Console, san
     assert tpuctl("down", f"{at}/nodes/demo", "--yes")[::2] == ("demo\n", 0)
 
 
-@one_face
 def test_down_without_permission_to_list_requests_deletes_the_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", status=403, method="*.queuedResources.list", count=0)
@@ -302,7 +282,6 @@ def test_down_without_permission_to_list_requests_deletes_the_node(tpuctl: Conso
     assert tpuctl("down", "demo", "--zone", ZONE, "--yes")[::2] == ("demo\n", 0)
 
 
-@one_face
 def test_full_name_of_a_request_is_accepted_only_by_down_and_delete(tpuctl: Console) -> None:
     name = f"projects/sandbox/locations/{ZONE}/queuedResources/demo"
 
@@ -322,6 +301,7 @@ def test_down_does_not_delete_a_recreated_node(tpuctl: Console, sandbox: Sandbox
     assert "error: `demo` changed meanwhile: another client recreated the node\n" in err
 
 
+@both_faces
 @pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
 def test_down_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
     put(sandbox)
@@ -331,7 +311,6 @@ def test_down_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbo
     assert sandbox.changes() == ["delete"]
 
 
-@one_face
 def test_down_with_a_hanging_deletion_times_out(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("hang", state="DELETING")
@@ -376,7 +355,6 @@ _PER_MINUTE = (
         pytest.param(503, 20, {}, id="503 for longer than the retries of one call"),
     ],
 )
-@one_face
 def test_deletion_that_is_refused_for_now_is_sent_again(
     tpuctl: Console, sandbox: Sandbox, status: int, count: int, options: dict[str, int]
 ) -> None:
@@ -391,7 +369,6 @@ def test_deletion_that_is_refused_for_now_is_sent_again(
     assert tpuctl("history", "demo", "-o", "json")[0].count('"asked for"') == 1
 
 
-@one_face
 def test_deletion_refused_until_the_deadline_says_what_bills(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("http-error", method="*.nodes.delete", status=429, count=0)
@@ -409,7 +386,6 @@ def test_deletion_refused_until_the_deadline_says_what_bills(tpuctl: Console, sa
     )
 
 
-@one_face
 def test_refused_deletion_does_not_delay_that_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in ("demo", "other"):
         put(sandbox, name)
@@ -421,7 +397,6 @@ def test_refused_deletion_does_not_delay_that_of_others(tpuctl: Console, sandbox
     assert f"`demo` was left READY and bills while it runs; delete it with `tpuctl down {ZONE}/demo`" in err
 
 
-@one_face
 def test_request_that_is_suspending_does_not_delay_the_deletion_of_others(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("demo", zone=ZONE, state="SUSPENDING", node_ids=("demo",))
     put(sandbox, "other")
@@ -431,7 +406,6 @@ def test_request_that_is_suspending_does_not_delay_the_deletion_of_others(tpuctl
     assert (out, code, sandbox.changes()) == ("other\n", 5, ["delete"])
 
 
-@one_face
 def test_down_of_what_another_client_has_just_deleted_ends_its_watch_too(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, one_face
+from tests.lifecycle import UP, both_faces
 
 DONE = "dry run: nothing was changed\n"
 ELSEWHERE = "gcloud uses Google's endpoint unless CLOUDSDK_API_ENDPOINT_OVERRIDES_TPU names this one\n"
@@ -44,6 +44,7 @@ GCLOUD = "gcloud compute tpus"
 B = "--zone us-central2-b --project sandbox"
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("arguments", "steps", "gcloud"),
     [
@@ -141,6 +142,7 @@ def test_dry_run_hides_metadata_values(tpuctl: Console, fleet: Sandbox) -> None:
     assert fleet.changes() == []
 
 
+@both_faces
 def test_dry_run_in_json_is_an_array_of_steps(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
     origin = face.get("TPUCTL_ENDPOINT", "https://tpu.googleapis.com")
@@ -215,7 +217,6 @@ def test_dry_run_has_the_exit_code_of_the_run(
     assert fleet.changes() == []
 
 
-@one_face
 def test_gcloud_command_with_a_script_is_quoted_for_bash(tpuctl: Console, sandbox: Sandbox) -> None:
     script = '#!/bin/bash\necho "it\'s \\ me"\t$HOME \x1b[1m\n'
     (tpuctl.folder / "start.sh").write_text(script)

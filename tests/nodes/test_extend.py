@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import USER, ZONE, EventfulClock, one_face, own, put
+from tests.lifecycle import USER, ZONE, EventfulClock, own, put
 from tests.others import errors, somebody
 from tpuctl.nodes.expiry import expiry_label
 
@@ -17,17 +17,11 @@ HOUR = timedelta(hours=1)
 LATER = {"tpuctl-owner": USER, "tpuctl-expires": expiry_label(START + HOUR), "team": "vision"}
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
 def labels(tpuctl: Console, name: str = "demo") -> dict[str, str]:
     found: dict[str, str] = json.loads(tpuctl("status", name, "-o", "json")[0])[0].get("labels", {})
     return found
 
 
-@one_face
 @pytest.mark.parametrize(
     ("before", "words", "end"),
     [
@@ -57,7 +51,6 @@ def test_extend_moves_the_end(
     assert f"expires {end}" in tpuctl("history", "demo")[0]
 
 
-@one_face
 def test_extend_takes_nodes_by_label(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in "ab":
         put(sandbox, name, labels=LATER)
@@ -72,7 +65,6 @@ def test_extend_takes_nodes_by_label(tpuctl: Console, sandbox: Sandbox) -> None:
     assert (err, code, sandbox.changes()) == ("", 0, ["patch", "patch"])
 
 
-@one_face
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -98,7 +90,6 @@ def test_extend_refuses_bad_input(tpuctl: Console, sandbox: Sandbox, words: tupl
     assert message in err
 
 
-@one_face
 @pytest.mark.parametrize(
     ("state", "hint"),
     [
@@ -120,7 +111,6 @@ def test_extend_refuses_states_in_which_labels_cannot_change(
     assert hint in err
 
 
-@one_face
 def test_extend_of_a_request_without_a_node_is_not_found(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_queued_resource("demo", state="WAITING_FOR_RESOURCES", node_ids=("demo",))
 
@@ -131,7 +121,6 @@ def test_extend_of_a_request_without_a_node_is_not_found(tpuctl: Console, sandbo
         assert "tpuctl queue cancel us-central2-b/demo" in err
 
 
-@one_face
 def test_extend_of_several_nodes_goes_on_after_a_failure(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a", state="PREEMPTED")
     own(sandbox, "b")
@@ -141,7 +130,6 @@ def test_extend_of_several_nodes_goes_on_after_a_failure(tpuctl: Console, sandbo
     assert (out, len(errors(err)), code) == (f"b\t{ZONE}\t2026-01-01T02:00:00Z\n", 1, 8)
 
 
-@one_face
 def test_extend_leaves_a_recreated_node_alone(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The first answer of the patch is lost; meanwhile another client recreates the node."""
     put(sandbox, labels=LATER)
@@ -160,7 +148,6 @@ def test_extend_leaves_a_recreated_node_alone(tpuctl: Console, sandbox: Sandbox,
     assert "tpuctl-expires" not in labels(tpuctl)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said
+from tests.lifecycle import ZONE, put, said
 
 NAMES = ("team-v6e-8_000103", "8.Chips~+%")
 
 
-@one_face
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "command",
@@ -42,7 +41,6 @@ def test_each_command_takes_any_name_that_the_api_lists(
     assert (name in out, code) == (True, 0), err
 
 
-@one_face
 @pytest.mark.parametrize("name", NAMES)
 def test_node_with_a_foreign_name_is_recreated_and_keeps_its_journal(
     tpuctl: Console, sandbox: Sandbox, name: str
@@ -56,7 +54,6 @@ def test_node_with_a_foreign_name_is_recreated_and_keeps_its_journal(
     assert sandbox.changes() == ["delete", "create", "delete", "create"]
 
 
-@one_face
 @pytest.mark.parametrize(
     "command",
     [

@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.lifecycle import ZONE, EventfulClock, put, said
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import somebody
 from tpuctl.app.app import App, Invocation
@@ -22,15 +22,9 @@ from tpuctl.nodes.garbage_removal import RemovalOutcome, remove_garbage
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.sandbox.worker_lookup import OS_LOGIN_ACCOUNT
 
-pytestmark = one_face
 MINE = {"tpuctl-owner": owner_label(OS_LOGIN_ACCOUNT)}
 EXPIRED = {**MINE, "tpuctl-expires": "1767000000"}
 HOLDS = "which hold 8 cores of preemptible v4, $0.00/h"
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def dead(sandbox: Sandbox, name: str = "demo", **labels: str) -> None:

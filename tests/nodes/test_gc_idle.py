@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put
+from tests.lifecycle import ZONE, put
 from tests.tpu_files import Machine, running
 from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.models.node import Node
@@ -77,7 +77,6 @@ def gc_idle(tpuctl: Console) -> tuple[str, str]:
     return out, err
 
 
-@one_face
 def test_idle_node_is_deleted(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox, labels=MINE, age=DAY)
 
@@ -93,7 +92,6 @@ def hold(worker: Worker) -> Any:
     return running("sleep", "60", path=worker.root / "dev" / "accel0")
 
 
-@one_face
 @pytest.mark.parametrize("flag", [pytest.param("--older-than=1h", id="old"), pytest.param("--expired", id="expired")])
 def test_node_of_others_that_is_in_use_is_shown_and_left_alone_if_idle(
     tpuctl: Console, sandbox: Sandbox, worker: Worker, flag: str
@@ -117,7 +115,6 @@ def test_node_of_others_that_is_in_use_is_shown_and_left_alone_if_idle(
     assert sandbox.changes() == ["delete"]
 
 
-@one_face
 def test_node_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
     put(sandbox, labels=MINE, age=DAY)
 
@@ -129,7 +126,6 @@ def test_node_in_use_is_left_alone(tpuctl: Console, sandbox: Sandbox, worker: Wo
     assert err.rstrip().endswith("(sleep) holds the TPU")
 
 
-@one_face
 @pytest.mark.parametrize(
     ("prepare", "expected"),
     [
@@ -160,7 +156,6 @@ def test_recent_use_or_unknown_use_is_not_idle(
     assert expected in err
 
 
-@one_face
 def test_worker_that_does_not_answer_is_not_idle(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:

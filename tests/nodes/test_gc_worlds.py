@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.clock import ManualClock
 from tpuctl.models.node import Node
 from tpuctl.models.queued import QueuedResource
@@ -373,7 +373,6 @@ def test_decisions_about_random_worlds_delete_what_is_named_and_nothing_else(see
     assert reasons == set(GarbageReason)
 
 
-@one_face
 def test_random_worlds_lose_what_the_flags_name_and_nothing_else(
     tpuctl: Console, sandbox: Sandbox, clock: ManualClock, fake_ssh: Callable[[str], None]
 ) -> None:

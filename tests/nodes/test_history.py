@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, said
+from tests.lifecycle import ZONE, said
 from tpuctl.cloud.storage import StorageClient
 from tpuctl.errors import ExitCode
 from tpuctl.models.spec import NodeSpec
@@ -65,7 +65,6 @@ def lived(tpuctl: Console) -> Console:
     return tpuctl
 
 
-@one_face
 def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
     assert lived("history", "trainer", terminal=True, width=110, NO_COLOR="1") == (
         said(
@@ -101,7 +100,6 @@ def _guarded(*later: Told) -> tuple[Told, ...]:
     return (*LIFE[:5], (220, "guard", until), *later)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("life", "expired"),
     [
@@ -123,7 +121,6 @@ def test_history_ends_with_what_the_guard_did(tpuctl: Console, life: tuple[Told,
     assert [line[0] for line in lines if line[1] == "expired"] == ([expired] if expired else [])
 
 
-@one_face
 def test_history_on_a_narrow_terminal_has_no_bars(lived: Console) -> None:
     narrow, _, _ = lived("history", "trainer", "-n", "3", terminal=True, width=60, NO_COLOR="1")
     colored, _, _ = lived("history", "trainer", "-n", "2", terminal=True, width=100)
@@ -140,7 +137,6 @@ def test_history_on_a_narrow_terminal_has_no_bars(lived: Console) -> None:
     ]
 
 
-@one_face
 def test_history_in_a_pipe_has_tabs_times_and_seconds(lived: Console) -> None:
     assert lived("history", "trainer", "-n", "11") == (
         said(
@@ -165,7 +161,6 @@ def test_history_in_a_pipe_has_tabs_times_and_seconds(lived: Console) -> None:
     assert lived("history", "trainer", "--since", "0s", "-o", "name") == (said("READY"), "", 0)
 
 
-@one_face
 def test_history_in_json_has_the_journal_entries(lived: Console) -> None:
     out, err, code = lived("history", str(NAME), "-o", "json", "--last", "2")
 
@@ -182,7 +177,6 @@ def test_history_in_json_has_the_journal_entries(lived: Console) -> None:
     )  # fmt: skip
 
 
-@one_face
 def test_history_finds_a_node_without_a_call(lived: Console) -> None:
     folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
     write(Journal(folder), LIFE[:1], NodeName("sandbox", "us-east5-a", "trainer"))
@@ -245,7 +239,6 @@ GUARDED: tuple[Told, ...] = (
 )
 
 
-@one_face
 @pytest.mark.parametrize(
     ("more", "last"),
     [
@@ -270,7 +263,6 @@ def test_history_names_the_guard_only_if_one_runs(tpuctl: Console, more: tuple[T
     assert tpuctl("history", "trainer", "-n", "1")[0] == f"2026-01-01T01:00:00Z\texpired\t\tits time ended: {last}\n"
 
 
-@one_face
 def test_history_of_a_node_that_a_guard_deleted_ends_with_its_time(tpuctl: Console) -> None:
     write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"), GUARDED)
     tpuctl("list")
@@ -283,7 +275,6 @@ def test_history_of_a_node_that_a_guard_deleted_ends_with_its_time(tpuctl: Conso
     assert "2026-01-01T00:01:40Z\tREADY HEALTHY\t3500s\t\n" in tpuctl("history", "trainer")[0]
 
 
-@one_face
 def test_history_after_only_extend_claims_neither_guard_nor_state(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("mine", zone=ZONE)
     assert tpuctl("extend", "mine", "1h", "--yes")[2] == 0
@@ -295,7 +286,6 @@ def test_history_after_only_extend_claims_neither_guard_nor_state(tpuctl: Consol
     assert "usable   unknown: the journal has no state of it" in out
 
 
-@one_face
 def test_history_of_a_name_in_two_zones_is_that_of_the_node_that_exists(lived: Console) -> None:
     folder = Path(lived.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
     gone: tuple[Told, ...] = (LIFE[0], seen(5, "READY"), (9, "delete", {"id": "1"}))

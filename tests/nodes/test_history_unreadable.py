@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.errors import ExitCode
 
 
-@one_face
 @pytest.mark.parametrize("broken", ["", f"sandbox/{ZONE}/trainer.jsonl"])
 def test_history_of_an_unreadable_journal_fails(tpuctl: Console, broken: str) -> None:
     tpuctl("list")

@@ -8,16 +8,9 @@ import signal
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put
+from tests.lifecycle import EventfulClock, put
 from tests.nodes.test_hooks import NAME, OTHER, event, hooks_for, until
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: Path) -> None:
@@ -39,7 +32,6 @@ def test_waiting_hooks_at_the_end_are_started_or_reported_as_skipped(tmp_path: P
     run.wait()
 
 
-@one_face
 def test_hook_that_waits_for_another_at_the_end_is_started(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:
@@ -56,7 +48,6 @@ def test_hook_that_waits_for_another_at_the_end_is_started(
     assert log.read_text().startswith("taken\n")
 
 
-@one_face
 def test_hook_that_outlives_the_watch_is_named(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     put(sandbox)
     sandbox.fault("preempt")
@@ -69,7 +60,6 @@ def test_hook_that_outlives_the_watch_is_named(tpuctl: Console, sandbox: Sandbox
     assert (err.splitlines()[-1], code) == (named, 0)
 
 
-@one_face
 def test_failed_hook_of_up_is_a_warning_an_event_and_exit_code_1(
     tpuctl: Console, sandbox: Sandbox, tmp_path: Path
 ) -> None:

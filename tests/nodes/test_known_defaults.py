@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, said
+from tests.lifecycle import said
 from tests.nodes.test_zone_search import stockout
 
 
@@ -36,7 +36,6 @@ def test_spelling_of_a_type_is_understood_and_said(
     assert f"\t{name}\t" in tpuctl("list")[0]
 
 
-@one_face
 def test_spelling_in_the_environment_is_understood(tpuctl: Console) -> None:
     out, err, _ = tpuctl("create", "demo", "--zone", "us-west4-a", "--dry-run", TPUCTL_TYPE="v5e-16")
 
@@ -44,7 +43,6 @@ def test_spelling_in_the_environment_is_understood(tpuctl: Console) -> None:
     assert "v5litepod-16" in out
 
 
-@one_face
 def test_other_topology_than_the_spelled_type_is_refused(tpuctl: Console) -> None:
     assert tpuctl("up", "demo", "--type", "v5e-16", "--topology", "4x8", "--zone", "us-west4-a") == (
         "",
@@ -56,7 +54,6 @@ def test_other_topology_than_the_spelled_type_is_refused(tpuctl: Console) -> Non
     )
 
 
-@one_face
 @pytest.mark.parametrize("verb", ["up", "create"])
 def test_only_zone_with_the_type_is_used_and_said(tpuctl: Console, sandbox: Sandbox, verb: str) -> None:
     out, err, code = tpuctl(verb, "demo", "--type", "v4-8", "--no-wait")
@@ -68,7 +65,6 @@ def test_only_zone_with_the_type_is_used_and_said(tpuctl: Console, sandbox: Sand
     )
 
 
-@one_face
 @pytest.mark.parametrize(
     "variable",
     [pytest.param("TPUCTL_ZONE", id="environment"), pytest.param("CLOUDSDK_COMPUTE_ZONE", id="gcloud")],
@@ -81,7 +77,6 @@ def test_set_zone_precedes_the_only_zone(tpuctl: Console, sandbox: Sandbox, vari
     assert sandbox.changes() == []
 
 
-@one_face
 def test_zone_of_the_journal_is_said(tpuctl: Console) -> None:
     up = ("up", "demo", "--type", "v5p-8")
     assert tpuctl(*up, "--zone", "us-east5-a", "--no-wait")[2] == 0
@@ -92,7 +87,6 @@ def test_zone_of_the_journal_is_said(tpuctl: Console) -> None:
     assert (err.splitlines()[0], code) == ("demo: in us-east5-a, where it was before", 0)
 
 
-@one_face
 def test_zone_of_a_failed_creation_is_not_remembered(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "demo", "--type", "v6e-8")
     stockout(sandbox)
@@ -103,7 +97,6 @@ def test_zone_of_a_failed_creation_is_not_remembered(tpuctl: Console, sandbox: S
     assert (err.splitlines()[0].partition(";")[0], code) == ("error: no zone is set", 2)
 
 
-@one_face
 def test_zone_of_the_journal_without_the_type_is_not_used(tpuctl: Console) -> None:
     assert tpuctl("up", "demo", "--type", "v5p-8", "--zone", "us-east5-a", "--no-wait")[2] == 0
     assert tpuctl("down", "demo", "--yes")[2] == 0

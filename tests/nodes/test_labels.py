@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.test_completion import LEAVES
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 
 LABELS = ",".join(f"k{number}=v" for number in range(64))
 
@@ -39,7 +39,6 @@ def test_invalid_labels_and_tags_are_not_sent(
     assert (err.splitlines()[0], code) == (f"error: {message}", 2)
 
 
-@one_face
 def test_valid_labels_are_sent(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -79,7 +78,6 @@ def test_each_command_with_labels_is_in_the_table() -> None:
     assert commands == set(COMMANDS)
 
 
-@one_face
 @pytest.mark.parametrize("label", HINTS)
 @pytest.mark.parametrize(
     "door", [*COMMANDS, "update --remove", "up --queue", "environment", "project-file", "user-file", "config-set"]
@@ -116,7 +114,6 @@ def test_label_of_tpuctl_itself_is_set_nowhere(tpuctl: Console, sandbox: Sandbox
     assert (out, code, sandbox.changes()) == ("", 2, [])
 
 
-@one_face
 def test_keep_is_a_label_of_users(tpuctl: Console, sandbox: Sandbox) -> None:
     line = COMMANDS["up"]
     assert tpuctl(*line, "--labels", "tpuctl-keep=yes")[2] == 0

@@ -7,22 +7,16 @@ import shutil
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, EventfulClock, one_face, put, said, told
-from tests.others import errors, events, somebody
+from tests.lifecycle import UP, EventfulClock, put, said, told
+from tests.others import errors, events, interrupt
 
 FakeSsh = Callable[[str], None]
 # Each worker's address is in the arguments of ssh: worker 0 has 198.18.0.1.
 WORKER = "for last; do :; done; case $* in"
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def worker_report(*more: str, startup: str = "done", chips: int = 4, identity: str = "-") -> str:
@@ -31,7 +25,6 @@ def worker_report(*more: str, startup: str = "done", chips: int = 4, identity: s
     return "printf '" + "".join(line + "\\n" for line in lines) + "'"
 
 
-@one_face
 def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh) -> None:
     fake_ssh(worker_report(startup="running"))
     clock.after(timedelta(minutes=20), lambda: fake_ssh(worker_report(startup="failed")))
@@ -45,7 +38,6 @@ def test_startup_script_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: Eve
     assert told(err)[-1].endswith("its startup script has failed")
 
 
-@one_face
 @pytest.mark.parametrize("goal", ["startup", "devices"])
 @pytest.mark.parametrize("verb", ["up", "wait"])
 def test_failed_startup_script_is_an_error_an_event_and_a_field(
@@ -67,7 +59,6 @@ def test_failed_startup_script_is_an_error_an_event_and_a_field(
     assert (json.loads(accepted[0])["startup"], accepted[2]) == ({"state": "failed", "failedWorkers": [1]}, 0)
 
 
-@one_face
 def test_failed_cloud_init_alone_is_a_note(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox)
     fake_ssh(worker_report(startup="failed").replace("about=-", "about=cloud-init"))
@@ -78,7 +69,6 @@ def test_failed_cloud_init_alone_is_a_note(tpuctl: Console, sandbox: Sandbox, fa
     assert told(err)[-1].endswith("; cloud-init has failed")
 
 
-@one_face
 def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-32")
     fake_ssh(f"{WORKER} *198.18.0.3*) {worker_report(chips=3)} ;; *) {worker_report()} ;; esac")
@@ -92,7 +82,6 @@ def test_worker_with_missing_chips_is_named(tpuctl: Console, sandbox: Sandbox, f
     )
 
 
-@one_face
 @pytest.mark.parametrize(
     ("identity", "why"),
     [
@@ -120,22 +109,6 @@ def test_worker_with_metadata_of_another_is_named(
     assert (errors(err), code) == (([error], 5) if why else ([], 0))
 
 
-@one_face
-def test_messages_name_eight_workers_and_count_the_others(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
-    put(sandbox, acceleratorType="v4-128")
-    fake_ssh(f"{WORKER} *root@198.18.0.1[0-9]*|*@198.18.0.1[0-9]*) {worker_report()} ;; *) exit 255 ;; esac")
-
-    _, err, code = tpuctl("wait", "demo", "--for", "startup", "--timeout", "0")
-    fake_ssh(f"{WORKER} *@198.18.0.1[0-6]*) {worker_report()} ;; *) {worker_report(chips=0)} ;; esac")
-    _, short, shorter = tpuctl("wait", "demo", "--for", "devices", "--timeout", "0")
-
-    assert (code, shorter) == (5, 5)
-    named = "0, 1, 2, 3, 4, 5, 6, 7 and 1 more"
-    assert errors(err)[0].endswith(f"it is READY, but 9 of 16 workers do not answer ssh ({named})")
-    assert errors(short)[0].endswith(f"it is READY, but 9 of 16 workers: each sees 0 of 4 chips ({named})")
-
-
-@one_face
 def test_events_have_each_worker_and_level(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     put(sandbox, acceleratorType="v4-16")
     fake_ssh(f"{WORKER} *@198.18.0.1*) {worker_report()} ;; *) exit 255 ;; esac")
@@ -150,7 +123,6 @@ def test_events_have_each_worker_and_level(tpuctl: Console, sandbox: Sandbox, fa
     ]
 
 
-@one_face
 def test_probe_of_the_user_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     put(sandbox, acceleratorType="v4-16")
     passes, fails = worker_report("tpuctl-probe exit=0", chips=0), worker_report("no module jax", "tpuctl-probe exit=3")
@@ -169,7 +141,6 @@ def test_probe_of_the_user_decides(tpuctl: Console, sandbox: Sandbox, fake_ssh: 
     assert tpuctl("wait", "demo", "--probe", "python3 -c 'import jax'")[::2] == ("demo\tREADY\n", 0)
 
 
-@one_face
 @pytest.mark.parametrize("command", [("wait", "demo"), UP, ("watch", "demo")])
 def test_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...]) -> None:
     put(sandbox)
@@ -185,7 +156,6 @@ def test_probe_that_would_never_run_is_refused(tpuctl: Console, sandbox: Sandbox
 
 
 @pytest.mark.sshd
-@one_face
 def test_real_workers_report_startup_and_chips(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:
@@ -194,9 +164,6 @@ def test_real_workers_report_startup_and_chips(
         clock.after(timedelta(), interrupt)
         events = tpuctl("wait", "demo", "--for", goal, "--events", "-")[0]
         return next(str(event["text"]) for event in map(json.loads, events.splitlines()) if event["event"] == "wait")
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     shutil.rmtree(tmp_path / "bin")
     tpuctl("up", "demo", "--type", "v4-16", "--zone", "us-central2-b", "--for", "healthy")
@@ -207,41 +174,6 @@ def test_real_workers_report_startup_and_chips(
     assert seen("startup") == "2 of 2 workers: has not ended its startup (0, 1)"
 
 
-@one_face
-@pytest.mark.parametrize(
-    "case",
-    [
-        ({"schedulingConfig": {"spot": True}}, "preempted", "preempt", 0),
-        ({"schedulingConfig": {"spot": True}, "state": "TERMINATED"}, "preempted", None, 0),
-        ({"state": "TERMINATED"}, "preempted", None, 8),
-        ({}, "preempted", None, 5),
-        ({}, "preempted", "delete", 3),
-        ({}, "stopped", "delete", 3),
-        ({}, "stopped", "stop", 0),
-        ({"state": "PREEMPTED"}, "stopped", None, 8),
-        ({}, "gone", "delete", 0),
-        ({}, "gone", "stop", 5),
-    ],
-)
-def test_condition_is_awaited_until_it_is_impossible(
-    tpuctl: Console,
-    sandbox: Sandbox,
-    clock: EventfulClock,
-    case: tuple[dict[str, Any], str, str | None, int],
-) -> None:
-    found, goal, happens, code = case
-    put(sandbox, **found)
-    if happens == "preempt":
-        clock.after(timedelta(minutes=5), lambda: sandbox.fault("preempt"))
-    elif happens:
-        clock.after(timedelta(minutes=5), lambda: somebody(sandbox, happens))
-
-    _, err, ended = tpuctl("wait", "demo", "--for", goal, "--timeout", "10m")
-
-    assert (ended, len(errors(err))) == (code, 1 if code else 0)
-
-
-@one_face
 @pytest.mark.parametrize("goal", ["preempted", "ssh"])
 def test_preempted_queued_resource_is_a_preemption_of_its_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, goal: str

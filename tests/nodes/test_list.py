@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put
+from tests.lifecycle import ZONE, both_faces, put
 from tpuctl.sandbox.request_log import read_log
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
@@ -55,6 +55,7 @@ sick        us-east5-a     v6e-8         READY       UNHEALTHY_TENSORFLOW      8
 """
 
 
+@both_faces
 def test_list_on_a_terminal_shows_age_and_notes(tpuctl: Console, fleet: Sandbox, face: dict[str, str]) -> None:
     said = NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else ""
 
@@ -95,7 +96,6 @@ def test_list_in_a_pipe_has_tabs_and_absolute_times(tpuctl: Console, fleet: Sand
         pytest.param(("--sort", "-chips,name"), "sweep-2 sweep-10 calm other", id="chips"),
     ],
 )
-@one_face
 def test_list_is_sorted_alike_in_each_format(
     tpuctl: Console, sandbox: Sandbox, arguments: tuple[str, ...], expected: str
 ) -> None:
@@ -147,16 +147,7 @@ def test_list_ignores_a_configured_zone(tpuctl: Console, fleet: Sandbox) -> None
     assert tpuctl("list", "-o", "name", TPUCTL_ZONE="us-east5-a") == everything
 
 
-def test_list_ignores_the_zone_of_gcloud(tpuctl: Console, fleet: Sandbox) -> None:
-    configuration = tpuctl.folder / "gcloud" / "configurations" / "config_default"
-    configuration.parent.mkdir(parents=True)
-    configuration.write_text("[compute]\nzone = us-east5-a\n[core]\nproject = other\n")
-
-    out, _, code = tpuctl("list", "-o", "name", CLOUDSDK_CONFIG=str(tpuctl.folder / "gcloud"))
-
-    assert (len(out.split()), code) == (7, 0)
-
-
+@both_faces
 def test_list_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node("calm", age=AGE)
     sandbox.add_node("unseen", zone="us-east5-a", acceleratorType="v6e-8")
@@ -181,6 +172,7 @@ at least 1 node, 4 chips
     assert tpuctl("list", "--zone", "us-central2-b", "-o", "name") == ("us-central2-b/calm\n", "", 0)
 
 
+@both_faces
 def test_list_on_a_terminal_names_ended_requests_with_quota(
     tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
 ) -> None:
@@ -218,7 +210,6 @@ def test_list_of_lines_for_scripts_reads_nodes_only(tpuctl: Console, sandbox: Sa
     assert [call.path.rpartition("/")[2].partition("?")[0] for call in read_log(sandbox.state.path)] == ["nodes"]
 
 
-@one_face
 def test_list_has_waiting_requests_with_the_fields_of_nodes(tpuctl: Console, sandbox: Sandbox) -> None:
     node = {"acceleratorType": "v6e-8", "runtimeVersion": "v2-alpha-tpuv6e", "labels": {"tpuctl-owner": "ada"}}
     tpu = {"nodeSpec": [{"parent": "projects/sandbox/locations/us-east5-b", "nodeId": "later", "node": node}]}
@@ -243,7 +234,6 @@ def test_list_has_waiting_requests_with_the_fields_of_nodes(tpuctl: Console, san
     }
 
 
-@one_face
 def test_list_in_json_says_that_requests_are_missing(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("calm")
     sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
@@ -264,7 +254,6 @@ def test_list_in_json_says_that_requests_are_missing(tpuctl: Console, sandbox: S
         pytest.param({"acceleratorType": "v4-8", "zone": ZONE}, (True, "chips", None, True), id="unknown-price"),
     ],
 )
-@one_face
 def test_billing_in_json_says_what_is_known(
     tpuctl: Console, sandbox: Sandbox, fields: dict[str, str], expected: tuple[object, ...]
 ) -> None:
@@ -277,7 +266,6 @@ def test_billing_in_json_says_what_is_known(
         assert got == expected
 
 
-@one_face
 def test_list_with_an_unknown_column_makes_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl("list", "--sort", "size")
 
@@ -285,6 +273,7 @@ def test_list_with_an_unknown_column_makes_no_request(tpuctl: Console, sandbox: 
     assert read_log(sandbox.state.path) == []
 
 
+@both_faces
 def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox: Sandbox, face: dict[str, str]) -> None:
     sandbox.add_node("calm")
     sandbox.fault("http-error", method="*.queuedResources.list", status=403, count=0)
@@ -294,6 +283,7 @@ def test_list_without_permission_for_requests_succeeds(tpuctl: Console, sandbox:
     assert (out.count("calm"), err, code) == (1, NOTHING_IS_REAL if "TPUCTL_SANDBOX" in face else "", 0)
 
 
+@both_faces
 def test_list_in_json_has_the_fields_of_the_api_and_more(
     tpuctl: Console, sandbox: Sandbox, face: dict[str, str]
 ) -> None:
@@ -332,6 +322,7 @@ def test_list_in_json_has_the_fields_of_the_api_and_more(
     assert yaml.safe_load(in_yaml) == [expected]
 
 
+@both_faces
 def test_list_without_nodes_is_empty_in_each_format(tpuctl: Console) -> None:
     assert tpuctl("list", "-o", "json") == ("[]\n", "", 0)
     assert tpuctl("list") == ("", "", 0)
@@ -358,7 +349,6 @@ def test_list_with_quiet_and_verbose(tpuctl: Console, sandbox: Sandbox) -> None:
     assert "/v2/projects/sandbox/locations/us-central2-b/nodes" in err
 
 
-@one_face
 def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -371,12 +361,6 @@ def test_list_with_an_unknown_zone_fails(tpuctl: Console, sandbox: Sandbox) -> N
     assert "tpuctl knows no TPUs in `us-west4-z`: did you mean `us-west4-a`?" in err
 
 
-@one_face
-def test_list_with_a_mistyped_zone_suggests_it(tpuctl: Console) -> None:
-    assert f"did you mean `{ZONE}`?" in tpuctl("list", "--zone", ZONE[:-2] + ZONE[-1])[1]
-
-
-@one_face
 def test_labels_of_the_user_come_first_and_those_of_tpuctl_only_in_a_pipe(tpuctl: Console, sandbox: Sandbox) -> None:
     labels = {"tpuctl-owner": "ann", "variant": "7", "tpuctl-request": "f" * 32, "team": "vision"}
     sandbox.add_node("sweep-1", acceleratorType="v4-8", labels=labels)

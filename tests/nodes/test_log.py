@@ -8,14 +8,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, one_face, put
+from tests.lifecycle import UP, put
 from tests.nodes.test_progress import creating, err, event, terminal
 from tpuctl.clock import ManualClock
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.output.progress import Progress
 
 
-@one_face
 @pytest.mark.parametrize(
     ("setting", "arguments", "has_time"),
     [
@@ -39,7 +38,6 @@ def test_log_lines_have_the_time_of_day(
     assert (out, said.splitlines(), code) == ("demo\tREADY\n", [stamp + line for line in lines], 0)
 
 
-@one_face
 def test_unknown_setting_fails_before_a_change(tpuctl: Console, sandbox: Sandbox) -> None:
     _, said, code = tpuctl(*UP, "--no-wait", TPUCTL_TIMESTAMPS="maybe")
 
@@ -47,7 +45,6 @@ def test_unknown_setting_fails_before_a_change(tpuctl: Console, sandbox: Sandbox
     assert (said.splitlines()[0], code, sandbox.changes()) == (f"error: {message}", 2, [])
 
 
-@one_face
 def test_log_has_no_time_on_the_error_that_ends_the_command(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING")
 
@@ -58,7 +55,6 @@ def test_log_has_no_time_on_the_error_that_ends_the_command(tpuctl: Console, san
     assert error == "error: `demo` is not usable by ssh after 6m: it is CREATING"
 
 
-@one_face
 def test_wait_is_compared_with_earlier_durations(tpuctl: Console, sandbox: Sandbox) -> None:
     for name in ("first", "second"):
         assert tpuctl("up", name, *UP[2:], "--for", "ready")[2] == 0

@@ -8,7 +8,8 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put, told
+from tests.lifecycle import EventfulClock, both_faces, put, told
+from tests.others import interrupt
 
 ZONE = "us-central2-b"
 WINDOW = {
@@ -20,12 +21,6 @@ PENDING = {"type": "SCHEDULED", "maintenanceStatus": "PENDING", "canReschedule":
 MINE, GOOGLES, BEGUN = PENDING, {**PENDING, "canReschedule": False}, {**PENDING, "maintenanceStatus": "ONGOING"}
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@one_face
 def test_maintenance_shows_the_window(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
 
@@ -46,7 +41,6 @@ def test_maintenance_shows_the_window(tpuctl: Console, sandbox: Sandbox) -> None
     )
 
 
-@one_face
 @pytest.mark.parametrize("announced", [MINE, GOOGLES, None], ids=["announced", "by Google", "none"])
 def test_maintenance_in_json_has_the_field_of_the_api(
     tpuctl: Console, sandbox: Sandbox, announced: dict[str, object] | None
@@ -59,13 +53,7 @@ def test_maintenance_in_json_has_the_field_of_the_api(
     assert (json.loads(out), code) == ({**place, "upcomingMaintenance": announced}, 0)
 
 
-@one_face
-def test_maintenance_that_is_not_announced_is_said(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.add_node("trainer")
-
-    assert tpuctl("maintenance", "trainer") == ("", "no maintenance is announced for `trainer`\n", 0)
-
-
+@both_faces
 @pytest.mark.parametrize(
     ("queued", "call"),
     [("", "performMaintenance"), ("request", "performMaintenanceQueuedResource")],
@@ -85,7 +73,6 @@ def test_perform_starts_the_maintenance_and_waits_for_its_end(
     assert tpuctl("maintenance", "trainer")[1] == "no maintenance is announced for `trainer`\n"
 
 
-@one_face
 def test_perform_with_no_wait_returns_during_the_maintenance(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
 
@@ -93,7 +80,6 @@ def test_perform_with_no_wait_returns_during_the_maintenance(tpuctl: Console, sa
     assert json.loads(tpuctl("status", "trainer", "-o", "json")[0])[0]["health"] == "UNHEALTHY_MAINTENANCE"
 
 
-@one_face
 def test_perform_after_the_timeout_names_the_command_that_waits(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
 
@@ -103,12 +89,8 @@ def test_perform_after_the_timeout_names_the_command_that_waits(tpuctl: Console,
     assert f"hint: it continues in the cloud; wait for it with `tpuctl wait {ZONE}/trainer --for healthy`" in err
 
 
-@one_face
 def test_interrupted_perform_names_what_continues(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     clock.after(timedelta(seconds=30), interrupt)
 
@@ -121,7 +103,6 @@ def test_interrupted_perform_names_what_continues(tpuctl: Console, sandbox: Sand
     ]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("announced", "message"),
     [
@@ -143,7 +124,6 @@ def test_maintenance_that_cannot_be_started_is_a_conflict(
     assert sandbox.changes() == []
 
 
-@one_face
 def test_perform_without_a_confirmation_does_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer", upcomingMaintenance=MINE)
 
@@ -154,7 +134,6 @@ def test_perform_without_a_confirmation_does_nothing(tpuctl: Console, sandbox: S
     assert sandbox.changes() == []
 
 
-@one_face
 def test_guest_attributes_of_workers(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("trainer", acceleratorType="v4-16")
     rows = [["0", "tpu", "accelerator-type", "v4-16"], ["0", "tpu", "agent-worker-number", "0"]]
@@ -169,7 +148,6 @@ def test_guest_attributes_of_workers(tpuctl: Console, sandbox: Sandbox) -> None:
     ]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("node", "options", "answer"),
     [
@@ -188,7 +166,6 @@ def test_guest_attributes_that_do_not_exist(
     assert (out, answer[0] in err, code) == ("", True, answer[1]), err
 
 
-@one_face
 def test_up_that_may_recreate_names_the_command_that_ends_maintenance(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, health="UNHEALTHY_MAINTENANCE")
 

@@ -9,17 +9,13 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
-from tests.others import errors, reads, somebody
+from tests.lifecycle import ZONE, EventfulClock, both_faces, put
+from tests.others import errors, interrupt, reads, somebody
 
 THREE = ("up", "a", "b", "c", "--type", "v4-8", "--zone", ZONE)
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
+@both_faces
 def test_up_of_several_nodes_reports_each(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", node="b")
 
@@ -29,7 +25,6 @@ def test_up_of_several_nodes_reports_each(tpuctl: Console, sandbox: Sandbox) -> 
     assert [error[:45] for error in errors(err)] == ["error: b: the zone has no such TPU free at the mo"[:45]]
 
 
-@one_face
 def test_up_of_several_nodes_exits_with_the_worst_code(tpuctl: Console, sandbox: Sandbox) -> None:
     """8 before 6 before 5, whatever comes first."""
     sandbox.fault("operation-error", node="b")
@@ -43,7 +38,6 @@ def test_up_of_several_nodes_exits_with_the_worst_code(tpuctl: Console, sandbox:
     assert (one_less, less) == ("d\tREADY\n", 5)
 
 
-@one_face
 def test_json_of_several_nodes_is_an_array(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", node="b")
 
@@ -54,11 +48,7 @@ def test_json_of_several_nodes_is_an_array(tpuctl: Console, sandbox: Sandbox) ->
     assert json.loads(one)["nodeId"] == "a"
 
 
-@one_face
 def test_up_continues_after_an_interruption(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
     clock.after(timedelta(minutes=2), interrupt)
 
     out, err, code = tpuctl(*THREE, "d")
@@ -73,7 +63,6 @@ def test_up_continues_after_an_interruption(tpuctl: Console, sandbox: Sandbox, c
     assert (out, code, sandbox.changes()) == ("a\tREADY\nb\tREADY\nc\tREADY\nd\tREADY\n", 0, ["create"] * 4)
 
 
-@one_face
 def test_wait_for_many_nodes_uses_one_list(tpuctl: Console, sandbox: Sandbox) -> None:
     def tick(*names: str) -> Counter[str]:
         for name in names:
@@ -102,19 +91,6 @@ def test_wait_by_label_selects_nodes(tpuctl: Console, sandbox: Sandbox, choice: 
     assert (out, code) == ("".join(f"{name}\tREADY\n" for name in chosen), 0)
 
 
-@one_face
-def test_wait_with_names_and_all_is_refused(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, "a")
-    error = said(
-        "error: `--all` and names exclude one another",
-        "  hint: leave out `--all`, or the names; conditions narrow both",
-    )
-
-    assert [tpuctl("wait", *options)[2] for options in ((), ("-l", "team"), ("-l", "Team=x"))] == [2, 3, 2]
-    assert tpuctl("wait", "a", "--all") == tpuctl("watch", "a", "--all") == ("", error, 2)
-
-
-@one_face
 def test_wait_all_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "a")
     sandbox.fault("unreachable", zone="europe-west4-a", count=0)
@@ -125,7 +101,6 @@ def test_wait_all_with_an_unreachable_zone_fails(tpuctl: Console, sandbox: Sandb
     assert "europe-west4-a" in errors(err)[0]
 
 
-@one_face
 def test_wait_continues_if_one_node_is_deleted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     for name in "ab":
         put(sandbox, name, state="REPAIRING")

@@ -123,20 +123,6 @@ def test_reset_mode_recreates_only_on_request(found: Node, wanted: str, chosen: 
     assert "--mode recreate` deletes and recreates it" in (refused.value.hint or "")
 
 
-def test_reboot_of_a_stopped_node_names_the_start() -> None:
-    """Which keeps the boot disk."""
-    with pytest.raises(ConflictError) as refused:
-        reset_mode(node("STOPPED"), ResetMode.REBOOT)
-    assert refused.value.hint == "`tpuctl start trainer` starts it and keeps its boot disk"
-
-
-def test_node_of_a_queued_resource_is_not_recreated_on_its_own() -> None:
-    with pytest.raises(ConflictError) as refused:
-        reset_mode(node("READY", queuedResource=QUEUED), ResetMode.RECREATE)
-
-    assert str(refused.value) == "`trainer` belongs to the queued resource `q1` and cannot be recreated on its own"
-
-
 SMALL = NodeSpec(accelerator_type="v5litepod-8", runtime_version="v2-alpha-tpuv5-lite")
 FULL = NodeSpec(
     accelerator_type="v4-16",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 from tests.nodes.test_progress import creating, err, event, terminal, workers
 from tests.output.screen import on_screen
 from tpuctl.clock import ManualClock
@@ -76,7 +76,6 @@ def test_full_log_does_not_end_the_watch(*, is_terminal: bool) -> None:
 
 
 @_needs_full
-@one_face
 def test_full_event_file_warns_once_and_the_watch_continues(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -86,7 +85,6 @@ def test_full_event_file_warns_once_and_the_watch_continues(tpuctl: Console, san
     assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)
 
 
-@one_face
 def test_event_pipe_without_a_reader_warns_once(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     os.mkfifo(tpuctl.folder / "pipe")

@@ -23,7 +23,7 @@ from tpuctl.errors import (
     TimedOutError,
     TpuctlError,
 )
-from tpuctl.models.events import EventKind
+from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import QueuedState
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import RACE_LABEL, QueueWindow
@@ -32,7 +32,7 @@ from tpuctl.nodes.actuator import ActionContext, NoLongerSelectedError
 from tpuctl.nodes.deletion import Ended
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.nodes.lease_guard import DeletedByOtherError
+from tpuctl.nodes.lease_guard import DeletedByOtherError, TakenOverError
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.race import journaled_races, remembered_race, run_race
 from tpuctl.nodes.resource_group import ResourceGroup, StillMeant
@@ -94,8 +94,8 @@ def test_first_active_zone_wins_and_the_others_are_cancelled_before(bench: RaceB
     assert sorted(changes[3:]) == sorted(
         [
             f"{B} wins: its queued resource is ACTIVE after 5m02s; cancelling 2 other requests",
-            *(f"cancelling the request in {zone}: {B} won the race" for zone in (A, C)),
-            *(f"{zone}: the request is gone" for zone in (A, C)),
+            *(f"{zone}: deleting its queued resource `t` ({B} won the race)" for zone in (A, C)),
+            *(f"{zone}: its queued resource `t` is gone" for zone in (A, C)),
         ]
     )
 
@@ -522,6 +522,38 @@ def test_second_race_for_the_node_is_refused_while_the_first_runs(bench: RaceBen
             POLICY,
         )
     assert bench.changes == []
+
+
+def test_loser_whose_lease_another_client_took_is_left_alone(bench: RaceBench, tmp_path: Path) -> None:
+    bench.active_after = {B: MINUTE}
+    folder = tmp_path / "leases"
+    first, second = (_keeper(folder, bench.clock, name) for name in ("first", "second"))
+
+    def take(event: NodeEvent) -> None:
+        if " wins: " in event.text:
+            second.acquire(name_in(A), "watch", force_lease=True)
+
+    with pytest.raises(TakenOverError, match="`t` was taken over by watch on second"):
+        run_race(replace(bench.context(leases=first), emit=take), bench.names([A, B]), SPEC, POLICY)
+
+    assert [change[0] for change in bench.changes].count("delete") == 0
+
+
+def test_loser_that_another_client_requested_again_is_left_alone(bench: RaceBench) -> None:
+    bench.active_after = {B: MINUTE}
+
+    def request_again(event: NodeEvent) -> None:
+        if " wins: " in event.text:
+            other = bench.context()
+            name = f"projects/{PROJECT}/locations/{A}/queuedResources/t"
+            other.cloud.delete_queued_resource(name, lambda *_: None, force=True)
+            bench.clock.sleep(5 * MINUTE)
+            other.cloud.create_queued_resource(name_in(A), SPEC, _window(bench.clock))
+
+    winner = run_race(replace(bench.context(), emit=request_again), bench.names([A, B]), SPEC, POLICY)
+
+    assert (winner.zone, {*bench.found()}) == (B, {A, B})
+    assert [change[:2] for change in bench.changes].count(("delete", A)) == 1
 
 
 def test_down_ends_a_race_that_another_process_runs(bench: RaceBench, tmp_path: Path) -> None:

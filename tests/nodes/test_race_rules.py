@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from tests.nodes.race_bench import name_in
+from tests.nodes.race_bench import SPEC, name_in
 from tpuctl.errors import NoCapacityError, QuotaError, TpuctlError
 from tpuctl.models.queued import QueuedResource
 from tpuctl.nodes.race_rules import (
@@ -111,10 +111,10 @@ def test_end_without_a_node_names_the_answer_of_each_zone() -> None:
     error = refused_error((A, B), refusals)
     assert (type(error), error.lines) == (NoCapacityError, ("no zone is left in the race for `t`:", *answers))
 
-    late = timeout_error((A, B, C), refusals, {C})
+    late = timeout_error((A, B, C), SPEC, refusals, {C})
     assert late.lines == (
         "none of 3 zones had a TPU for `t` in time; every request is cancelled",
         *answers,
         "  zone-c does not answer",
     )
-    assert timeout_error((C,), {}, ()).message == "there was no TPU for `t` in time; every request is cancelled"
+    assert timeout_error((C,), SPEC, {}, ()).message == "there was no TPU for `t` in time; every request is cancelled"

@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
 from tpuctl.errors import ExitCode
 
 
-@one_face
 @pytest.mark.parametrize(
     ("code", "forecast", "ending"),
     [

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, told
+from tests.lifecycle import UP, ZONE, EventfulClock, put, told
 from tests.others import changes, errors, events
 from tpuctl.sandbox import administration
 
@@ -28,11 +28,6 @@ RESTARTING = "restarting: READY but UNHEALTHY_TENSORFLOW for 30s"
 REPAIR = ("up", "demo", "--yes", "--repair", "recreate", "--events", "-")
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
 def actions_in(out: str) -> list[str]:
     """Return the actions and their reasons from the lines of `--events -`."""
     return [text for kind, text in events(out) if kind == "action"]
@@ -42,7 +37,6 @@ def worker_report(chips: int = 4, holders: str = "-") -> str:
     return f"printf 'tpuctl-worker startup=done about=- chips={chips} holders={holders}\\n'"
 
 
-@one_face
 def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
@@ -59,7 +53,6 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
     assert sandbox.changes() == ["stop", "start", "stop", "start", "delete", "create"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("options", "changes"),
     [
@@ -82,7 +75,6 @@ def test_repair_option_limits_the_steps(
     assert (["reboot"] * len(reboots) + sandbox.changes(), code) == (changes, 10)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("found", "why"),
     [
@@ -101,7 +93,6 @@ def test_impossible_repair_is_skipped_with_its_reason(
     assert sandbox.changes() == ["delete", "create"]
 
 
-@one_face
 def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, queued_resource="research", health="UNHEALTHY_TENSORFLOW")
     sandbox.add_queued_resource("research", node_ids=("demo",))
@@ -113,7 +104,6 @@ def test_node_of_a_queued_resource_is_only_rebooted(tpuctl: Console, sandbox: Sa
     assert errors(err) == [f"error: `demo`: {SICK}, unchanged after 1 reboot; {why}"]
 
 
-@one_face
 def test_node_with_a_process_on_the_tpu_is_not_repaired(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh) -> None:
     sandbox.fault("unhealthy", count=2)
     fake_ssh(worker_report(holders="77:python3"))
@@ -128,7 +118,6 @@ def test_node_with_a_process_on_the_tpu_is_not_repaired(tpuctl: Console, sandbox
     assert tpuctl(*UP, "--yes", **QUICK)[::2] == ("demo\tREADY\n", 0)
 
 
-@one_face
 def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", method="*.stop", code=9, message="Node is busy.")
     put(sandbox)
@@ -143,7 +132,6 @@ def test_refused_stop_leads_to_the_next_repair(tpuctl: Console, sandbox: Sandbox
     assert (code, sandbox.changes()) == (0, ["stop", "delete", "create"])
 
 
-@one_face
 @pytest.mark.parametrize(
     ("repair", "code", "changes"), [("recreate", 0, ["start", "delete", "create"]), ("restart", 5, ["start"])]
 )
@@ -159,7 +147,6 @@ def test_stuck_state_with_a_refused_stop_is_recreated_if_allowed(
     assert (ended, sandbox.changes()) == (code, changes)
 
 
-@one_face
 def test_devices_that_reappear_end_the_repair(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: FakeSsh
 ) -> None:
@@ -177,7 +164,6 @@ def test_devices_that_reappear_end_the_repair(
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
 
 
-@one_face
 def test_devices_missing_after_a_restart_cause_no_second_restart(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh
 ) -> None:
@@ -193,15 +179,6 @@ def test_devices_missing_after_a_restart_cause_no_second_restart(
     )
 
 
-@one_face
-def test_restart_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("unhealthy")
-    sandbox.fault("operation-error", method="*.start")
-
-    assert tpuctl(*UP, **QUICK)[::2] == ("", 6)
-    assert (sandbox.changes(), tpuctl("list")[0].split("\t")[3]) == (["create", "stop", "start"], "STOPPED")
-
-
 def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
     """Return the environment of a lease in a bucket that takes ten seconds for each write."""
     administration.add_bucket(sandbox.state, "data")
@@ -209,7 +186,6 @@ def in_a_bucket(sandbox: Sandbox) -> dict[str, Any]:
     return {"TPUCTL_LEASE": "gs://data/leases"}
 
 
-@one_face
 def test_node_recreated_by_another_client_is_not_deleted(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -229,7 +205,6 @@ def test_node_recreated_by_another_client_is_not_deleted(
     ]
 
 
-@one_face
 def test_spec_is_in_the_journal_before_a_deletion(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     found: list[object] = []
 
@@ -245,7 +220,6 @@ def test_spec_is_in_the_journal_before_a_deletion(tpuctl: Console, sandbox: Sand
     assert found == [["v4-8"]]
 
 
-@one_face
 def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     put(sandbox, "sick", health="UNHEALTHY_TENSORFLOW")
@@ -256,6 +230,7 @@ def test_unwritable_journal_prevents_deletions_but_not_reads(tpuctl: Console, sa
         ("watch", "demo", "--until", "10m"),
         ("up", "sick", "--yes", "--repair", "recreate", "--max-reboots", "0", "--max-restarts", "0"),
         ("reset", "sick", "--mode", "recreate", "--yes"),
+        ("reset", "sick", "--mode", "restart", "--yes"),
     ):
         _, err, code = tpuctl(*command, **QUICK)
         assert (code, "cannot write the journal" in err) == (1, True), command

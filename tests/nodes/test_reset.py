@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put, said, told
+from tests.lifecycle import both_faces, put, said, told
 
 SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
 RESTART = "restart `demo` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?"
 
 
+@both_faces
 def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -29,7 +30,6 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
     assert lines[-1].startswith("usable, ssh answers, after ")
 
 
-@one_face
 @pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])
 def test_auto_reboots_a_node_that_cannot_be_stopped(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path, fields: dict[str, Any]
@@ -44,7 +44,6 @@ def test_auto_reboots_a_node_that_cannot_be_stopped(
     assert (tmp_path / "ran").read_text().count("sudo reboot") == len(node["networkEndpoints"])
 
 
-@one_face
 def test_auto_without_restart_or_reboot_hints_at_recreate(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -62,7 +61,6 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
     assert sandbox.changes() == []
 
 
-@one_face
 @pytest.mark.parametrize(
     ("mode", "fields", "lines"),
     [
@@ -124,6 +122,7 @@ def test_yes_does_not_change_the_mode(
     assert sandbox.changes() == []
 
 
+@both_faces
 def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> None:
     before = put(
         sandbox,
@@ -153,34 +152,6 @@ def test_recreate_creates_the_same_node(tpuctl: Console, sandbox: Sandbox) -> No
     assert after["id"] != before["id"]
 
 
-def test_recreate_writes_the_journal_before_the_delete(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox)
-    sandbox.fault("http-error", method="*.nodes.delete", status=403, count=0)
-
-    assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 4
-
-    journals = [path.read_text() for path in sandbox.state.path.parent.parent.rglob("demo.jsonl")]
-    assert [json.loads(text.splitlines()[0])["spec"]["accelerator_type"] for text in journals] == ["v4-8"]
-
-
-@pytest.mark.parametrize("mode", ["restart", "recreate"])
-def test_reset_without_a_journal_changes_nothing(tpuctl: Console, sandbox: Sandbox, mode: str) -> None:
-    put(sandbox)
-    for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):
-        (folder / "journal").write_text("not a folder")
-
-    out, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")
-
-    assert (out, code, sandbox.changes()) == ("", 1, [])
-    warned, _, failed = err.rpartition("error: cannot write the journal: ")
-    # Only to make it anew must be known what it was to run.
-    assert warned.partition(": /")[0] == ("warning: cannot read the journal" if mode == "recreate" else "")
-    assert failed.splitlines()[1:] == [
-        "  hint: the change was not sent; free some space or make the folder writable, or set TPUCTL_STATE_DIR"
-    ]
-
-
-@one_face
 def test_reset_without_capacity_reports_the_stopped_node(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("operation-error", method="*.start")

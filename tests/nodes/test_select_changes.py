@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.lifecycle import ZONE, EventfulClock, put, said
+from tests.nodes.test_up_race import ZONES, interrupted_race
 from tests.others import answer, errors
 from tpuctl.names import NodeName
 from tpuctl.nodes.lease import LeaseKeeper, LeaseOwner, LocalLeaseStore
-from tpuctl.sandbox import administration
 from tpuctl.sandbox.in_process import SandboxHttp
 from tpuctl.sandbox.request_log import read_log
 
@@ -24,12 +24,6 @@ EAST = "us-east5-a"
 OLD = timedelta(days=3)
 CHANGING = {"DELETE", "POST", "PATCH"}
 MINE = {"tpuctl-owner": "you_example-com"}
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture
@@ -143,11 +137,11 @@ def test_selection_of_nothing_is_no_error_for_down_only(tpuctl: Console, sweep: 
         pytest.param(("--type", "v4 8"), "`v4 8` is not a pattern of accelerator types", id="type"),
     ],
 )
-@pytest.mark.parametrize("verb", ["down", "stop"])
+@pytest.mark.parametrize("verb", [("down", "--yes"), ("stop", "--yes"), ("wait",)], ids=lambda verb: verb[0])
 def test_invalid_selection_is_refused(
-    tpuctl: Console, sweep: Sandbox, verb: str, words: tuple[str, ...], error: str
+    tpuctl: Console, sweep: Sandbox, verb: tuple[str, ...], words: tuple[str, ...], error: str
 ) -> None:
-    out, err, code = tpuctl(verb, *words, "--yes")
+    out, err, code = tpuctl(*verb, *words)
 
     assert (out, err.splitlines()[0], code, sweep.changes()) == ("", f"error: {error}", 2, [])
 
@@ -289,16 +283,8 @@ def test_table_shows_a_hostile_label_escaped(tpuctl: Console, sandbox: Sandbox) 
 @pytest.fixture
 def race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> tuple[str, ...]:
     """Return the zones of an interrupted race for the node `t`, whose requests wait in each of them."""
-    zones = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
-    with sandbox.state.write() as session:
-        administration.add_stockout(session, zone="*", tier="spot")
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
-
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(zones), "--race", "--timeout", "2h")
-    return zones
+    interrupted_race(tpuctl, sandbox, clock)
+    return ZONES
 
 
 @pytest.mark.parametrize(

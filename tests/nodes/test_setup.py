@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tpuctl.app.app import App, Invocation
 from tpuctl.app.spec_options import SpecOptions, build_spec
 from tpuctl.errors import InvalidInputError
@@ -74,7 +74,6 @@ def test_setup_is_stored_but_not_sent_or_compared(tmp_path: Path) -> None:
     assert NodeSpec.from_json({key: value for key, value in spec.to_json().items() if key != "setup"}) == bare
 
 
-@one_face
 def test_up_stores_the_setup_in_the_journal_only(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from tests.cloud.scripted_api import Received, Reply, ScriptedServer
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import one_face
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.errors import TpuctlError
@@ -234,7 +233,6 @@ def stopped_at(sandbox: Sandbox, moment: str, meanwhile: Callable[[str], object]
     assert left == []
 
 
-@one_face
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("pair", list(permutations(COMMANDS, 2)), ids="-during-".join)
 def test_commands_on_two_machines_keep_the_changes_of_each_other(
@@ -258,7 +256,6 @@ def test_commands_on_two_machines_keep_the_changes_of_each_other(
     assert [COMMANDS[name][1](node) for name in (first, second)] == [True, True], node.raw
 
 
-@one_face
 def test_update_without_the_permission_to_list_operations_succeeds(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("a")
     sandbox.fault("http-error", method="*.operations.list", status=403, count=0)

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put, said, told
+from tests.lifecycle import both_faces, put, said, told
 
 SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
 
 
+@both_faces
 def test_stop_and_start_wait_for_the_state(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
@@ -26,7 +27,6 @@ def test_stop_and_start_wait_for_the_state(tpuctl: Console, sandbox: Sandbox) ->
     assert sandbox.changes() == ["stop", "start"]
 
 
-@one_face
 def test_stop_of_a_stopped_node_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "off", state="STOPPED")
     put(sandbox, "on")
@@ -46,7 +46,6 @@ def test_stop_of_several_nodes_requests_all_before_waiting(tpuctl: Console, sand
     assert err.splitlines()[:3] == ["a: stopping it", "b: stopping it", "a: STOPPING"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("verb", "fields", "lines"),
     [
@@ -102,6 +101,7 @@ def test_change_that_the_api_would_reject_is_refused_before_any_call(
     assert sandbox.changes() == []
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("verb", "fields", "says"),
     [
@@ -120,7 +120,6 @@ def test_skip_validation_sends_the_request(
     assert says in err
 
 
-@one_face
 def test_stop_of_a_spot_node_warns(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, **SPOT)
 
@@ -130,7 +129,6 @@ def test_stop_of_a_spot_node_warns(tpuctl: Console, sandbox: Sandbox) -> None:
     assert told(err)[0] == "it is a spot node: once stopped it cannot be started again"
 
 
-@one_face
 def test_start_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")
@@ -138,16 +136,6 @@ def test_start_without_capacity_fails(tpuctl: Console, sandbox: Sandbox) -> None
     out, err, code = tpuctl("start", "demo")
 
     assert (out, code, told(err)[:3]) == ("", 6, ["starting (was STOPPED)", "STARTING", "STOPPED"])
-
-
-@pytest.mark.parametrize("lost", ["drop-before", "drop-after"])
-def test_start_with_a_lost_answer_polls_the_node(tpuctl: Console, sandbox: Sandbox, lost: str) -> None:
-    put(sandbox)
-    for verb in ("stop", "start"):
-        sandbox.fault(lost, method=f"*.nodes.{verb}")
-
-    assert (tpuctl("stop", "demo", "--yes")[2], tpuctl("start", "demo")[2]) == (0, 0)
-    assert sandbox.changes() == ["stop", "start"]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +153,6 @@ def test_setting_that_only_the_output_needs_fails_before_the_change(
     assert (name in err, sandbox.changes(), code != 0) == (True, [], True), err
 
 
-@one_face
 def test_question_of_a_stop_says_that_a_spot_node_is_lost(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "od")
     put(sandbox, "sp", **SPOT)
@@ -180,7 +167,6 @@ def test_question_of_a_stop_says_that_a_spot_node_is_lost(tpuctl: Console, sandb
     assert sandbox.changes() == []
 
 
-@one_face
 def test_selection_shows_what_is_left_out_and_the_price_after_the_start(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, "on")
     put(sandbox, "slice", acceleratorType="v4-16")

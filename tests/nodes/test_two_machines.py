@@ -9,18 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock
-from tests.nodes.test_up_race import RACE, ZONES, interrupt, no_stock
+from tests.lifecycle import EventfulClock, two_machines
+from tests.nodes.test_up_race import RACE, ZONES, interrupted_race
 from tests.nodes.test_zone_search import ANY, stockout
 from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.faults import remove_fault
 
-pytestmark = pytest.mark.parametrize("face", ["http"], indirect=True)
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
+pytestmark = two_machines
 
 
 @pytest.fixture
@@ -51,9 +46,7 @@ def test_node_that_another_machine_made_meanwhile_is_adopted(
 def test_down_on_another_machine_does_not_call_a_silent_zone_gone(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, other: Console
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     silence = sandbox.fault("unreachable", zone=ZONES[1], count=0)
     _, err, code = other("down", "t", "--yes", "--timeout", "5m")
@@ -69,9 +62,7 @@ def test_down_on_another_machine_does_not_call_a_silent_zone_gone(
 def test_killed_race_is_not_adopted_in_one_of_its_zones(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, other: Console, queue: tuple[str, ...]
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     _, err, code = other("up", "t", "--type", "v6e-8", "--spot", "--zone", "any", "--timeout", "1h", *queue)
 

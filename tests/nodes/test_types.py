@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import both_faces
 
 
 def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
@@ -25,6 +25,7 @@ def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
     ]
 
 
+@both_faces
 def test_type_lists_the_zones_that_offer_it(tpuctl: Console, face: dict[str, str]) -> None:
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
 
@@ -62,6 +63,7 @@ def test_unknown_type_or_zone_is_an_error(tpuctl: Console, arguments: tuple[str,
     assert tpuctl("types", *arguments) == ("", error, code)
 
 
+@both_faces
 def test_types_with_an_unreachable_zone_are_incomplete(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unreachable", zone="us-central1-a", count=0)
 
@@ -78,6 +80,7 @@ def test_types_of_a_closed_zone_are_not_allowed(tpuctl: Console) -> None:
     assert "us-nowhere1-z" in err
 
 
+@both_faces
 def test_versions_of_a_zone(tpuctl: Console, face: dict[str, str]) -> None:
     mark = {"sandbox": True} if "TPUCTL_SANDBOX" in face else {}
 
@@ -102,7 +105,6 @@ def test_versions_need_a_zone(tpuctl: Console) -> None:
     assert "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, " in err
 
 
-@one_face
 @pytest.mark.parametrize(
     ("argv", "near"),
     [
@@ -121,6 +123,5 @@ def test_size_that_does_not_exist_has_a_suggestion_and_no_zone(
     assert "offered in us-" not in err
 
 
-@one_face
 def test_missing_type_names_the_flag_as_given(tpuctl: Console) -> None:
     assert "error: no accelerator type given for `--spot`\n" in tpuctl("up", "demo", "--spot")[1]

@@ -10,14 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+from tests.lifecycle import UP, ZONE, EventfulClock, both_faces, put, said, told
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
+@both_faces
 def test_up_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox: Sandbox) -> None:
     out, err, code = tpuctl(*UP)
 
@@ -71,7 +67,6 @@ def test_up_of_a_differing_node_changes_nothing(tpuctl: Console, sandbox: Sandbo
     assert sandbox.changes() == []
 
 
-@one_face
 def test_replace_asks_and_changes_nothing_without_yes(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-16")
 
@@ -90,7 +85,6 @@ def test_replace_asks_and_changes_nothing_without_yes(tpuctl: Console, sandbox: 
     assert sandbox.changes() == []
 
 
-@one_face
 @pytest.mark.parametrize("how", [{"stdin": "y\n"}, {"yes": "--yes"}])
 def test_replace_deletes_and_recreates(tpuctl: Console, sandbox: Sandbox, how: dict[str, str]) -> None:
     put(sandbox, acceleratorType="v4-16")
@@ -101,7 +95,6 @@ def test_replace_deletes_and_recreates(tpuctl: Console, sandbox: Sandbox, how: d
     assert tpuctl("list")[0].split("\t")[:3] == ["demo", ZONE, "v4-8"]
 
 
-@one_face
 def test_replace_does_not_delete_an_unconfirmed_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     tpuctl(*UP, "--no-wait")
     clock.after(timedelta(seconds=10), lambda: put(sandbox, acceleratorType="v4-16"))
@@ -112,6 +105,7 @@ def test_replace_does_not_delete_an_unconfirmed_node(tpuctl: Console, sandbox: S
     assert "accelerator_type: wanted `v4-8`, found `v4-16`" in err
 
 
+@both_faces
 def test_labels_and_description_are_patched(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, labels={"team": "vision"})
 
@@ -147,7 +141,6 @@ def test_spec_from_the_journal_is_confirmed_with_age_and_tier(tpuctl: Console, s
     assert sandbox.changes() == ["create", "delete", "create"]
 
 
-@one_face
 def test_up_without_a_type_and_a_journal_is_refused(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl("up", "demo", "--zone", ZONE) == (
         "",
@@ -160,7 +153,6 @@ def test_up_without_a_type_and_a_journal_is_refused(tpuctl: Console, sandbox: Sa
     )
 
 
-@one_face
 def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     look = (*UP, "--timeout", "0")
 
@@ -189,7 +181,6 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["create"]
 
 
-@one_face
 def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=40))
 
@@ -205,7 +196,6 @@ def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> 
     assert tpuctl(*UP, "--timeout", "forever")[::2] == ("demo\tREADY\n", 0)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("goal", "last"),
     [
@@ -231,6 +221,7 @@ echo 'ada@10.0.0.1: Permission denied (publickey).' >&2
 exit 255"""
 
 
+@both_faces
 def test_node_that_refuses_our_key_gets_it_once(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, still, told
+from tests.lifecycle import UP, ZONE, EventfulClock, put, said, still, told
 from tests.others import somebody
 from tpuctl.sandbox import administration
 
@@ -28,12 +28,6 @@ REMEDY = (
 )
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@one_face
 def test_unhealthy_new_node_is_rebooted_then_restarted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
 
@@ -51,7 +45,6 @@ def test_unhealthy_new_node_is_rebooted_then_restarted(tpuctl: Console, sandbox:
     ]
 
 
-@one_face
 def test_unhealthy_node_without_ssh_is_restarted_at_once(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -68,7 +61,6 @@ def test_unhealthy_node_without_ssh_is_restarted_at_once(
     ]
 
 
-@one_face
 def test_reboots_and_restarts_are_limited(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
@@ -88,7 +80,6 @@ def test_reboots_and_restarts_are_limited(tpuctl: Console, sandbox: Sandbox) -> 
     ]
 
 
-@one_face
 def test_recreation_must_be_allowed_and_is_limited(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy", count=0)
 
@@ -99,7 +90,6 @@ def test_recreation_must_be_allowed_and_is_limited(tpuctl: Console, sandbox: San
     assert (code, sandbox.changes()) == (10, ["create", "delete", "create", "delete", "create"])
 
 
-@one_face
 def test_unhealthy_node_in_use_is_not_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
 
@@ -121,7 +111,6 @@ def test_unhealthy_node_in_use_is_not_repaired(tpuctl: Console, sandbox: Sandbox
     assert sandbox.changes() == ["stop", "start"]
 
 
-@one_face
 def test_interrupted_run_is_continued_and_its_node_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--timeout", "6m")
@@ -131,7 +120,6 @@ def test_interrupted_run_is_continued_and_its_node_repaired(tpuctl: Console, san
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create", "stop", "start"])
 
 
-@one_face
 def test_run_interrupted_before_it_observed_its_node_is_continued(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--no-wait")
@@ -143,7 +131,6 @@ def test_run_interrupted_before_it_observed_its_node_is_continued(tpuctl: Consol
     assert sandbox.changes() == ["create", "stop", "start"]
 
 
-@one_face
 def test_node_that_was_usable_before_is_not_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*UP)
     sandbox.fault("unhealthy")
@@ -152,7 +139,6 @@ def test_node_that_was_usable_before_is_not_repaired(tpuctl: Console, sandbox: S
     assert sandbox.changes() == ["create"]
 
 
-@one_face
 def test_maintenance_is_awaited_without_repair(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("maintenance", duration=timedelta(minutes=20))
@@ -170,7 +156,6 @@ def test_maintenance_is_awaited_without_repair(tpuctl: Console, sandbox: Sandbox
     ]
 
 
-@one_face
 def test_unreachable_node_of_this_run_is_restarted(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, fake_ssh: Callable[[str], None]
 ) -> None:
@@ -183,7 +168,6 @@ def test_unreachable_node_of_this_run_is_restarted(
     assert "restarting: READY but its worker does not answer ssh for 10m" in told(err)
 
 
-@one_face
 def test_node_stuck_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING")
 
@@ -201,7 +185,6 @@ def test_node_stuck_in_creating_is_not_deleted(tpuctl: Console, sandbox: Sandbox
     ]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("fault", "code", "says"),
     [
@@ -223,7 +206,6 @@ def test_failed_create_has_its_cause_and_a_hint(
     assert "\n  hint: " in err
 
 
-@one_face
 def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("operation-error", code=13)
     assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
@@ -260,7 +242,6 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
     assert (code, sandbox.changes()) == (1, ["create"] * 2 + ["delete"] + ["create"] * 3)
 
 
-@one_face
 def test_failed_create_names_the_record_that_it_left(tpuctl: Console, sandbox: Sandbox) -> None:
     administration.set_setting(sandbox.state, "keep_failed_nodes", value=True)
     sandbox.fault("operation-error")
@@ -271,7 +252,6 @@ def test_failed_create_names_the_record_that_it_left(tpuctl: Console, sandbox: S
     assert tpuctl("down", "demo", "--yes")[::2] == ("demo\n", 0)
 
 
-@one_face
 def test_start_without_capacity_leaves_the_node_stopped(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error", method="*.start")
@@ -297,7 +277,6 @@ def test_node_deleted_by_another_client_is_not_recreated(
     ]
 
 
-@one_face
 def test_node_deleted_by_another_tpuctl_is_not_recreated_and_names_it(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -312,7 +291,6 @@ def test_node_deleted_by_another_tpuctl_is_not_recreated_and_names_it(
     assert told(err)[4] == "  hint: `tpuctl up demo --type v4-8 --zone us-central2-b` starts or creates it again"
 
 
-@one_face
 def test_unwritable_journal_prevents_a_deletion(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED")
     for folder in (sandbox.state.path.parent, sandbox.state.path.parent.parent):

@@ -8,20 +8,14 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, both_faces, told
+from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.stock import put_stockout
 
 ZONE = "us-east5-b"
 QUEUE = ("up", "demo", "--type", "v6e-8", "--spot", "--zone", ZONE, "--queue")
-
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def stockout(sandbox: Sandbox, **fields: timedelta) -> None:
@@ -76,10 +70,6 @@ def test_killed_up_is_continued_with_one_request(tpuctl: Console, sandbox: Sandb
     assert (out, code, creates(sandbox)) == ("demo\tREADY\n", 0, 1)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
-
-
 def test_interrupted_up_names_the_request_and_how_to_cancel_it(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -104,6 +94,7 @@ def test_lost_answer_makes_no_second_request(tpuctl: Console, sandbox: Sandbox) 
     assert tpuctl("queue", "list", "-o", "name")[0] == f"{ZONE}/demo\n"
 
 
+@both_faces
 def test_preempted_node_is_requested_again(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl(*QUEUE, "--timeout", "2h")
     sandbox.fault("preempt", node="demo")
@@ -163,12 +154,19 @@ def test_record_that_survives_its_deletion_is_deleted_again(tpuctl: Console, san
     assert tpuctl("queue", "list", "-o", "json")[0].strip() == "[]"
 
 
-def test_conflict_after_an_accepted_create_adopts_the_request(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("already-exists", method="*queuedResources.create")
+@pytest.mark.parametrize("words", [QUEUE, QUEUE[:-1]], ids=["request", "node"])
+def test_conflict_after_an_accepted_create_is_its_success(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...]
+) -> None:
+    """The journal keeps the creation, so that the next command knows how the node was requested."""
+    sandbox.fault("already-exists", method="*.create")
 
-    out, _, code = tpuctl(*QUEUE, "--timeout", "2h")
+    out, err, code = tpuctl(*words, "--timeout", "2h")
 
-    assert (out, code, creates(sandbox)) == ("demo\tREADY\n", 0, 1)
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
+    assert "another client" not in err
+    created = [entry for entry in json.loads(tpuctl("history", "demo", "-o", "json")[0]) if entry["event"] == "create"]
+    assert [entry["spec"].get("queue", False) for entry in created] == [words == QUEUE]
 
 
 @pytest.mark.parametrize("kind", ["late-node", "fall-back"])

@@ -9,19 +9,13 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import EventfulClock, one_face, put, told
+from tests.lifecycle import EventfulClock, put, told
+from tests.others import interrupt
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.faults import remove_fault
 
 ZONES = ("us-east5-b", "us-east1-d", "asia-northeast1-b")
 RACE = ("up", "t", "--type", "v6e-8", "--spot", "--zone", ",".join(ZONES), "--race")
-
-pytestmark = one_face
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:
@@ -30,8 +24,13 @@ def no_stock(sandbox: Sandbox, *zones: str, tier: str = "spot") -> None:
             administration.add_stockout(session, zone=zone, tier=tier)
 
 
-def interrupt() -> None:
-    raise KeyboardInterrupt
+def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, *empty: str) -> str:
+    """Interrupt a race without stock in the `empty` zones, in any if none are named. Return its stderr."""
+    no_stock(sandbox, *(empty or ("*",)))
+    clock.after(timedelta(minutes=5), interrupt)
+    _, err, code = tpuctl(*RACE, "--timeout", "2h")
+    assert code == 130
+    return err
 
 
 def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -43,8 +42,9 @@ def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: 
     assert (out, code) == ("t\tREADY\n", 0)
     wins = [line for line in lines if " wins: " in line]
     assert [line.partition(" after ")[0] for line in wins] == [f"{ZONES[1]} wins: its queued resource is ACTIVE"]
-    assert {f"cancelling the request in {zone}: {ZONES[1]} won the race" for zone in (ZONES[0], ZONES[2])} <= {*lines}
-    assert lines.index(f"{ZONES[2]}: the request is gone") < len(lines) - 1
+    lost = {f"{zone}: deleting its queued resource `t` ({ZONES[1]} won the race)" for zone in (ZONES[0], ZONES[2])}
+    assert lost <= {*lines}
+    assert lines.index(f"{ZONES[2]}: its queued resource `t` is gone") < len(lines) - 1
     assert lines[-1].startswith("usable, ssh answers, after ")
     assert sorted(sandbox.changes()) == ["create"] * 3 + ["delete"] * 2
     assert tpuctl("queue", "list")[0].split("\t")[:2] == ["t", ZONES[1]]
@@ -77,12 +77,10 @@ def test_down_in_a_zone_that_lost_does_not_delete_the_winner(tpuctl: Console, sa
 def test_interrupted_race_is_named_and_continued_by_a_plain_up(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    _, err, code = tpuctl(*RACE, "--timeout", "2h")
+    err = interrupted_race(tpuctl, sandbox, clock)
 
     left = f"the requests for `t` in {', '.join(ZONES)} still count against the quota, and bill when they get a TPU"
-    assert (code, f"warning: interrupted: {left}; nothing was undone" in err.splitlines()) == (130, True)
+    assert f"warning: interrupted: {left}; nothing was undone" in err.splitlines()
     assert err.splitlines()[-1] == "  undo:   tpuctl down t"
     _, err, code = tpuctl("status", "t")
     assert (code, "error: there are 3 queued resources `t`: " in err) == (8, True)
@@ -99,9 +97,7 @@ def test_interrupted_race_is_named_and_continued_by_a_plain_up(
 def test_down_cancels_all_requests_of_an_interrupted_race(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     plan, _, code = tpuctl("down", "t", "--dry-run")
     assert (plan.count("DELETE "), code, sandbox.changes()) == (3, 0, ["create"] * 3)
@@ -112,6 +108,12 @@ def test_down_cancels_all_requests_of_an_interrupted_race(
     assert tpuctl("down", "t", "--yes")[::2] == ("t\n", 0)
     assert tpuctl("queue", "list")[:1] == ("",)
     assert tpuctl("down", "t", "--yes") == ("t\n", "t: already gone\n", 0)
+
+
+def killed() -> str:
+    """Return the line about a race whose run was killed."""
+    ends = "`tpuctl up t` keeps one, `tpuctl down t` deletes all"
+    return f"`t` is requested in {', '.join(sorted(ZONES))} by a race whose run has ended: {ends}"
 
 
 def lost_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
@@ -134,10 +136,9 @@ def test_losers_of_an_interrupted_race_are_listed_and_deleted_by_gc(
     losers = [f"{ZONES[2]}/t", f"{ZONES[1]}/t"]
 
     listed = tpuctl("list")[1].splitlines()
+    status = tpuctl("status", "t")[1].splitlines()
     shown = tpuctl("gc")
-    assert listed[-1] == (
-        f"`t` has 3 nodes of one race, in {', '.join(sorted(ZONES))}; `tpuctl gc` lists those that lost once its run is over"
-    )
+    assert (listed[-1], status[-1]) == (killed(), f"  hint: {killed()}")
     assert [line.split("\t")[-1] for line in shown[0].splitlines()] == [f"lost the race to {ZONES[0]}"] * 2
     assert "to delete: 2, which hold 16 chips of preemptible v6e, about $" in shown[1]
     assert sandbox.changes() == ["create"] * 3
@@ -181,9 +182,7 @@ def test_race_without_a_recorded_winner_is_ended_by_up_and_not_by_gc(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
     """Each of three nodes may be the one that is used."""
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
     with sandbox.state.write() as session:
         administration.end_stockouts(session)
     sandbox.advance(minutes=20)
@@ -302,12 +301,42 @@ def test_up_that_finds_several_winners_offers_the_command_that_keeps_the_first(
 
 def test_race_without_a_usable_node_has_no_losers(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The node is still wanted: the next `up` goes on, or `--waiting-for` ends the requests."""
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
-    assert tpuctl("gc", "--yes") == ("", "nothing to delete in any zone of project sandbox\n", 0)
+    nothing = "nothing to delete in any zone of project sandbox"
+    assert tpuctl("gc", "--yes") == ("", f"{nothing}\n{killed()}\n", 0)
+    assert tpuctl("status", f"{ZONES[1]}/t")[1].splitlines() == [killed()]
     assert sandbox.changes() == ["create"] * 3
+
+
+def test_race_in_progress_is_no_leftover(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
+    no_stock(sandbox, "*")
+    seen: list[Result] = []
+    clock.after(timedelta(minutes=5), lambda: seen.extend((tpuctl("gc"), tpuctl("status", f"{ZONES[1]}/t"))))
+
+    tpuctl(*RACE, "--timeout", "10m")
+
+    assert seen[0][1:] == ("nothing to delete in any zone of project sandbox\n", 0)
+    assert "by a race that goes on: `up on " in seen[1][1]
+
+
+@pytest.mark.parametrize("verb", ["down", "delete"])
+@pytest.mark.parametrize("named", [(f"{ZONES[1]}/t",), ("t", "--zone", ZONES[1])], ids=["in-the-name", "as-an-option"])
+def test_deletion_in_a_named_zone_leaves_the_race_in_others(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, verb: str, named: tuple[str, ...]
+) -> None:
+    interrupted_race(tpuctl, sandbox, clock)
+    left = sorted({*ZONES} - {ZONES[1]})
+
+    out, err, code = tpuctl(verb, *named, "--yes")
+
+    assert (out, code) == ("t\n", 0), err
+    assert [line.split("\t")[1] for line in tpuctl("queue", "list")[0].splitlines()] == left
+    others = f"requests of the same race are left in {', '.join(left)}; delete them too with `tpuctl down t`"
+    assert err.splitlines()[0] == others
+    _, err, code = tpuctl("down", "t", "--yes")
+    assert (code, tpuctl("queue", "list")[0]) == (0, ""), err
+    assert {f"{zone}: its queued resource `t` is gone" for zone in left} <= {*told(err, "t")}
 
 
 def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -318,6 +347,10 @@ def test_race_without_stock_ends_with_5_and_leaves_nothing(tpuctl: Console, sand
     assert (out, code) == ("", 5)
     assert "error: none of 3 zones had a TPU for `t` in time; every request is cancelled" in err.splitlines()
     assert tpuctl("queue", "list")[0] == ""
+    with sandbox.state.write() as session:
+        administration.end_stockouts(session)
+    again = err.partition("wait longer with `")[2].partition("`")[0]
+    assert tpuctl(*shlex.split(again)[1:])[::2] == ("t\tREADY\n", 0)
 
 
 @pytest.mark.parametrize("options", [pytest.param((), id="new"), pytest.param(("--race",), id="continued")])
@@ -325,15 +358,14 @@ def test_dry_run_of_a_race_changes_nothing(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, options: tuple[str, ...]
 ) -> None:
     if options:
-        no_stock(sandbox, "*")
-        clock.after(timedelta(minutes=5), interrupt)
-        tpuctl(*RACE, "--timeout", "2h")
+        interrupted_race(tpuctl, sandbox, clock)
     before = sandbox.changes()
 
     out, err, code = tpuctl(*(("up", "t") if options else RACE), "--dry-run", "--timeout", "2h")
 
     assert (code, sandbox.changes()) == (0, before), err
     assert all(zone in out for zone in ZONES)
+    assert err.count("dry run: nothing was changed") == 1
 
 
 @pytest.mark.parametrize(
@@ -346,9 +378,7 @@ def test_dry_run_of_a_race_changes_nothing(
 def test_unfinished_race_is_not_continued_without_waiting(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, flags: tuple[str, ...], error: str
 ) -> None:
-    no_stock(sandbox, "*")
-    clock.after(timedelta(minutes=5), interrupt)
-    tpuctl(*RACE, "--timeout", "2h")
+    interrupted_race(tpuctl, sandbox, clock)
 
     _, err, code = tpuctl("up", "t", *flags)
 
@@ -370,12 +400,6 @@ def test_down_deletes_the_winner_though_a_zone_does_not_answer(
     _, err, code = tpuctl("down", "t", "--yes", "--timeout", "5m")
 
     assert (code, f"  {ZONES[1]} does not answer" in err.splitlines(), tpuctl("list")[0]) == (1, True, ""), err
-
-
-def interrupted_race(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
-    no_stock(sandbox, *ZONES)
-    clock.after(timedelta(minutes=5), interrupt)
-    assert tpuctl(*RACE, "--timeout", "1h")[2] == 130
 
 
 def test_race_whose_time_has_ended_asks_again(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
@@ -406,7 +430,7 @@ def test_race_that_waits_is_not_doubled_in_another_zone(
 def test_race_without_requests_does_not_decide_for_other_zones(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, zones: str
 ) -> None:
-    interrupted_race(tpuctl, sandbox, clock)
+    interrupted_race(tpuctl, sandbox, clock, *ZONES)
     clock.sleep(timedelta(days=1))
 
     out, err, code = tpuctl("up", "t", "--type", "v6e-8", "--spot", "--zone", zones)

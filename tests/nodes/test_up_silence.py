@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put, said, told
+from tests.lifecycle import UP, ZONE, EventfulClock, both_faces, put, said, told
 
 CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
 
@@ -18,11 +18,7 @@ def timeless(err: str) -> list[str]:
     return [re.sub(r"(?<= for )\d+[hms0-9]*", "…", line) for line in told(err)]
 
 
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
+@both_faces
 @pytest.mark.parametrize(
     ("call", "found", "changes"),
     [
@@ -46,6 +42,7 @@ def test_lost_answer_has_no_effect_on_the_result(
         assert (out, code, sandbox.changes()) == (f"{lost}\tREADY\n", 0, before + changes)
 
 
+@both_faces
 @pytest.mark.parametrize("status", [429, 503])
 def test_api_outage_is_awaited(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, status: int) -> None:
     def fail() -> None:
@@ -80,6 +77,7 @@ def test_api_that_never_answers_is_awaited_until_the_deadline(
     ]
 
 
+@both_faces
 @pytest.mark.parametrize("status", [401, 403])
 def test_permission_error_ends_the_wait_at_once(tpuctl: Console, sandbox: Sandbox, status: int) -> None:
     put(sandbox, state="STARTING")
@@ -91,6 +89,7 @@ def test_permission_error_ends_the_wait_at_once(tpuctl: Console, sandbox: Sandbo
     assert err.startswith("error: ")
 
 
+@both_faces
 def test_unreachable_zone_is_not_an_empty_one(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     sandbox.fault("unreachable", zone=ZONE, count=0)
@@ -123,7 +122,6 @@ def test_unreachable_zone_is_not_an_empty_one(tpuctl: Console, sandbox: Sandbox)
     assert sandbox.changes() == []
 
 
-@one_face
 def test_refused_connection_fails_at_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert tpuctl(*UP, TPUCTL_SANDBOX="", TPUCTL_ENDPOINT="http://127.0.0.1:1", TPUCTL_PROJECT="p") == (
         "",

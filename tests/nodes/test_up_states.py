@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, one_face, put, said, still, told
+from tests.lifecycle import UP, ZONE, put, said, still, told
 
 RECREATED = ["DELETING", "gone", "creating v4-8 (tpu-ubuntu2204-base, on-demand)", "CREATING"]
 TAKEN = "PREEMPTED: the service took it back"
@@ -48,7 +48,6 @@ def test_up_continues_from_each_state(
     assert told(err)[-1].startswith("usable, ssh answers, after ")
 
 
-@one_face
 @pytest.mark.parametrize(
     ("found", "error"),
     [
@@ -67,7 +66,6 @@ def test_up_of_a_node_that_the_service_gave_up_fails(tpuctl: Console, sandbox: S
     assert sandbox.changes() == []
 
 
-@one_face
 @pytest.mark.parametrize("found", ["STATE_UNSPECIFIED", "DEFRAGMENTING"])
 def test_up_with_an_unknown_state_waits(tpuctl: Console, sandbox: Sandbox, found: str) -> None:
     put(sandbox, state=found)
@@ -101,7 +99,6 @@ def test_up_adopts_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None
     assert told(err) == ["CREATING", "READY", "ready after 3m28s; its health is not reported yet"]
 
 
-@one_face
 def test_up_recreates_a_node_preempted_during_the_run(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("preempt", node="demo")
 
@@ -116,7 +113,6 @@ def test_up_recreates_a_node_preempted_during_the_run(tpuctl: Console, sandbox: 
     ]
 
 
-@one_face
 def test_up_recreates_a_preempted_node_with_its_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="TERMINATED", schedulingConfig={"spot": True}, labels={"team": "vision"})
 
@@ -132,7 +128,6 @@ def test_up_recreates_a_preempted_node_with_its_spec(tpuctl: Console, sandbox: S
     assert tpuctl("list")[0].split("\t")[7] == "spot"
 
 
-@one_face
 def test_up_of_a_stopped_spot_node_sends_no_request(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED", schedulingConfig={"spot": True})
 
@@ -148,7 +143,6 @@ def test_up_of_a_stopped_spot_node_sends_no_request(tpuctl: Console, sandbox: Sa
     assert sandbox.changes() == []
 
 
-@one_face
 def test_up_does_not_recreate_a_preempted_node_of_a_queued_resource(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="PREEMPTED", queued_resource="research")
 

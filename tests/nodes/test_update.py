@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import both_faces
 from tests.others import answer
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.tpu import TpuClient
@@ -46,6 +46,7 @@ BEFORE = {
 }
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("arguments", "changed"),
     [
@@ -140,7 +141,6 @@ def stored(sandbox: Sandbox) -> dict[str, Any]:
         return node.document
 
 
-@one_face
 @pytest.mark.parametrize(
     ("line", "field", "value"),
     [
@@ -175,7 +175,6 @@ def test_update_clears_fields_and_changes_disks(
     assert stored(equipped) == {name: entry for name, entry in {**before, field: value}.items() if entry is not None}
 
 
-@one_face
 @pytest.mark.parametrize(
     ("line", "message", "code"),
     [
@@ -200,7 +199,6 @@ def test_update_of_a_wrong_disk_changes_nothing(
     assert equipped.changes() == []
 
 
-@one_face
 def test_detaching_from_a_stopped_node_asks_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("off", state="STOPPED", dataDisks=[OLD])
 
@@ -210,7 +208,6 @@ def test_detaching_from_a_stopped_node_asks_nothing(tpuctl: Console, sandbox: Sa
 DETACH = ("update", "trainer", "--detach-disk", "old", "--labels", "a=b")
 
 
-@one_face
 def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equipped: Sandbox) -> None:
     """Labels are written as a whole: an older end of the node would let `tpuctl gc` delete it."""
     _, _, code = answer(tpuctl, lambda: tpuctl("update", "trainer", "--labels", "run=9"), *DETACH)
@@ -219,7 +216,6 @@ def test_change_of_another_client_during_the_question_stays(tpuctl: Console, equ
     assert (code, stored(equipped)["labels"], stored(equipped)["dataDisks"]) == (0, labels, [SHARED])
 
 
-@one_face
 def test_node_that_was_recreated_during_the_question_is_left_alone(tpuctl: Console, equipped: Sandbox) -> None:
     _, err, code = answer(tpuctl, lambda: equipped.add_node("trainer", dataDisks=[OLD]), *DETACH)
 
@@ -241,7 +237,6 @@ def test_name_of_two_attached_disks_is_refused() -> None:
     )
 
 
-@one_face
 def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) -> None:
     ways = "`trainer` has no external addresses now: use `--iap` or `--internal-ip` for ssh"
     note = f"trainer: removed external addresses\n{ways}\n"
@@ -258,6 +253,7 @@ def test_update_of_the_external_addresses(tpuctl: Console, equipped: Sandbox) ->
     assert equipped.changes() == ["patch", "patch"]
 
 
+@both_faces
 def test_update_in_a_wrong_state_is_a_conflict(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("dead", state="PREEMPTED", schedulingConfig={"spot": True})
 
@@ -304,13 +300,6 @@ def test_update_with_a_failed_operation_fails(clock: ManualClock) -> None:
         Service(clock, REFUSED).update()
 
 
-def test_update_that_times_out_continues_in_the_cloud(clock: ManualClock) -> None:
-    with pytest.raises(TimedOutError) as caught:
-        Service(clock).update(timeout=timedelta(seconds=4))
-
-    assert str(caught.value) == "not after 0:00:04"
-
-
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
@@ -333,7 +322,6 @@ def test_words_for_a_change(change: dict[str, Any], expected: list[str]) -> None
     assert describe_changes(found, change) == expected
 
 
-@one_face
 def test_selection_that_loses_something_is_shown_and_asked_about(tpuctl: Console, node: Sandbox) -> None:
     node.add_node("plain")
     words = ("update", "--all", "--clear-labels")

@@ -9,16 +9,11 @@ from datetime import datetime, timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, told
+from tests.lifecycle import ZONE, EventfulClock, both_faces, put, told
 from tests.others import KilledError, errors, events, kill, reads, somebody
 
 MINUTE = timedelta(minutes=1)
 WAIT = ("wait", "demo", "--zone", ZONE, "--for", "healthy", "--events", "-")
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 def outage_lines(out: str) -> list[str]:
@@ -27,6 +22,7 @@ def outage_lines(out: str) -> list[str]:
     return [line["text"] for line in lines if line["event"] == "silent"]
 
 
+@both_faces
 @pytest.mark.parametrize(
     "fault",
     [{"kind": "http-error", "status": 429}, {"kind": "http-error", "status": 503}, {"kind": "drop-before"}],
@@ -44,7 +40,6 @@ def test_wait_continues_after_api_failures(tpuctl: Console, sandbox: Sandbox, fa
     assert all(text.startswith("API not answering for ") for text in outage_lines(out))
 
 
-@one_face
 def test_wait_with_an_api_outage_reports_the_last_known_state(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -60,7 +55,6 @@ def test_wait_with_an_api_outage_reports_the_last_known_state(
     assert error.endswith("it is unknown whether `demo` is healthy; its last known state is STARTING")
 
 
-@one_face
 @pytest.mark.parametrize("command", [("wait", "demo", "other"), ("up", "demo", "other"), ("watch", "demo", "other")])
 def test_expired_credentials_end_the_wait_at_once(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, command: tuple[str, ...]
@@ -76,7 +70,6 @@ def test_expired_credentials_end_the_wait_at_once(
     assert "was left STARTING" in err
 
 
-@one_face
 @pytest.mark.parametrize("command", [("up",), ("wait",)])
 @pytest.mark.parametrize("at_once", [True, False])
 def test_wait_for_a_node_deleted_by_another_client_fails(
@@ -99,7 +92,6 @@ def test_wait_for_a_node_deleted_by_another_client_fails(
     assert errors(err)[0].startswith(f"error: `demo` in {ZONE} {when}")
 
 
-@one_face
 @pytest.mark.parametrize("command", [("up",), ("wait",)])
 def test_wait_follows_a_node_recreated_by_another_client(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, command: tuple[str]
@@ -114,7 +106,6 @@ def test_wait_follows_a_node_recreated_by_another_client(
     assert "another client recreated the node; following the new node" in told(err)
 
 
-@one_face
 @pytest.mark.parametrize("found", [{"state": "DEFRAGMENTING"}, {"health": "HALF_HEALTHY"}])
 def test_unknown_values_are_shown_and_awaited(tpuctl: Console, sandbox: Sandbox, found: dict[str, str]) -> None:
     put(sandbox, **found)
@@ -164,7 +155,6 @@ def test_clock_jump_changes_no_deadline_and_no_age(
     assert program("list", terminal=True, NO_COLOR="1")[0].splitlines()[1].split()[-2:] == ["1h10m", "on-demand"]
 
 
-@one_face
 def test_timeout_is_zero_forever_or_a_duration(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, state="STARTING")
     sandbox.fault("hang", state="STARTING", duration=timedelta(hours=1))
@@ -180,7 +170,6 @@ def test_timeout_is_zero_forever_or_a_duration(tpuctl: Console, sandbox: Sandbox
 MOMENTS = (1, 2, 3, 5, 60)
 
 
-@one_face
 @pytest.mark.parametrize("found", [{}, {"state": "PREEMPTED"}, {"state": "DELETING"}])
 def test_run_after_a_kill_at_any_point_creates_one_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, found: dict[str, str]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put, said
+from tests.lifecycle import ZONE, EventfulClock, both_faces, put, said
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import errors, events, somebody, story, watching, written
 from tpuctl.app.signals import TerminatedError
@@ -23,15 +23,11 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@pytest.fixture
 def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
     return watching(tpuctl, clock)
 
 
+@both_faces
 def test_preempted_node_is_recreated_with_its_spec(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, schedulingConfig={"spot": True}, labels={"team": "vision"})
 
@@ -49,7 +45,6 @@ def test_preempted_node_is_recreated_with_its_spec(sandbox: Sandbox, watch: Call
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 
 
-@one_face
 def test_other_nodes_are_watched_after_one_is_given_up(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     for name in "abc":
         put(sandbox, name)
@@ -67,7 +62,6 @@ def test_other_nodes_are_watched_after_one_is_given_up(tpuctl: Console, sandbox:
     assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete", "delete", "create"], 8 * MINUTE)
 
 
-@one_face
 def test_preempted_queued_resource_is_reported_and_given_up(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path
 ) -> None:
@@ -90,7 +84,6 @@ def test_preempted_queued_resource_is_reported_and_given_up(
     assert (tmp_path / "log").read_text() == "taken\nover\n"  # it ends after them
 
 
-@one_face
 def test_unhealthy_node_in_use_is_given_up_without_yes(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
 
@@ -106,7 +99,6 @@ def test_unhealthy_node_in_use_is_given_up_without_yes(sandbox: Sandbox, watch: 
     assert (story(repaired)[-1][0], code, sandbox.changes()) == ("recovered", 0, ["stop", "start"])
 
 
-@one_face
 def test_maintenance_is_reported_and_awaited(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
     put(sandbox)
     hook = f'event=$(cat); echo "$TPUCTL_EVENT $TPUCTL_NODE $event" >> {tmp_path}/hook'
@@ -134,7 +126,6 @@ def test_maintenance_is_reported_and_awaited(sandbox: Sandbox, watch: Callable[.
     assert (code, sandbox.changes()) == (0, [])
 
 
-@one_face
 def test_node_deleted_by_another_client_is_not_recreated(
     sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
 ) -> None:
@@ -154,7 +145,6 @@ def test_node_deleted_by_another_client_is_not_recreated(
     assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete"], 7 * MINUTE)
 
 
-@one_face
 def test_node_deleted_by_another_client_is_recreated_with_the_flag(
     sandbox: Sandbox, watch: Callable[..., Result]
 ) -> None:
@@ -167,23 +157,6 @@ def test_node_deleted_by_another_client_is_recreated_with_the_flag(
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 
 
-@one_face
-def test_node_recreated_by_another_client_is_watched_and_not_deleted(
-    sandbox: Sandbox, watch: Callable[..., Result]
-) -> None:
-    put(sandbox)
-
-    out, _, code = watch("--repair", "recreate", happens=lambda: put(sandbox, health="UNHEALTHY_TENSORFLOW"))
-
-    assert story(out)[1:] == [
-        ("note", "another client recreated the node; following the new node"),
-        ("state", "READY UNHEALTHY_TENSORFLOW"),
-        ("gave-up", "it is READY but UNHEALTHY_TENSORFLOW"),
-    ]
-    assert (code, sandbox.changes()) == (10, [])
-
-
-@one_face
 def test_node_stopped_by_another_client_stays_stopped(
     sandbox: Sandbox, watch: Callable[..., Result], clock: EventfulClock
 ) -> None:
@@ -201,7 +174,6 @@ def test_node_stopped_by_another_client_stays_stopped(
     assert (code, sandbox.changes()) == (0, ["stop", "start"])
 
 
-@one_face
 def test_capacity_is_retried_with_growing_pauses(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
     sandbox.fault("operation-error", method="*.create", count=3)
@@ -217,7 +189,6 @@ def test_capacity_is_retried_with_growing_pauses(sandbox: Sandbox, watch: Callab
     assert (story(out)[-1], code, sandbox.changes().count("create")) == (MADE[-1], 0, 4)
 
 
-@one_face
 def test_each_hook_gets_its_event(sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path) -> None:
     put(sandbox)
     log = tmp_path / "log"
@@ -236,7 +207,6 @@ def test_each_hook_gets_its_event(sandbox: Sandbox, watch: Callable[..., Result]
     ]
 
 
-@one_face
 def test_api_outage_is_no_event_of_a_node(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox)
 
@@ -245,7 +215,6 @@ def test_api_outage_is_no_event_of_a_node(sandbox: Sandbox, watch: Callable[...,
     assert (story(out), code, sandbox.changes()) == ([WELL], 0, [])
 
 
-@one_face
 def test_missing_node_is_not_created(tpuctl: Console, sandbox: Sandbox) -> None:
     _, err, code = tpuctl("watch", "demo", "--zone", ZONE, "--until", "1h")
 
@@ -253,7 +222,6 @@ def test_missing_node_is_not_created(tpuctl: Console, sandbox: Sandbox) -> None:
     assert f"no node `demo` in {ZONE}" in err
 
 
-@one_face
 def test_watch_ends_at_until_which_must_be_in_the_future(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -272,7 +240,6 @@ def test_watch_ends_at_until_which_must_be_in_the_future(
     )
 
 
-@one_face
 def test_sigterm_ends_the_watch_with_success(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     def terminate() -> None:
         raise TerminatedError
@@ -289,7 +256,6 @@ def test_sigterm_ends_the_watch_with_success(tpuctl: Console, sandbox: Sandbox, 
     )
 
 
-@one_face
 def test_history_counts_each_way_to_usable_from_the_loss(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, put, two_machines
 from tests.others import KilledError, another_machine, changes, errors, kill, somebody, story, watching
 from tpuctl.sandbox import administration
 
@@ -21,16 +20,10 @@ MINUTE = timedelta(minutes=1)
 
 
 @pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
-@pytest.fixture
 def watch(tpuctl: Console, clock: EventfulClock) -> Callable[..., Result]:
     return watching(tpuctl, clock)
 
 
-@one_face
 @pytest.mark.parametrize("moment", [15, 30])
 def test_watch_killed_between_delete_and_create_continues(
     sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result], moment: int
@@ -51,7 +44,7 @@ def test_watch_killed_between_delete_and_create_continues(
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)
+@two_machines
 def test_watch_on_another_machine_continues_from_the_bucket_journal(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -72,20 +65,17 @@ def test_watch_on_another_machine_continues_from_the_bucket_journal(
     assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["labels"]["team"] == "vision"
 
 
-@one_face
-def test_recreated_node_runs_its_setup_again(
-    tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], fake_ssh: Callable[[str], None], tmp_path: Path
-) -> None:
-    """The API does not know the set-up that the workers ran: the journal does."""
-    fake_ssh('for last; do :; done\ncase $last in *TPUCTL_WORKER=*) exec sh -c "$last" ;; esac')
-    tpuctl("up", "demo", "--type", "v4-8", "--zone", ZONE, "--setup", f"echo ran >> {tmp_path}/log")
+@two_machines
+@pytest.mark.parametrize("name", ["demo", f"{ZONE}/demo"])
+def test_watch_follows_a_request_that_is_not_in_its_journal(tpuctl: Console, sandbox: Sandbox, name: str) -> None:
+    other = another_machine(tpuctl)
+    assert other("create", "demo", "--type", "v4-8", "--zone", ZONE, "--queue", "--no-wait")[2] == 0
 
-    _, _, code = watch(happens=lambda: sandbox.fault("preempt"))
+    out, err, code = tpuctl("watch", name, "--until", "20m", "--events", "-")
 
-    assert (code, sandbox.changes(), (tmp_path / "log").read_text()) == (0, ["create", "delete", "create"], "ran\n" * 2)
+    assert (story(out)[-1], code, sandbox.changes()) == (MADE[-1], 0, ["create"]), err
 
 
-@one_face
 @pytest.mark.parametrize(("usable_for", "code", "again"), [(timedelta(), 10, 1), (timedelta(hours=3), 0, 2)])
 def test_used_repairs_count_in_the_next_watch_until_the_refill(
     sandbox: Sandbox, watch: Callable[..., Result], usable_for: timedelta, code: int, again: int
@@ -100,7 +90,7 @@ def test_used_repairs_count_in_the_next_watch_until_the_refill(
     assert (first[2], second[2], sandbox.changes()) == (0, code, ["stop", "start"] * again)
 
 
-@pytest.mark.parametrize("face", ["http"], indirect=True)  # the embedded sandbox needs no journal that outlasts it
+@two_machines  # the embedded sandbox needs no journal that outlasts it
 def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
     administration.add_bucket(sandbox.state, "data")
@@ -113,7 +103,6 @@ def test_watch_without_a_persistent_journal_needs_a_spec(tpuctl: Console, sandbo
     assert tpuctl(*once, KUBERNETES_SERVICE_HOST="10.0.0.1", TPUCTL_JOURNAL="gs://data/journal")[2] == 0
 
 
-@one_face
 def test_watch_recreates_a_deleted_node_from_the_spec_in_the_journal(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
 ) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, one_face, put
+from tests.lifecycle import UP, ZONE, EventfulClock, both_faces, put
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import events, somebody, story, watching
 from tpuctl.nodes.expiry import expiry_label
@@ -20,11 +20,6 @@ from tpuctl.sandbox.stock import put_stockout
 START = datetime(2026, 1, 1, tzinfo=UTC)
 MINUTE = timedelta(minutes=1)
 SPOT: dict[str, Any] = {"schedulingConfig": {"spot": True}}
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture
@@ -48,6 +43,7 @@ def deletions(tpuctl: Console, name: str = "demo") -> list[str]:
     return [entry["reason"] for entry in entries if entry.get("event") == "delete"]
 
 
+@both_faces
 def test_expired_node_is_deleted_once_and_its_watch_ends(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
 ) -> None:
@@ -66,7 +62,6 @@ def test_expired_node_is_deleted_once_and_its_watch_ends(
     assert 3 * MINUTE <= clock.monotonic() < 8 * MINUTE
 
 
-@one_face
 @pytest.mark.parametrize(
     ("labels", "fields"),
     [
@@ -85,7 +80,6 @@ def test_node_that_has_not_expired_is_left_alone(
     assert (watch()[2], sandbox.changes()) == (0, [])
 
 
-@one_face
 def test_extension_counts(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, labels=until(3) | {"tpuctl-owner": "you_example-com"})
 
@@ -94,7 +88,6 @@ def test_extension_counts(tpuctl: Console, sandbox: Sandbox, watch: Callable[...
     assert (told(out), code, sandbox.changes()) == ([("reached", "usable, ssh answers")], 0, ["patch"])
 
 
-@one_face
 def test_preempted_node_that_has_expired_is_not_recreated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, state="PREEMPTED", labels=until(-1), **SPOT)
 
@@ -104,7 +97,6 @@ def test_preempted_node_that_has_expired_is_not_recreated(sandbox: Sandbox, watc
     assert (code, sandbox.changes()) == (0, ["delete"])
 
 
-@one_face
 def test_node_that_found_no_capacity_until_its_end_is_not_created_again(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
 ) -> None:
@@ -135,7 +127,6 @@ def request(tpuctl: Console, sandbox: Sandbox, state: str, labels: dict[str, str
     sandbox.add_queued_resource("demo", state=state, node_ids=("demo",), tpu={"nodeSpec": [spec]})
 
 
-@one_face
 @pytest.mark.parametrize(
     ("state", "labels", "deleted"),
     [
@@ -165,7 +156,6 @@ def test_expired_request_without_a_node_is_ended_once(
     assert bool(tpuctl("queue", "list")[0]) is not bool(deleted)
 
 
-@one_face
 def test_request_ends_with_the_time_of_its_node_and_is_not_sent_again(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
 ) -> None:
@@ -178,7 +168,6 @@ def test_request_ends_with_the_time_of_its_node_and_is_not_sent_again(
     assert 30 * MINUTE <= clock.monotonic() < 40 * MINUTE
 
 
-@one_face
 @pytest.mark.parametrize(
     "options", [(), ("--timeout", "8h"), ("--queue-for", "6h", "--timeout", "8h")], ids=["plain", "longer", "queue-for"]
 )
@@ -195,7 +184,6 @@ def test_up_ends_when_the_time_of_its_request_has_ended(
     assert clock.monotonic() < 25 * MINUTE
 
 
-@one_face
 def test_race_ends_with_the_time_of_its_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     with sandbox.state.write() as session:
         put_stockout(session)
@@ -217,7 +205,6 @@ def test_race_ends_with_the_time_of_its_node(tpuctl: Console, sandbox: Sandbox, 
     assert (tpuctl("queue", "list")[0], clock.monotonic() < 25 * MINUTE) == ("", True)
 
 
-@one_face
 def test_created_request_ends_with_the_time_of_its_node(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox)
 
@@ -226,7 +213,6 @@ def test_created_request_ends_with_the_time_of_its_node(tpuctl: Console, sandbox
     assert request["queueingPolicy"]["validUntilDuration"] == "1200s"
 
 
-@one_face
 def test_up_ends_at_a_request_that_outlasted_its_time(tpuctl: Console, sandbox: Sandbox) -> None:
     request(tpuctl, sandbox, "WAITING_FOR_RESOURCES", until(5))
     sandbox.advance(minutes=6)
@@ -242,17 +228,6 @@ def test_up_ends_at_a_request_that_outlasted_its_time(tpuctl: Console, sandbox: 
     assert "the time of" not in tpuctl(*UP, "--queue", "--ttl", "2h", "--timeout", "1m")[1]
 
 
-@one_face
-def test_recreated_node_keeps_its_end(tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]) -> None:
-    put(sandbox, labels=until(120), **SPOT)
-
-    watch(happens=lambda: sandbox.fault("preempt"))
-
-    assert sandbox.changes() == ["delete", "create"]
-    assert json.loads(tpuctl("status", "demo", "-o", "json")[0])[0]["expires"] == "2026-01-01T02:00:00Z"
-
-
-@one_face
 def test_deletion_by_another_client_is_not_repeated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:
     put(sandbox, labels=until(2))
 
@@ -261,7 +236,6 @@ def test_deletion_by_another_client_is_not_repeated(sandbox: Sandbox, watch: Cal
     assert (code, sandbox.changes()) == (0, ["delete"])
 
 
-@one_face
 def test_silent_api_postpones_the_deletion(
     sandbox: Sandbox, clock: EventfulClock, watch: Callable[..., Result]
 ) -> None:
@@ -276,7 +250,6 @@ def test_silent_api_postpones_the_deletion(
     assert clock.monotonic() > 4 * MINUTE
 
 
-@one_face
 def test_node_of_a_queued_resource_is_deleted_with_its_request(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result]
 ) -> None:
@@ -288,7 +261,6 @@ def test_node_of_a_queued_resource_is_deleted_with_its_request(
     assert (code, tpuctl("list")[0], tpuctl("queue", "list")[0]) == (0, "", "")
 
 
-@one_face
 @pytest.mark.parametrize(
     "labels", [pytest.param({}, id="no-end"), pytest.param({**until(-9), "tpuctl-keep": ""}, id="kept")]
 )
@@ -305,7 +277,6 @@ def test_request_with_other_nodes_is_kept_until_all_have_expired(
     assert "its queued resource has 2 nodes, and not all have expired" in out
 
 
-@one_face
 def test_other_nodes_are_watched_after_one_has_expired(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, "a", labels=until(1))
     put(sandbox, "b")
@@ -316,7 +287,6 @@ def test_other_nodes_are_watched_after_one_has_expired(tpuctl: Console, sandbox:
     assert (code, sandbox.changes(), clock.monotonic()) == (0, ["delete"], 8 * MINUTE)
 
 
-@one_face
 @pytest.mark.parametrize(
     ("minutes", "expected"),
     [pytest.param(-1, (0, ["delete"]), id="expired"), pytest.param(60, (3, []), id="not-expired")],

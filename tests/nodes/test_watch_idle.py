@@ -68,7 +68,6 @@ _WATCHES: dict[str, tuple[str, dict[str, str], str, tuple[str, ...], list[str], 
 }
 
 
-@pytest.mark.parametrize("face", ["in-process"], indirect=True)
 @pytest.mark.parametrize("row", _WATCHES.values(), ids=_WATCHES.keys())
 def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
     tpuctl: Console,

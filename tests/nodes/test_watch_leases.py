@@ -8,20 +8,14 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Result, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, put
+from tests.lifecycle import ZONE, EventfulClock, put, two_machines
 from tests.lifecycle import tmp_path as tmp_path  # noqa: PLC0414  # a fixture
 from tests.others import another_machine, changes, errors, somebody, story
 from tpuctl.sandbox import administration
 
 MINUTE = timedelta(minutes=1)
-two_machines = pytest.mark.parametrize("face", ["http"], indirect=True)
 WATCH = ("watch", "demo", "--zone", ZONE, "--until", "8m", "--events", "-")
 LEASE = "gs://data/leases"
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture
@@ -39,7 +33,6 @@ def meanwhile(clock: EventfulClock) -> Callable[[Callable[[], Result]], list[Res
 Meanwhile = Callable[[Callable[[], Result]], list[Result]]
 
 
-@one_face
 def test_second_watch_on_one_machine_is_refused(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
     put(sandbox)
     put(sandbox, "other")
@@ -53,26 +46,12 @@ def test_second_watch_on_one_machine_is_refused(tpuctl: Console, sandbox: Sandbo
     assert "`--force-lease`" in err
 
 
-@one_face
 def test_ended_watch_releases_its_lease(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox)
 
     assert tpuctl(*WATCH)[2] == 0
     assert tpuctl(*WATCH)[2] == 0
     assert tpuctl("reset", "demo", "--yes")[2] == 0
-
-
-@two_machines
-def test_lease_in_a_bucket_excludes_another_machine(tpuctl: Console, sandbox: Sandbox, meanwhile: Meanwhile) -> None:
-    put(sandbox)
-    administration.add_bucket(sandbox.state, "data")
-    second = meanwhile(lambda: another_machine(tpuctl, TPUCTL_LEASE=LEASE)(*WATCH))
-
-    first = tpuctl(*WATCH, TPUCTL_LEASE=LEASE)
-
-    ((_, err, code),) = second
-    assert (first[2], code, changes(sandbox)) == (0, 8, [])
-    assert errors(err)[0].startswith("error: `demo` is in use by watch on ")
 
 
 @two_machines
@@ -117,7 +96,6 @@ def test_commands_of_another_machine_on_a_watched_node(
     assert bool(out)
 
 
-@one_face
 def test_up_waits_for_the_watch_that_repairs_the_node(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     put(sandbox, health="UNHEALTHY_TENSORFLOW")
     results: list[Result] = []
@@ -133,7 +111,6 @@ def test_up_waits_for_the_watch_that_repairs_the_node(tpuctl: Console, sandbox: 
     assert sandbox.changes() == ["stop", "start"]
 
 
-@one_face
 @pytest.mark.parametrize("waits", [True, False])
 def test_watch_creates_no_node_after_down(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, meanwhile: Meanwhile, *, waits: bool
@@ -149,7 +126,6 @@ def test_watch_creates_no_node_after_down(
     assert story(out)[-1][1].startswith("`down` ended `demo` (down on ")
 
 
-@one_face
 def test_down_during_a_recreation_ends_the_watch(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     """The node does not exist at that moment, but the watch is about to create it."""
     put(sandbox, schedulingConfig={"spot": True})
@@ -166,7 +142,6 @@ def test_down_during_a_recreation_ends_the_watch(tpuctl: Console, sandbox: Sandb
     assert tpuctl("list")[0] == ""
 
 
-@one_face
 def test_refused_down_does_not_end_the_watch_of_another_node(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -209,7 +184,6 @@ def test_unwritable_lease_prevents_changes(tpuctl: Console, sandbox: Sandbox, me
     assert changes(sandbox) == []
 
 
-@one_face
 def test_second_create_is_refused_and_its_node_adopted(tpuctl: Console, sandbox: Sandbox, clock: EventfulClock) -> None:
     sandbox.fault("slow", method="*.nodes.create", duration=timedelta(seconds=30))
     clock.after(timedelta(seconds=5), lambda: somebody(sandbox, "create"))

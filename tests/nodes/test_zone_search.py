@@ -7,18 +7,12 @@ from datetime import timedelta
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock, one_face, told
+from tests.lifecycle import EventfulClock, told
+from tests.others import interrupt
 from tpuctl.sandbox.administration import end_stockouts
 from tpuctl.sandbox.stock import put_stockout
 
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
-
-
 ANY = ("up", "demo", "--type", "v6e-8", "--spot", "--zone")
-pytestmark = one_face
 
 
 def stockout(sandbox: Sandbox, zone: str = "*", **fields: object) -> None:
@@ -218,10 +212,6 @@ def test_creation_of_a_killed_run_that_fails_is_no_deletion_by_others(
 
     assert (code, sandbox.changes()) == (6, ["create", "create"])
     assert "deleted by another client" not in err
-
-
-def interrupt() -> None:
-    raise KeyboardInterrupt
 
 
 def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: Sandbox) -> None:

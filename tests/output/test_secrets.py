@@ -28,12 +28,6 @@ NEW = ("--type", "v4-8", "--zone", "us-central2-b", "--metadata", f"token={SECRE
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """One face is enough: the output is the same on both."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def planted(tpuctl: Console, sandbox: Sandbox) -> Console:
     """The secret is in nodes, requests, the project file, the journal, the environment and a file of metadata."""
     for name, fields in {"demo": {}, "off": {"state": "STOPPED"}, "dead": {"state": "PREEMPTED"}}.items():

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, one_face, put
+from tests.lifecycle import UP, put
 from tpuctl.errors import QuotaError, TpuctlError
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
@@ -138,7 +138,6 @@ def test_summary_is_appended_if_there_is_room(tmp_path: Path, there: int, fits: 
     assert path.read_text() == "x" * there + (made.markdown() if fits else "")
 
 
-@one_face
 @pytest.mark.parametrize("kind", ["missing-folder", "folder", "fifo"])
 def test_unwritable_summary_is_a_warning(tpuctl: Console, sandbox: Sandbox, tmp_path: Path, kind: str) -> None:
     put(sandbox)
@@ -157,7 +156,6 @@ def test_unwritable_summary_is_a_warning(tpuctl: Console, sandbox: Sandbox, tmp_
     assert warning.startswith(f"::warning title=tpuctl::cannot write the summary of this step to `{path}`: ")
 
 
-@one_face
 def test_up_and_down_are_summarized(tpuctl: Console, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     up = ("up", "demo", "--type", "v5litepod-8", "--zone", "us-central1-a", "--for", "ready", "-o", "json")
@@ -172,7 +170,6 @@ def test_up_and_down_are_summarized(tpuctl: Console, tmp_path: Path) -> None:
     assert deleted.startswith("| demo | us-central1-a |  |  | delete | gone after ")
 
 
-@one_face
 def test_failure_is_summarized_and_json_stays_json(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     path = tmp_path / "summary.md"
     sandbox.fault("quota", count=0)

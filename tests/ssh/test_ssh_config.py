@@ -11,12 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 from tpuctl.ssh.ssh_config import read_ssh_config
 
-in_process = pytest.mark.parametrize("face", ["in-process"], indirect=True)
 SLICE = {"zone": "us-central1-a", "acceleratorType": "v5litepod-16"}
 
 
@@ -37,7 +35,6 @@ def elsewhere(folder: Path) -> str:
     return f"warning: HOME is not the home of this account, so plain ssh reads {plain}: use `ssh -F {folder}/tpuctl_config`\n"
 
 
-@one_face
 def test_path_in_a_suggested_command_is_quoted(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
 
@@ -78,7 +75,6 @@ def test_entry_has_the_expected_lines(tpuctl: Console, sandbox: Sandbox, folder:
     assert not (folder / "config").exists()
 
 
-@in_process
 def test_users_config_gets_one_line_and_stays_unchanged(
     tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
 ) -> None:
@@ -107,7 +103,6 @@ def test_users_config_gets_one_line_and_stays_unchanged(
     assert mine.read_bytes() == once
 
 
-@in_process
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -150,7 +145,6 @@ def test_host_name_of_the_user_raises(
 HASHED = "|1|AAECAwQFBgcICQoLDA0ODxAREhM=|RLILpbHhN++97AiPe6eCzE02KOs="  # of `build`
 
 
-@in_process
 @pytest.mark.parametrize(
     ("node", "known_hosts", "place"),
     [
@@ -182,7 +176,6 @@ def test_node_named_as_a_known_host_is_refused_and_skipped_by_all(
     assert (every[0], f"warning: skipped: {reason}" in every[1], every[2]) == ("mine\nmine-0\n", True, 0)
 
 
-@in_process
 def test_other_lines_of_known_hosts_are_no_conflict(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
     sandbox.add_node("build")
     folder.mkdir(parents=True)
@@ -191,7 +184,6 @@ def test_other_lines_of_known_hosts_are_no_conflict(tpuctl: Console, sandbox: Sa
     assert tpuctl("ssh-config", "build", "-o", "name")[::2] == ("build\nbuild-0\n", 0)
 
 
-@in_process
 def test_host_name_of_another_node_raises(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
     sandbox.add_node("slice", **SLICE)
     sandbox.add_node("slice", zone="us-central2-b")
@@ -211,7 +203,6 @@ def test_host_name_of_another_node_raises(tpuctl: Console, sandbox: Sandbox, fol
     assert tpuctl("ssh-config", "slice-3", "--prefix", "-x")[2] == 2
 
 
-@in_process
 def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
     sandbox.add_node("a", zone="us-central1-a", acceleratorType="v5litepod-8")
     node = sandbox.add_node("b", zone="us-central2-b")
@@ -253,7 +244,6 @@ def test_entries_are_shown_printed_and_removed(tpuctl: Console, sandbox: Sandbox
     assert [line for line in own.read_text().splitlines() if not line.startswith("#")] == ["Host mine", "  User me"]
 
 
-@in_process
 @pytest.mark.parametrize("cut", ["# tpuctl end\n", '"node": '])
 def test_damaged_file_is_not_changed(tpuctl: Console, sandbox: Sandbox, folder: Path, cut: str) -> None:
     sandbox.add_node("trainer")

@@ -11,15 +11,12 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tpuctl.ssh.ssh_config import change_ssh_config, read_ssh_config
 
-in_process = pytest.mark.parametrize("face", ["in-process"], indirect=True)
-
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "home" / ".ssh"
 
 
-@in_process
 def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sandbox, folder: Path) -> None:
     own = folder / "tpuctl_config"
     make = ("up", "trainer", "--type", "v4-8", "--zone", "us-central2-b")
@@ -41,7 +38,6 @@ def test_up_refreshes_entries_and_down_removes_them(tpuctl: Console, sandbox: Sa
     assert read_ssh_config(own).entries == [theirs]
 
 
-@in_process
 def test_down_of_a_deleted_node_removes_its_entries(
     tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path
 ) -> None:
@@ -55,7 +51,6 @@ def test_down_of_a_deleted_node_removes_its_entries(
     assert not (folder / "tpuctl_config").exists()
 
 
-@in_process
 def test_up_with_the_setting_writes_all_entries_and_warns_about_used_names(
     tpuctl: Console, sandbox: Sandbox, folder: Path
 ) -> None:
@@ -76,7 +71,6 @@ def test_up_with_the_setting_writes_all_entries_and_warns_about_used_names(
     assert [entry.hosts for entry in read_ssh_config(folder / "tpuctl_config").entries] == [("a", "a-0")]
 
 
-@in_process
 def test_refresh_uses_the_stored_options(tpuctl: Console, sandbox: Sandbox, folder: Path, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
     key = tmp_path / "key"

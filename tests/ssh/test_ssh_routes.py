@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
 from tests.ssh.test_routes import METADATA, metadata_server
 
 FakeSsh = Callable[[str], None]
@@ -98,7 +97,6 @@ def test_missing_gcloud_is_reported(tpuctl: Console, sandbox: Sandbox, monkeypat
     assert (err.splitlines()[0], code) == (expected, 1)
 
 
-@one_face
 def test_up_without_a_route_waits_for_healthy(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "private", "--type", "v4-8", "--zone", "us-central2-b", "--internal-ips")
 
@@ -119,7 +117,6 @@ def test_up_without_a_route_waits_for_healthy(tpuctl: Console, sandbox: Sandbox)
     assert tpuctl(*up, "--internal-ip")[1].splitlines()[-1].startswith("private: usable, ssh answers")
 
 
-@one_face
 def test_new_key_is_waited_for(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:
     sandbox.add_node("trainer")
     log = tmp_path / "log"
@@ -143,7 +140,6 @@ echo 'ada@198.18.0.1: Permission denied (publickey).' >&2; exit 255"""
     assert log.read_text().splitlines() == ["true"] * 4 + ["start the job"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("is_let_in", "texts"),
     [(True, []), (False, ["trainer", "Connection refused"])],
@@ -164,7 +160,6 @@ def test_exit_255_is_explained_only_without_a_login(
     assert bool(err) is bool(texts)
 
 
-@one_face
 def test_used_local_port_raises_or_another_is_chosen(
     tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
 ) -> None:
@@ -192,7 +187,6 @@ def test_used_local_port_raises_or_another_is_chosen(
     assert {"-N", "-T", "ExitOnForwardFailure=yes", f"{chosen}:localhost:{port}"} <= set(argv)
 
 
-@one_face
 def test_command_on_several_workers_runs_as_with_run(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("slice", zone="us-central1-a", acceleratorType="v5litepod-16")
 

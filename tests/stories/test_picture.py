@@ -9,7 +9,6 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.conftest import Console
-from tests.lifecycle import one_face
 from tests.stories.module_file import load_module
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,7 +35,6 @@ def _drawn(picture: Path) -> str:
     return "\n".join("".join(text for _, text in sorted(rows[y])) for y in sorted(rows)).replace("\xa0", " ")
 
 
-@one_face
 def test_the_picture_of_the_readme_is_current(tpuctl: Console, fake_ssh: Callable[[str], None]) -> None:
     """`make picture` draws it anew."""
     fake_ssh("echo hello from demo-0")

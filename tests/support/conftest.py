@@ -23,12 +23,6 @@ ROOT = (
 )
 
 
-@pytest.fixture
-def face() -> dict[str, str]:
-    """How the API is reached does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
 @dataclass(frozen=True)
 class Bundle:
     """A bundle, and the output of the command that wrote it."""

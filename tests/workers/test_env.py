@@ -8,9 +8,10 @@ import subprocess
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face, put, said
+from tests.lifecycle import ZONE, both_faces, put, said
 
 
+@both_faces
 def test_env_output_is_evaluated_by_a_shell(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-8")
 
@@ -37,7 +38,6 @@ def test_env_output_is_evaluated_by_a_shell(tpuctl: Console, sandbox: Sandbox) -
     assert json.loads(told) == {"tpu_node_name": "demo", "zone": ZONE, "project": "sandbox"}
 
 
-@one_face
 def test_env_of_slice_worker_has_its_number_and_all_addresses(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-64")
     addresses = ",".join(f"10.128.0.{number}" for number in range(1, 9))
@@ -66,7 +66,6 @@ def test_env_of_slice_worker_has_its_number_and_all_addresses(tpuctl: Console, s
     assert (fish[0], fish[8]) == ("set -gx TPUCTL_NODE 'demo'", f"set -gx TPU_WORKER_HOSTNAMES '{addresses}'")
 
 
-@one_face
 @pytest.mark.parametrize("state", ["STOPPED", "PREEMPTED"])
 def test_env_of_unusable_node_warns(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
     put(sandbox, acceleratorType="v4-8", state=state)
@@ -77,7 +76,6 @@ def test_env_of_unusable_node_warns(tpuctl: Console, sandbox: Sandbox, state: st
     assert (err, code) == (f"warning: `demo` is {state}: its TPU cannot be used now\n", 0)
 
 
-@one_face
 def test_env_of_missing_worker_or_node_exports_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, acceleratorType="v4-64")
 

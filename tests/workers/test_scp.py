@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
 from tests.tpuctl_process import run_tpuctl
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
@@ -65,7 +64,6 @@ def workers(tmp_path: Path, sandbox: Sandbox, fake_ssh: Callable[[str], None], t
     return made
 
 
-@one_face
 def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers: Workers) -> None:
     here = tpuctl.folder
     (here / "data" / "in").mkdir(parents=True)
@@ -91,7 +89,6 @@ def test_upload_sends_files_and_folders_to_every_worker(tpuctl: Console, workers
     assert workers.files() == {f"{place}/{name}": text for place in places for name, text in tree.items()}
 
 
-@one_face
 def test_download_from_several_workers_creates_a_folder_for_each(tpuctl: Console, workers: Workers) -> None:
     for worker in range(4):
         (workers.home(worker) / "logs").mkdir(parents=True)
@@ -122,7 +119,6 @@ def test_download_from_several_workers_creates_a_folder_for_each(tpuctl: Console
     }
 
 
-@one_face
 def test_preserve_keeps_times_and_modes(tpuctl: Console, workers: Workers) -> None:
     source = tpuctl.folder / "run.sh"
     source.write_text("#!")
@@ -140,7 +136,6 @@ def test_preserve_keeps_times_and_modes(tpuctl: Console, workers: Workers) -> No
     assert (stat.S_IMODE(plain.st_mode), (workers.home() / "plain").read_text()) == (0o604, "##")
 
 
-@one_face
 def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "big").write_bytes(os.urandom(5_000_000))
     # Each of the first links takes about 2 MB with it.
@@ -158,7 +153,6 @@ def test_broken_link_is_retried_and_nothing_is_sent_twice(tpuctl: Console, worke
     assert (workers.home(2) / "links").read_text() == "\n" * 3
 
 
-@one_face
 def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Workers) -> None:
     folder = tpuctl.folder / "set"
     folder.mkdir()
@@ -186,7 +180,6 @@ def test_failed_upload_resumes_with_the_next_run(tpuctl: Console, workers: Worke
     assert tpuctl("scp", "set/b", "pod:goal", "--worker", "0")[1] == ("copied 1 file, 6.0 MB in 0s; 0 B transferred\n")
 
 
-@one_face
 @pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
 def test_end_of_unfinished_part_is_sent_again(tpuctl: Console, workers: Workers, *, is_upload: bool) -> None:
     """A computer that crashes may have written the length of a part, but not its last bytes."""
@@ -209,7 +202,6 @@ def test_end_of_unfinished_part_is_sent_again(tpuctl: Console, workers: Workers,
     assert (goal / "big").read_bytes() == (source / "big").read_bytes()
 
 
-@one_face
 @pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
 def test_part_of_another_file_with_the_same_name_size_and_time_is_not_resumed(
     tpuctl: Console, workers: Workers, *, is_upload: bool
@@ -238,7 +230,6 @@ def test_part_of_another_file_with_the_same_name_size_and_time_is_not_resumed(
 _UNTIL = "import os,sys\nwhile (data:=os.read(0,65536)) and not os.path.exists(sys.argv[1]): os.write(1,data)"
 
 
-@one_face
 def test_retry_after_a_lost_report_does_not_nest_the_folder(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "src").mkdir()
     (tpuctl.folder / "src" / "m.bin").write_bytes(os.urandom(1_000_000))
@@ -253,7 +244,6 @@ def test_retry_after_a_lost_report_does_not_nest_the_folder(tpuctl: Console, wor
     assert sorted(contents_by_name(workers.home())) == ["cut", "out", "out/m.bin"]
 
 
-@one_face
 @pytest.mark.parametrize("is_upload", [True, False], ids=["upload", "download"])
 def test_copy_to_a_new_folder_resumes_and_leaves_no_parts(
     tpuctl: Console, workers: Workers, *, is_upload: bool
@@ -273,7 +263,6 @@ def test_copy_to_a_new_folder_resumes_and_leaves_no_parts(
     assert set(contents_by_name(goal)) - before - {"cut"} == {"new", "new/big"}
 
 
-@one_face
 @pytest.mark.parametrize("change", ["printf x >>{path}", "truncate -s 5000000 {path}"], ids=["longer", "shorter"])
 def test_file_that_changes_while_it_is_sent_is_reported(tpuctl: Console, workers: Workers, change: str) -> None:
     source = tpuctl.folder / "big"
@@ -296,7 +285,6 @@ def contents_by_name(root: Path) -> dict[str, int]:
     return {str(path.relative_to(root)): path.stat().st_size for path in root.rglob("*")}
 
 
-@one_face
 def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, workers: Workers) -> None:
     workers.home(1).mkdir(parents=True)
     (workers.home(1) / "big").write_bytes(os.urandom(4_000_000))
@@ -313,7 +301,6 @@ def test_failed_download_resumes_and_shows_no_partial_file(tpuctl: Console, work
     assert (tpuctl.folder / "there").read_bytes() == (workers.home(1) / "big").read_bytes()
 
 
-@one_face
 def test_failed_worker_is_named_and_others_continue(tpuctl: Console, workers: Workers) -> None:
     (tpuctl.folder / "large").write_bytes(bytes(100_000))
     (tpuctl.folder / "small").write_text("s")
@@ -342,7 +329,6 @@ def test_failed_worker_is_named_and_others_continue(tpuctl: Console, workers: Wo
     assert not (workers.home(1) / "large").exists()
 
 
-@one_face
 def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) -> None:
     for name in ("f1", "f2"):
         (workers.home() / name).write_text(name)
@@ -357,7 +343,6 @@ def test_trailing_slash_creates_a_new_folder(tpuctl: Console, workers: Workers) 
     assert (workers.home() / "other" / "f1").read_text() == "f1"
 
 
-@one_face
 def test_hidden_files_are_skipped_in_an_existing_folder(tpuctl: Console, workers: Workers) -> None:
     """`.git` or `.envrc` would affect existing files; in a new folder, and below one, they are harmless."""
     for name in (".envrc", "a", "sub/.keep"):
@@ -379,7 +364,6 @@ def test_hidden_files_are_skipped_in_an_existing_folder(tpuctl: Console, workers
     }  # fmt: skip
 
 
-@one_face
 def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) -> None:
     (workers.home() / "big").write_text("b")
     (tpuctl.folder / "there" / "big").mkdir(parents=True)
@@ -395,7 +379,6 @@ def test_permanent_failure_suggests_no_retry(tpuctl: Console, workers: Workers) 
     )
 
 
-@one_face
 @pytest.mark.parametrize(
     ("arguments", "error", "code"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face
+from tests.lifecycle import both_faces
 from tests.tpuctl_process import run_tpuctl
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.shims import record_served_address
@@ -28,6 +28,7 @@ def argv(tmp_path: Path, fake_ssh: FakeSsh) -> Callable[[], list[str]]:
     return lambda: written.read_text().splitlines() if written.exists() else []
 
 
+@both_faces
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -97,7 +98,6 @@ def test_ssh_options_and_worker_are_passed_on(
     assert words[-3:] == [f"{login}@198.18.0.3", "--", "htop"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("arguments", "message", "hint", "code"),
     [

@@ -15,7 +15,7 @@ from signal import SIGKILL, SIGTERM
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import one_face, put, said
+from tests.lifecycle import put, said
 from tests.tpu_files import Machine, running
 from tests.tpuctl_process import run_tpuctl
 from tests.workers.holding import holding
@@ -44,7 +44,6 @@ def ageless(text: str) -> str:
     return re.sub(r"(?m)^(\d+\t[\d-]+\t\w+\t)\d+\t", r"\1AGE\t", text)
 
 
-@one_face
 def test_unstick_terminates_holders_and_removes_the_lock_file(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
@@ -90,7 +89,6 @@ def test_unstick_terminates_holders_and_removes_the_lock_file(
     assert tpuctl("unstick", "demo") == ("", "no process holds the TPU of `demo`\n", 0)
 
 
-@one_face
 def test_unstick_with_pid_terminates_only_that_process(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
@@ -130,7 +128,6 @@ def test_unstick_with_pid_terminates_only_that_process(
     assert {one["pid"]: one.get("outcome") for one in worker["holders"]} == {named.pid: "ended", other.pid: None}
 
 
-@one_face
 def test_unstick_without_confirmation_changes_nothing(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:
@@ -175,7 +172,6 @@ def test_unstick_without_confirmation_changes_nothing(
     assert machines[0].lock_file.exists()
 
 
-@one_face
 def test_unstick_with_silent_worker_names_it_and_handles_the_others(
     tpuctl: Console, sandbox: Sandbox, machines: list[Machine]
 ) -> None:

@@ -319,8 +319,9 @@ class TpuClient(ApiClient):
         """Create a node, at most once. Return `Operation.unnamed()` if the answer was lost and the node is ours.
 
         After a lost answer or a 5xx the node is fetched. Only if it stays absent is the request sent a second and last
-        time. The time limit of one call covers everything. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the
-        service's refusal.
+        time. After ALREADY_EXISTS it is fetched too: this very request, sent twice on its way, may have taken the name. The
+        time limit of one call covers everything. Raises `AlreadyExistsError`, `OutcomeUnknownError`, or the service's
+        refusal.
         """
         label = self._uuid().hex
         request = self._creation(name, spec, label)
@@ -333,7 +334,7 @@ class TpuClient(ApiClient):
                 # ABORTED is also a 409: another change was faster, and it says nothing about the name [google.rpc.Code].
                 is_unsure = is_uncertain(failure) or _is_aborted(failure)
                 is_taken = isinstance(failure, ApiError) and failure.response.code == 409 and not is_unsure
-                if is_unsure or is_last:
+                if is_unsure or is_taken or is_last:
                     node = self._find_created(name, failure, attempts=_CREATION_CHECKS if is_unsure else 1)
                     if node and node.labels.get(REQUEST_LABEL) == label:
                         return Operation.unnamed()
@@ -356,8 +357,8 @@ class TpuClient(ApiClient):
     ) -> Operation:
         """Request a node through the queue, at most once. Without another id, the queued resource has that of the node.
 
-        Return `Operation.unnamed()` if the answer was lost and the request is ours. Raises `AlreadyExistsError`,
-        `OutcomeUnknownError`, or the service's refusal.
+        Return `Operation.unnamed()` if the answer was lost, or was ALREADY_EXISTS, and the request is ours. Raises
+        `AlreadyExistsError`, `OutcomeUnknownError`, or the service's refusal.
         """
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
@@ -799,8 +800,10 @@ class TpuClient(ApiClient):
                         raise
                     raise _unknown_outcome_error(verb, name, failure) from error
                 except (TransportError, ApiError) as error:
-                    # A refusal of the second sending may mean that the first was carried out.
-                    if not is_uncertain(error) and sent == 1:
+                    # A refusal of the second sending may mean that the first was carried out; so does ALREADY_EXISTS after
+                    # the first one, which may have been sent twice on its way.
+                    is_taken = isinstance(error, ApiError) and error.response.status == "ALREADY_EXISTS"
+                    if sent == 1 and not is_uncertain(error) and not is_taken:
                         raise translate(error) from error
                     failure = error
                 try:

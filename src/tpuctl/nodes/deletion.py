@@ -48,6 +48,7 @@ from tpuctl.nodes.resource_group import ResourceGroup, belongs_to, group_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from contextlib import AbstractContextManager
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.events import NodeEvent
@@ -68,7 +69,7 @@ class LeaseUse(Enum):
     END = auto()
     # Take it if no other process has it.
     TAKE = auto()
-    # Nothing: the caller has ended or taken them. One that this process holds must still be its own right before the request.
+    # Nothing: the caller holds them all. Each must still be its own right before a request.
     HELD = auto()
 
 
@@ -93,8 +94,12 @@ class Deletion:
     meant: StillMeant = lambda _: None
     # Reads what takes longer and `meant` needs, such as the use of the workers: before the first look, and after the journal.
     ask: Callable[[], None] = lambda: None
-    # Ends what goes with the group, whether its first request is accepted or not, unless the group must stay.
-    then: Callable[[], None] = lambda: None
+    # More names whose leases end with those of its nodes, of a run that would request the node there.
+    also_ends: Sequence[NodeName] = ()
+    # The queued resource was sent and not seen: it may show within this time. `meant` decides whether it is that.
+    shows_within: timedelta | None = None
+    # What stays bills: no refusal ends the tries before the timeout.
+    ignores_refusals: bool = False
     # More for the entry of the journal; a spec in the place of that of the node or request.
     entry: Mapping[str, Any] = field(default_factory=dict)
     # Leaves a mark in a lease that was taken, so that no watcher creates the nodes again.
@@ -135,13 +140,9 @@ def delete(
     runs = [_GroupDeletion(alone, lock, one, leases, by) for one in deletions]
     results: dict[_GroupDeletion, Ended | TpuctlError] = {}
 
-    def end_rest() -> None:
-        for run in runs:
-            run.end_rest()
-
     def take(steps: dict[_GroupDeletion, Callable[[], Ended | Wait]]) -> None:
         late, name_of = _GroupDeletion.late, attrgetter("group.name")
-        results.update(poll_all(alone, steps, until=until, late=late, name_of=name_of, after_round=end_rest))
+        results.update(poll_all(alone, steps, until=until, late=late, name_of=name_of))
 
     def accepted(*, has_nodes: bool) -> list[_GroupDeletion]:
         return [run for run in runs if results[run] is Ended.DELETED and bool(run.group.nodes) is has_nodes]
@@ -160,7 +161,11 @@ def delete(
                 results[run] = end
         # A queued resource uses quota for longer than its nodes.
         take({run: run.follow for run in accepted(has_nodes=True)})
-    return [run.error_of_rest or results[run] for run in runs]
+    return [results[run] for run in runs]
+
+
+class ReplacedRequestError(NoLongerMeantError):
+    """Another client has deleted the queued resource, and requested the node again."""
 
 
 class _GroupDeletion:
@@ -170,11 +175,12 @@ class _GroupDeletion:
         self.group, self._deletion = deletion.group, deletion
         # The accepted deletion of each node.
         self.changes: dict[NodeName, RequestedChange] = {}
-        # Why what goes with the group is left.
-        self.error_of_rest: TpuctlError | None = None
         self._context, self._lock, self._leases, self._by = context, lock, leases, by
-        self._removals = [_RequestRemoval(context, deletion, request, self._judge) for request in self.group.requests]
-        self._is_announced = self._has_ended_rest = self._may_be_gone = False
+        self._removals = [
+            _RequestRemoval(context, deletion, request, self._judge, self._with_own_leases)
+            for request in self.group.requests
+        ]
+        self._is_announced = self._may_be_gone = False
         self._refusal: TpuctlError | None = None
 
     def send(self, *, wait: bool) -> Ended | Wait:
@@ -188,19 +194,13 @@ class _GroupDeletion:
             self._refusal = error
             return Wait(f"its deletion was not accepted, and is sent again: {error.lines[0]}", error.retry_after)
 
-    def end_rest(self) -> None:
-        """End what goes with the group, once."""
-        if self._is_announced and not self._has_ended_rest:
-            self._has_ended_rest = True
-            try:
-                self._deletion.then()
-            except TpuctlError as error:
-                self.error_of_rest = error
-
     def follow(self) -> Ended | Wait:
         """Wait until its queued resources are gone; one that stays is deleted again."""
         for removal in self._removals:
-            waits = removal.advance(removal.look())
+            try:
+                waits = removal.advance(removal.look())
+            except (ServiceUnavailableError, QuotaError) as error:
+                return Wait("the API does not answer", error.retry_after)
             if waits is not None:
                 return waits
             if not self.group.nodes:
@@ -222,8 +222,11 @@ class _GroupDeletion:
         deletion, group = self._deletion, self.group
         with self._claimed() as check:
             now = fetch_group(self._context.cloud, group)
+            if now is None and any(removal.may_show for removal in self._removals):
+                return Wait("its queued resource does not show yet")
+            is_over = now is None or (self._leases is LeaseUse.TAKE and now.is_being_deleted)
             # What a user ends is also ended for its holder, who may be about to create it again.
-            if self._leases is LeaseUse.TAKE and (now is None or now.is_being_deleted) and not self._was_sent:
+            if is_over and self._leases is not LeaseUse.END and not self._was_sent:
                 return Ended.GONE
             deletion.ask()
             if now is not None:
@@ -234,9 +237,9 @@ class _GroupDeletion:
                 with self._lock:
                     self._announce()
                 deletion.ask()
-            with self._lock:
-                check()
             try:
+                with self._lock:
+                    check()
                 for removal, observed in zip(self._removals, seen, strict=True):
                     waits = removal.advance(observed, wait=wait)
                     if waits is not None and not removal.is_accepted:
@@ -253,22 +256,11 @@ class _GroupDeletion:
 
     @contextmanager
     def _claimed(self) -> Iterator[Callable[[], None]]:
-        """Hold the leases as `LeaseUse` says. The yielded function checks them right before the request."""
-        leases, names, verb = self._context.leases, self.group.names, str(Verb.DELETE)
+        """Take the leases if `LeaseUse` says that. The yielded function checks them right before the request."""
         if self._leases is not LeaseUse.TAKE:
-            held = [name for name in names if leases.holds(name)] if self._leases is LeaseUse.HELD else []
-
-            def check_own() -> None:
-                for name in held:
-                    if not leases.begin(name, verb):
-                        raise LeaseLostError(name)
-
-            try:
-                yield check_own
-            finally:
-                for name in held:
-                    leases.done(name)
+            yield lambda: None
             return
+        leases, names, verb = self._context.leases, self.group.names, str(Verb.DELETE)
         ended: set[NodeName] = set()
         taken: list[NodeName] = []
 
@@ -296,11 +288,24 @@ class _GroupDeletion:
                     else:
                         leases.release(name)
 
+    @contextmanager
+    def _with_own_leases(self) -> Iterator[None]:
+        """Announce one request in the leases that the caller holds. Raises `LeaseLostError` if one is not its own any more."""
+        names = self.group.names if self._leases is LeaseUse.HELD else ()
+        try:
+            for name in names:
+                if not self._context.leases.begin(name, str(Verb.DELETE)):
+                    raise LeaseLostError(name)
+            yield
+        finally:
+            for name in names:
+                self._context.leases.done(name)
+
     def _announce(self) -> None:
         """End the leases if that is wanted, and write the specs to the journal. Raises `JournalError`: nothing is deleted."""
         context, group, reason = self._context, self.group, self._deletion.reason
         if self._leases is LeaseUse.END:
-            for name in group.names:
+            for name in dict.fromkeys((*group.names, *self._deletion.also_ends)):
                 end_lease(context, name, self._by)
         for node in group.nodes:
             spec = context.journal.past(node.name).spec_as_it_is(node)
@@ -353,22 +358,38 @@ class _GroupDeletion:
                 is_reported = True
                 self._deletion.report(self._context, node.name, "it")
 
-        return self._context.cloud.delete_node(node.name, judge)
+        with self._with_own_leases():
+            return self._context.cloud.delete_node(node.name, judge)
 
 
 class _RequestRemoval:
     """The deletion of one queued resource, and of no other of its name."""
 
-    def __init__(self, context: ActionContext, deletion: Deletion, request: QueuedResource, judge: StillMeant) -> None:
+    def __init__(
+        self,
+        context: ActionContext,
+        deletion: Deletion,
+        request: QueuedResource,
+        judge: StillMeant,
+        announced: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.request = request
         # The last delete that the service accepted; None before it.
         self.operation: Operation | None = None
         self.has_forced = self.is_accepted = self.is_gone = False
-        self._context, self._deletion, self._judge = context, deletion, judge
+        self._context, self._deletion, self._judge, self._announced = context, deletion, judge, announced
+        within = deletion.shows_within
+        # Until when a request that was not seen may show; None for one that was seen.
+        self._may_show_until = None if within is None else context.clock.monotonic() + within
         self._ended_at: timedelta | None = None
         # Refused deletes in a row, and the state in which they were refused.
         self._refusals = 0
         self._refused_in: QueuedState | None = None
+
+    @property
+    def may_show(self) -> bool:
+        """Whether it was sent, and no answer had it yet."""
+        return self._may_show_until is not None and self._context.clock.monotonic() < self._may_show_until
 
     def advance(self, seen: ObservedRequest, *, wait: bool = True) -> Wait | None:
         """Delete it if its state allows that; return why it must be looked at again, None if it is gone.
@@ -382,7 +403,8 @@ class _RequestRemoval:
         if isinstance(step, SendRequestDelete):
             self._delete(request, force=step.force)
             self.is_accepted = self.operation is not None
-            return Wait("its queued resource is being deleted")
+            refused = f"the service refuses the deletion of its queued resource, which is {request.state}"
+            return Wait("its queued resource is being deleted" if self.is_accepted else refused)
         self.is_accepted = self.operation is not None or request.state is QueuedState.DELETING
         if not wait and not self.is_accepted:
             raise DeletionRefusedError(
@@ -400,9 +422,11 @@ class _RequestRemoval:
         cloud, clock = self._context.cloud, self._context.clock
         if current is None:
             return ObservedRequest(request=None)
+        if self._may_show_until is not None:
+            self.request, self._may_show_until = current, None
         if current.created != self.request.created:
             if self.operation is None:
-                raise NoLongerMeantError(
+                raise ReplacedRequestError(
                     f"the queued resource `{self.request.queued_resource_id}` changed meanwhile: another client requested "
                     "the node again",
                     hint=f"see the new one with `tpuctl queue status {self.request.short_name}`",
@@ -440,16 +464,17 @@ class _RequestRemoval:
             self._deletion.report(self._context, self._deletion.group.name, what)
 
         try:
-            self.operation = self._context.cloud.delete_queued_resource(self.request.name, judge, force=force)
+            with self._announced():
+                self.operation = self._context.cloud.delete_queued_resource(self.request.name, judge, force=force)
         except RequestChangedError:
             return
-        except (NoLongerMeantError, NotFoundError):
+        except (NotSentError, NotFoundError):
             raise
         except ConflictError:
             # Its state may have changed since it was fetched.
             self._refusals = self._refusals + 1 if seen.state == self._refused_in else 1
             self._refused_in = seen.state
-            if self._refusals >= _MAX_REFUSALS:
+            if self._refusals >= _MAX_REFUSALS and not self._deletion.ignores_refusals:
                 raise
             return
         self._refusals, self._ended_at, self.has_forced = 0, None, self.has_forced or force

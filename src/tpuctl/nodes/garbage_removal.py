@@ -9,22 +9,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from tpuctl.errors import ServiceUnavailableError, TpuctlError
+from tpuctl.errors import TpuctlError
 from tpuctl.names import NodeName
 from tpuctl.nodes.actuator import NoLongerMeantError
 from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, delete
 from tpuctl.nodes.garbage import GarbageFacts, GarbageItem, GarbageReason, GarbageRules, Idleness, judge_group
+from tpuctl.nodes.idle_limit import require_recent_use
 from tpuctl.nodes.resource_group import ResourceGroup
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tpuctl.nodes.actuator import ActionContext
-
-# The use of workers was examined before the group is read; a slow answer makes that too old.
-_FACTS_LAST: Final = timedelta(seconds=30)
 
 ExamineWorkers = Callable[[ResourceGroup], Mapping[NodeName, Idleness]]
 FindLost = Callable[[], Mapping[NodeName, str]]
@@ -121,10 +119,8 @@ class _Judge:
         is_same = nodes == nodes_before if request else nodes <= nodes_before
         if request not in {None, request_before} or not is_same:
             raise NoLongerMeantError(f"it changed meanwhile and is {current.state} now")
-        if self._facts.idleness and self._context.clock.monotonic() - self._asked_at > _FACTS_LAST:
-            raise ServiceUnavailableError(
-                f"`{item.group.id}`: its use was examined too long before the service answered"
-            )
+        if self._facts.idleness:
+            require_recent_use(item.group.id, self._context.clock.monotonic() - self._asked_at)
         again = judge_group(current, self._facts, self._rules, self._context.server_now())
         # The reason of a request with several nodes is that of one of them.
         is_part = item.group.request is not None and current.request is None

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def find_group(context: ActionContext, place: SearchPlace, reference: NodeReference) -> ResourceGroup | None:
     """Return the node or queued resource of a name; None if every zone answered that it has neither.
 
-    A queued resource is found by the names of its nodes, by their prefix and by its own name. Raises `ConflictError` if
-    the name is ambiguous or belongs to another zone than the one named, and `ServiceUnavailableError` if a zone did not
-    answer.
+    A queued resource is found by the names of its nodes, by their prefix and by its own name. A reference with a zone means
+    nothing in other zones, whereas a zone of the settings does not divide a race. Raises `ConflictError` if the name
+    is ambiguous or belongs to another zone than the one named, and `ServiceUnavailableError` if a zone did not answer.
     """
     project, name, cloud = reference.project or place.project, place.name(reference), context.cloud
     node = cloud.find_node(name) if name is not None and reference.kind != "queuedResources" else None
@@ -71,15 +71,16 @@ def _choose(
     context: ActionContext, found: Sequence[ResourceGroup], name: NodeName | None, reference: NodeReference
 ) -> ResourceGroup | None:
     """Return the group that is meant, with its race; `name` has the zone that the user named. Raises `ConflictError`."""
+    is_alone = reference.zone is not None
     here = [group for group in found if name is None or group.zone == name.zone]
     if here and len({_race_id(group) for group in found}) == 1 and _race_id(found[0]):
         # Requests of one race are one group, if they are this user's.
-        group = _with_race(context, here[0], is_in_named_zone=name is not None)
+        group = _with_race(context, here[0], of_owner=name is None, is_alone=is_alone)
         names = group.race.names if group.race else ()
         if name is not None or {other.name for other in found} <= {here[0].name, *names}:
             return group
     if len(here) == 1 and (name is not None or len(found) == 1):
-        return _with_race(context, here[0], is_in_named_zone=name is not None)
+        return _with_race(context, here[0], of_owner=name is None, is_alone=is_alone)
     if found:
         raise _ambiguous(here or found, name, reference)
     return None
@@ -90,12 +91,16 @@ def _race_id(group: ResourceGroup) -> str:
     return race_id_of(group.request, group.name.node_id) if group.request else ""
 
 
-def _with_race(context: ActionContext, group: ResourceGroup, *, is_in_named_zone: bool) -> ResourceGroup:
-    """Return the group with its race, if that has other requests or has not ended."""
+def _with_race(
+    context: ActionContext, group: ResourceGroup, *, of_owner: bool, is_alone: bool = False
+) -> ResourceGroup:
+    """Return the group with its race, if that has other requests or has not ended; `is_alone`: with what is left."""
     race_id = _race_id(group)
-    if not race_id:
-        return group
-    return replace(group, race=find_race(context, group.name, race_id, of_owner=not is_in_named_zone))
+    race = find_race(context, group.name, race_id, of_owner=of_owner) if race_id else None
+    if race is None or not is_alone:
+        return replace(group, race=race)
+    left = [name.zone for name in race.names if name != group.name and (name in race.requests or name in race.sent)]
+    return replace(group, left_zones=tuple(left))
 
 
 def _groups_named(
@@ -148,7 +153,7 @@ def complete_group(context: ActionContext, group: ResourceGroup, requests: Seque
         group = replace(group, next_request=_next_request(name.node_id, others))
     else:
         group = replace(group, is_request_named=True)
-    return _with_race(context, replace(group, asked=group.id), is_in_named_zone=True)
+    return _with_race(context, replace(group, asked=group.id), of_owner=False)
 
 
 def check_whole_request(group: ResourceGroup, *, all_nodes: bool) -> None:

@@ -7,6 +7,8 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from tpuctl.errors import ServiceUnavailableError
+
 if TYPE_CHECKING:
     from tpuctl.models.node import Node
 
@@ -63,3 +65,13 @@ class IdleChange:
     def keeps(self) -> bool:
         """Whether the limit of an earlier guard stays."""
         return self.limit is None and not self.is_named
+
+
+# The use of workers is examined before the node is read; a slow answer makes that too old.
+_USE_LASTS = timedelta(seconds=30)
+
+
+def require_recent_use(what: str, age: timedelta) -> None:
+    """Raise `ServiceUnavailableError` if the use of the workers was examined too long ago to end a node for it."""
+    if age > _USE_LASTS:
+        raise ServiceUnavailableError(f"`{what}`: its use was examined too long before the service answered")

@@ -356,7 +356,7 @@ def _remembered_zone(app: App, reference: NodeReference) -> str | None:
 
 
 class WaitTarget(NamedTuple):
-    """A node to wait for; `is_queued`: a queued resource requests, or requested, it."""
+    """A node to wait for or to watch; `is_queued`: a queued resource requests, or requested, it."""
 
     name: NodeName
     is_queued: bool = False
@@ -397,19 +397,31 @@ def _locate_for_wait(
     return () if name is None else (WaitTarget(name),)
 
 
-def locate_for_watch(app: App, text: str) -> NodeName:
-    """Return the full name of a node to watch. It may not exist: it may be requested, or another run may be recreating it."""
+def locate_for_watch(app: App, text: str) -> WaitTarget:
+    """Return the node to watch. It may not exist: it may be requested, by another client too, or another run recreates it."""
     reference, place = app.reference(text), app.place
-    name = place.name(reference)
-    if name is None and (found := find_node(app.client, place, reference)):
-        name = found.name
-    name = name or search_requested_name(app.client, place.project_of(reference), reference, ())
+    name, found = place.name(reference), find_node(app.client, place, reference)
+    if found is not None:
+        return WaitTarget(found.name)
+    try:
+        requested = search_requested_name(
+            app.client, place.project_of(reference), reference, (name.zone,) if name else ()
+        )
+    except CredentialsError:
+        raise
+    except AccessError:
+        # A user who may see nodes may lack the permission to list queued resources.
+        if name is None:
+            raise
+        requested = None
+    if requested is not None:
+        return WaitTarget(requested, is_queued=True)
     if name is not None:
-        return name
+        return WaitTarget(name)
     zone = _remembered_zone(app, reference) or place.default_zone
     if zone is None:
         raise node_not_found_error(place, reference)
-    return NodeName(place.project_of(reference), zone, reference.node_id)
+    return WaitTarget(NodeName(place.project_of(reference), zone, reference.node_id))
 
 
 @dataclass(frozen=True, slots=True)

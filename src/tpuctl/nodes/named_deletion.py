@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
@@ -31,6 +31,8 @@ def find_named(
     app: App, context: ActionContext, references: Sequence[NodeReference]
 ) -> tuple[list[ResourceGroup], list[NodeReference]]:
     """Return what names refer to, each looked up in all zones, and the names that do not exist."""
+    zone = app.zones[0] if len(app.zones) == 1 else None
+    references = [replace(reference, zone=reference.zone or zone) for reference in references]
     found = [(reference, find_group(context, app.place, reference)) for reference in references]
     groups = [group for _, group in found if group]
     return groups, [reference for reference, group in found if group is None]

@@ -59,15 +59,13 @@ def poll_all(
     until: timedelta | None,
     late: Callable[[KeyT, timedelta, str], TpuctlError],
     name_of: Callable[[Any], NodeName] = lambda name: name,
-    after_round: Callable[[], None] = lambda: None,
     at_once: int = 8,
 ) -> dict[KeyT, ResultT | TpuctlError]:
     """Take each step until it returns a value or raises; return these by key, which is a name, or has one by `name_of`.
 
-    The steps of a round are taken in parallel, and then `after_round` is called in this thread. After `until`, a moment of
-    the context's monotonic clock, what still waits gets the error that `late` makes of its key, the time that it waited, and
-    the reason. A step that the API or a quota of requests did not let through is taken again, unless that was its first: the
-    caller then knows nothing.
+    The steps of a round are taken in parallel. After `until`, a moment of the context's monotonic clock, what still waits gets
+    the error that `late` makes of its key, the time that it waited, and the reason. A step that the API or a quota of requests
+    did not let through is taken again, unless that was its first: the caller then knows nothing.
     """
     clock = context.clock
     began = clock.monotonic()
@@ -102,7 +100,6 @@ def poll_all(
             elif error is None:
                 results[key] = found  # type: ignore[assignment]  # a step without an error has a value
             del due[key]
-        after_round()
         if due:
             soonest, now = min(due.values()), clock.monotonic()
             clock.sleep((soonest if until is None else min(soonest, max(until, now))) - now)

@@ -7,38 +7,40 @@ the winner before another request is deleted, and the end. So the next run conti
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.cloud.tpu import queued_resource_name
 from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
-    ConflictError,
     CredentialsError,
     InvalidInputError,
     InvalidRequestError,
     NotFoundError,
     QuotaError,
     ServiceUnavailableError,
+    TimedOutError,
     TpuctlError,
 )
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import OWNER_LABEL, NodeState, QueuedState
+from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import RACE_LABEL, NodeSpec
-from tpuctl.names import NodeName, last_segment
+from tpuctl.names import NodeName
 from tpuctl.nodes.actions import spec_with_ssh_key
-from tpuctl.nodes.actuator import LeaseLostError, NoLongerMeantError, announced_change
+from tpuctl.nodes.actuator import LeaseLostError, NoLongerMeantError
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Verb
 from tpuctl.nodes.controller import Controller, reconcile, report_failure
+from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, ReplacedRequestError, delete
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import LeaseError
-from tpuctl.nodes.lease_guard import DeletedByOtherError, LeaseGuard, TakenOverError, end_lease, released_at_end
+from tpuctl.nodes.lease_guard import DeletedByOtherError, LeaseGuard, TakenOverError, released_at_end
 from tpuctl.nodes.lookup import only_node
-from tpuctl.nodes.poll import Wait, poll, poll_all
+from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNATTENDED_WAIT, UNDECIDED, different_request_error
 from tpuctl.nodes.race_rules import (
     Race,
@@ -55,29 +57,21 @@ from tpuctl.nodes.race_rules import (
     requested_already_error,
     timeout_error,
 )
-from tpuctl.nodes.request_steps import (
-    AwaitRequest,
-    ObservedRequest,
-    RequestChangedError,
-    RequestGone,
-    SendRequestDelete,
-    decide_removal,
-)
-from tpuctl.nodes.resource_group import group_of
+from tpuctl.nodes.request_steps import DeletionRefusedError
+from tpuctl.nodes.resource_group import ResourceGroup, is_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from datetime import datetime
 
     from tpuctl.cloud.tpu import QueuedListing
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.journal import Journal
     from tpuctl.nodes.reconciler import NodeReconciler
-    from tpuctl.nodes.resource_group import ResourceGroup, StillMeant
+    from tpuctl.nodes.resource_group import StillMeant
 
 # A request may show some time after its create was accepted [unverified].
 _VISIBILITY_LAG = timedelta(seconds=20)
@@ -251,6 +245,8 @@ def run_race(
             raise
 
 
+# A deletion with one of these errors was not sent, or has not ended: the request may still get a TPU.
+_LEFT = (ServiceUnavailableError, QuotaError, TimedOutError, DeletionRefusedError)
 # What ends a race at once: nothing can be known, or sent, after it.
 _ENDS_THE_RACE = (CredentialsError, LeaseError, JournalError, TakenOverError, DeletedByOtherError)
 
@@ -407,12 +403,17 @@ class _RaceRun:
         if event.kind is not EventKind.STATE:
             self._context.emit(replace(event, text=f"{event.node.zone}: {event.text}"))
 
+    def _emit_lost(self, event: NodeEvent) -> None:
+        """Pass on what happens to a request that lost: its end is no success of the node."""
+        for kind in (EventKind.NOTE, EventKind.GAVE_UP) if event.kind is EventKind.REACHED else (event.kind,):
+            self._emit(replace(event, kind=kind))
+
     @property
     def _is_late(self) -> bool:
         return self._until is not None and self._context.clock.monotonic() >= self._until
 
     def _late_error(self) -> TpuctlError:
-        return timeout_error(self._asked, self._refusals, self._silent)
+        return timeout_error(self._asked, self._spec, self._refusals, self._silent)
 
     def _task(self, name: NodeName) -> Goal:
         """Return the task of one zone. Its request ends with the run: after it, no process deletes the losers."""
@@ -508,11 +509,23 @@ class _RaceRun:
 
     def _delete(self, names: Sequence[NodeName], reason: str) -> None:
         """Delete what this race requested in these zones. Raises `ServiceUnavailableError` naming what is left."""
-        until = None if self._until is None else max(self._until, self._context.clock.monotonic()) + CLEAN_UP_TIME
-        groups = {name: self._requests.get(name) for name in names}
-        errors = _delete_requests(self._context, self._race.id, groups, reason=reason, until=until, leases=self._leases)
-        for name, error in errors.items():
-            self._context.report(EventKind.NOTE, name, f"{name.zone}: left alone: {error.lines[0]}")
+        if not names:
+            return
+        context = replace(self._context, emit=self._emit_lost)
+        left = (
+            None if self._until is None else max(self._until - context.clock.monotonic(), timedelta()) + CLEAN_UP_TIME
+        )
+        deletions = [_deletion(self._race.id, name, self._requests.get(name), why=reason) for name in names]
+        ends = dict(zip(names, delete(context, deletions, leases=LeaseUse.HELD, by="up", timeout=left), strict=True))
+        for name, end in ends.items():
+            if isinstance(end, LeaseLostError):
+                self._leases[name].raise_lost()
+            # What has the name of a request that is gone is another client's.
+            if isinstance(end, ReplacedRequestError) or (end is Ended.GONE and name in self._requests):
+                context.report(EventKind.REACHED, name, "its queued resource is gone")
+            elif isinstance(end, NoLongerMeantError):
+                context.report(EventKind.NOTE, name, f"left alone: {end.lines[0]}")
+        require_deleted({name: end for name, end in ends.items() if not isinstance(end, NoLongerMeantError)})
         self._open -= {*names}
 
     def _is_still_there(self, winner: NodeName) -> bool:
@@ -539,24 +552,10 @@ class _RaceRun:
             self._context.record(name, "race", race=self._race.id, **data)
 
 
-def delete_race(
-    context: ActionContext,
-    race: Race,
-    *,
-    by: str,
-    keep: NodeName,
-    timeout: timedelta | None,
-    wait: bool,
-    meant: StillMeant,
-) -> None:
-    """Delete the requests of a race but that of `keep`, with their nodes; without `wait` until the service has accepted that.
-
-    The lease of any other holder is ended first; `by` is the command that the holder's error names. `meant` gets each request
-    as it was read right before, and raises if it must stay. Raises `ServiceUnavailableError` naming the requests that are left.
-    """
-    names = [name for name in race.names if name != keep]
-    for name in names:
-        end_lease(context, name, by)
+def race_deletions(
+    context: ActionContext, race: Race, *, keep: NodeName, meant: StillMeant
+) -> dict[NodeName, Deletion]:
+    """Return the deletions of the requests of a race but that of `keep`, with their nodes, for a user who ends the race."""
 
     def still_meant(group: ResourceGroup) -> None:
         request = group.request
@@ -565,113 +564,55 @@ def delete_race(
             raise NoLongerMeantError(f"the queued resource {request.short_name} is another user's: left alone")
         meant(group)
 
-    now = context.clock.monotonic()
-    until = now if not wait else None if timeout is None else now + timeout
-    groups = {name: race.requests.get(name) for name in names if name in race.requests or name in race.sent}
-    reason = "it is not needed any more"
-    errors = _delete_requests(context, race.id, groups, reason=reason, until=until, wait=wait, meant=still_meant)
-    for error in errors.values():
-        raise error
+    return {
+        name: _deletion(race.id, name, race.requests.get(name), why="it is not needed any more", meant=still_meant)
+        for name in race.names
+        if name != keep and (name in race.requests or name in race.sent)
+    }
+
+
+def _deletion(
+    race_id: str, name: NodeName, request: QueuedResource | None, *, why: str, meant: StillMeant = lambda _: None
+) -> Deletion:
+    """Return the deletion of a request of a race with its nodes. One that was not seen, None, may show later."""
+
+    def judge(group: ResourceGroup) -> None:
+        current = group.request
+        if current is not None and race_id_of(current, name.node_id) != race_id:
+            raise NoLongerMeantError(f"the queued resource {current.short_name} is not of this race")
+        if current is not None and not current.state.is_dead:  # its nodes are deleted too
+            for node in (*group.nodes, *group.foreign):
+                if not is_of(node, current):
+                    raise NoLongerMeantError(f"the node `{node.name.node_id}` is not from this request")
+        meant(group)
+
+    sent = {"nodeSpec": [{"nodeId": name.node_id, "node": {"labels": {RACE_LABEL: race_id}}}]}
+    group = ResourceGroup(
+        name.project, (), request or QueuedResource.from_api({"name": queued_resource_name(name), "tpu": sent})
+    )
+    return Deletion(
+        group,
+        reason="asked for",
+        why=why,
+        meant=judge,
+        entry={"race": race_id, "text": why},
+        shows_within=None if request else _VISIBILITY_LAG,
+        ignores_refusals=True,
+    )
+
+
+def end_race(context: ActionContext, race: Race) -> None:
+    """Record that a race is over, so that no later run continues it."""
     for name in race.names if race.is_open else ():
         with suppress(JournalError):  # the next run finds the race as it is now
             context.record(name, "race", race=race.id, over=True)
 
 
-def _delete_requests(
-    context: ActionContext,
-    race_id: str,
-    groups: Mapping[NodeName, QueuedResource | None],
-    *,
-    reason: str,
-    until: timedelta | None,
-    wait: bool = True,
-    meant: StillMeant = lambda _: None,
-    leases: Mapping[NodeName, LeaseGuard] | None = None,
-) -> dict[NodeName, NoLongerMeantError]:
-    """Delete requests with their nodes, each as it was seen, and return why some were left alone.
-
-    One that was not seen, None, may show later; it is deleted if it has the label of the race. Without `leases` these were
-    ended for good. Raises `ServiceUnavailableError` naming what is left after `until`.
-    """
-    cloud, clock = context.cloud, context.clock
-    began, sent = clock.monotonic(), dict[NodeName, timedelta]()
-
-    def step(name: NodeName) -> bool | Wait:
-        try:
-            now = cloud.find_queued_resource(name)
-        except (ServiceUnavailableError, QuotaError):
-            return Wait(f"{name.zone} does not answer")
-        seen = groups[name]
-        if now is None and seen is None and name not in sent and clock.monotonic() - began < _VISIBILITY_LAG:
-            return Wait(f"{name.zone} requested")
-        if now is None or race_id_of(now, name.node_id) != race_id or (seen and seen.created != now.created):
-            if seen or name in sent:
-                text = f"{name.zone}: the request is gone"
-                context.report(EventKind.NOTE, name, text)
-                context.report(EventKind.GAVE_UP, name, text)
-            return True
-        since = clock.monotonic() - sent[name] if name in sent else None
-        match decide_removal(ObservedRequest(request=now, since_delete=since)):
-            case RequestGone():
-                return True
-            case SendRequestDelete(force):
-                return send(name, now, force=force)
-            case AwaitRequest():
-                is_accepted = since is not None or now.state is QueuedState.DELETING
-                return True if is_accepted and not wait else Wait(f"{name.zone} {now.state}")
-
-    def send(name: NodeName, seen: QueuedResource, *, force: bool) -> bool | Wait:
-        def judge(current: QueuedResource, nodes: tuple[Node, ...]) -> None:
-            if (current.created, current.state) != (seen.created, seen.state):
-                raise RequestChangedError
-            for node in nodes if force else ():
-                if last_segment(node.queued_resource or "") != current.queued_resource_id:
-                    raise NoLongerMeantError(f"the node `{name.node_id}` is not from this request")
-            meant(group_of(name.project, current, nodes))
-
-        try:
-            with _changing(context, leases, name, {"reason": "asked for", "race": race_id, "text": reason}) as ready:
-                ready(f"cancelling the request in {name.zone}: {reason}")
-                cloud.delete_queued_resource(seen.name, judge, force=force)
-        except RequestChangedError:
-            return Wait(f"{name.zone} {seen.state}")
-        except (NoLongerMeantError, TakenOverError):
-            raise
-        except (ServiceUnavailableError, QuotaError, ConflictError) as error:
-            text = f"{name.zone}: not cancelled yet, and tried again: {error.lines[0]}"
-            context.report(EventKind.NOTE, name, text)
-            return Wait(f"{name.zone} {seen.state}")
-        sent[name] = clock.monotonic()
-        return Wait(f"{name.zone} {QueuedState.DELETING}") if wait else True
-
-    def late(_: NodeName, __: timedelta, why: str) -> TpuctlError:
-        return _LeftError(why)
-
-    results = poll_all(context, {name: partial(step, name) for name in groups}, until=until, late=late)
-    errors = {name: result for name, result in results.items() if isinstance(result, TpuctlError)}
-    for error in errors.values():
-        if not isinstance(error, NoLongerMeantError | _LeftError):
-            raise error
-    if left := [error.message for error in errors.values() if isinstance(error, _LeftError)]:
-        raise left_error(next(iter(groups)).node_id, left)
-    return {name: error for name, error in errors.items() if isinstance(error, NoLongerMeantError)}
-
-
-class _LeftError(ServiceUnavailableError):
-    """A request is left after the deadline."""
-
-
-@contextmanager
-def _changing(
-    context: ActionContext, leases: Mapping[NodeName, LeaseGuard] | None, name: NodeName, entry: Mapping[str, Any]
-) -> Iterator[Callable[[str], None]]:
-    """Announce a deletion, if the lease is ours, and write it to the journal."""
-    if leases is None:
-        context.record(name, "delete", **entry)
-        yield lambda text: context.report(EventKind.ACTION, name, text, verb=str(Verb.DELETE))
-        return
-    try:
-        with announced_change(context, name, Verb.DELETE, "delete", **entry) as ready:
-            yield ready
-    except LeaseLostError:
-        leases[name].raise_lost()
+def require_deleted(ends: Mapping[NodeName, Ended | TpuctlError]) -> None:
+    """Raise the first error of the deletions of a race; what a request that is left raised is named with all of these."""
+    errors = {name: end for name, end in ends.items() if isinstance(end, TpuctlError)}
+    left = {name: error for name, error in errors.items() if isinstance(error, _LEFT)}
+    for error in [error for name, error in errors.items() if name not in left]:
+        raise error
+    if left:
+        raise left_error(left)

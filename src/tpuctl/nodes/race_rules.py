@@ -17,7 +17,7 @@ from tpuctl.models.node import OWNER_LABEL, NodeState, QueuedState
 from tpuctl.models.spec import RACE_LABEL
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -61,6 +61,20 @@ def race_id_of(request: QueuedResource, node_id: str) -> str:
     if request.queued_resource_id != node_id or request.node_ids != (node_id,):
         return ""
     return request.labels.get(RACE_LABEL, "")
+
+
+def race_members(
+    project: str, nodes: Iterable[Node], requests: Iterable[QueuedResource]
+) -> dict[tuple[str, str], list[NodeName]]:
+    """Return where the races have living nodes or requests, by the id of the node and that of the race."""
+    members: dict[tuple[str, str], dict[NodeName, None]] = {}
+    for node in nodes:
+        if (race_id := node.labels.get(RACE_LABEL)) and is_living(node) and not node.is_preempted:
+            members.setdefault((node.name.node_id, race_id), {})[node.name] = None
+    for request in requests:
+        if (race_id := race_id_of(request, request.queued_resource_id)) and is_alive(request):
+            members.setdefault((request.queued_resource_id, race_id), {})[request.node_name(project)] = None
+    return {key: list(names) for key, names in members.items()}
 
 
 def is_alive(request: QueuedResource) -> bool:
@@ -125,15 +139,26 @@ def other_race_error(
 
 
 def timeout_error(
-    names: Sequence[NodeName], refusals: Mapping[NodeName, ZoneRefusal], silent: Collection[NodeName]
+    names: Sequence[NodeName], spec: NodeSpec, refusals: Mapping[NodeName, ZoneRefusal], silent: Collection[NodeName]
 ) -> TimedOutError:
     """Return the error of a deadline that passed before a request was ACTIVE."""
+    zones_named = ",".join(name.zone for name in names)
+    # The race is over: a plain `up` would not know its zones.
+    options = {
+        "--type": spec.accelerator_type,
+        "--topology": spec.topology,
+        "--version": spec.runtime_version if "runtime_version" in spec.named else None,
+        "--tier": spec.tier,
+        "--zone": zones_named,
+    }
+    asked = [word for option, value in options.items() if value for word in (option, str(value))]
+    again = shlex.join(["tpuctl", "up", names[0].node_id, *asked, "--race", "--timeout", "12h"])
     node_id, zones = names[0].node_id, len(names)
     return TimedOutError(
         f"{f'none of {zones} zones had a' if zones > 1 else 'there was no'} TPU for `{node_id}` in time; "
         "every request is cancelled",
         details=_answers(names, refusals, silent),
-        hint=f"wait longer with `tpuctl up {node_id} --timeout 12h`, or ask in more zones with `--zone any`",
+        hint=f"wait longer with `{again}`, or ask in more zones with `--zone any`",
     )
 
 
@@ -161,11 +186,17 @@ def _answers(
     return lines
 
 
-def left_error(node_id: str, reasons: Sequence[str]) -> ServiceUnavailableError:
-    """Return the error that names the requests that are left, and the command that cancels them."""
+def left_error(left: Mapping[NodeName, TpuctlError]) -> ServiceUnavailableError:
+    """Return the error that names the requests that are left, with why, and the command that cancels them."""
+    node_id = next(iter(left)).node_id
     return ServiceUnavailableError(
-        f"{len(reasons)} of the requests for `{node_id}` may still get a TPU that bills:",
-        details=[f"  {reason}" for reason in reasons],
+        f"{len(left)} of the requests for `{node_id}` may still get a TPU that bills:",
+        details=[
+            f"  {name.zone} does not answer"
+            if isinstance(error, ServiceUnavailableError)
+            else f"  {name.zone}: {error.lines[0]}"
+            for name, error in left.items()
+        ],
         hint=f"`tpuctl down {node_id}` cancels them",
     )
 

@@ -12,7 +12,6 @@ from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
-from tpuctl.models.spec import RACE_LABEL
 from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.output.column_widths import Column, Kind
@@ -350,20 +349,6 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
     return f"{count} ended and still {verb} quota: {named}{more}{remedy}"
-
-
-def race_lines(nodes: Sequence[Node]) -> list[str]:
-    """Return a line for each race that has nodes in several zones, of which one is wanted."""
-    races: dict[tuple[str, str], list[Node]] = {}
-    for node in nodes:
-        if (race_id := node.labels.get(RACE_LABEL)) and not (node.is_preempted or node.state.is_dead):
-            races.setdefault((node.name.node_id, race_id), []).append(node)
-    return [
-        f"`{node_id}` has {len(racing)} nodes of one race, in {', '.join(node.name.zone for node in racing)}; "
-        "`tpuctl gc` lists those that lost once its run is over"
-        for (node_id, _), racing in races.items()
-        if len(racing) > 1
-    ]
 
 
 def _expiry_style(node: Node, now: datetime) -> str:

@@ -40,6 +40,10 @@ class ResourceGroup:
     is_request_named: bool = False
     # The race that requested the node in other zones too: those requests are deleted with it.
     race: Race | None = None
+    # Zones with other requests of its race, which stay because the user named one zone.
+    left_zones: tuple[str, ...] = ()
+    # Right before a deletion: nodes with its names that are not from the queued resource.
+    foreign: tuple[Node, ...] = ()
 
     @property
     def name(self) -> NodeName:
@@ -157,8 +161,8 @@ class ResourceGroup:
 
 def group_of(project: str, request: QueuedResource | None, nodes: Sequence[Node]) -> ResourceGroup:
     """Return the group of a request with those of the nodes that belong to it, or of nodes alone, as they were just read."""
-    own = tuple(nodes) if request is None else tuple(node for node in nodes if belongs_to(node, request))
-    return ResourceGroup(project, own, request)
+    own = tuple(node for node in nodes if request is None or belongs_to(node, request))
+    return ResourceGroup(project, own, request, foreign=tuple(node for node in nodes if node not in own))
 
 
 def belongs_to(node: Node, request: QueuedResource) -> bool:

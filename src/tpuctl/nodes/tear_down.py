@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -12,13 +13,13 @@ from tpuctl.models.node import NodeState
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.actuator import NoLongerMeantError, require_same
 from tpuctl.nodes.conditions import EndReason
-from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, delete, fetch_group
+from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, ReplacedRequestError, delete, fetch_group
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.group_lookup import find_group
-from tpuctl.nodes.idle_limit import IdleAction
+from tpuctl.nodes.idle_limit import IdleAction, require_recent_use
 from tpuctl.nodes.lease_guard import end_lease
 from tpuctl.nodes.lookup import SearchPlace
-from tpuctl.nodes.race import delete_race
+from tpuctl.nodes.race import end_race, race_deletions, require_deleted
 from tpuctl.nodes.request_steps import DeletionRefusedError
 from tpuctl.nodes.resource_group import ResourceGroup, distinct_groups, group_of
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
+    from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import End
@@ -49,33 +51,46 @@ def tear_down(
     in order.
     """
     meant = still_meant or (lambda _: None)
-
-    def look_at_race(group: ResourceGroup) -> None:
-        for request in group.other_requests if still_meant else ():
-            current = fetch_group(context.cloud, ResourceGroup(group.project, (), request))
-            if current is not None:
-                meant(current)
-
-    def end_its_race(group: ResourceGroup) -> None:
-        if group.race is not None:
-            delete_race(context, group.race, by=by, keep=group.name, timeout=timeout, wait=wait, meant=meant)
-
     once = distinct_groups(groups)
-    deletions = [
-        # The node may be billed: its deletion does not wait for a zone of the race that does not answer.
-        Deletion(
-            group,
-            reason="asked for",
-            meant=meant,
-            ask=partial(look_at_race, group),
-            then=partial(end_its_race, group),
-        )
-        for group in once
-    ]
-    results = list(
-        zip(once, delete(context, deletions, leases=LeaseUse.END, by=by, timeout=timeout, wait=wait), strict=True)
-    )
+    deletions: dict[tuple[int, NodeName], Deletion] = {}
+    for index, group in enumerate(once):
+        look = partial(_look_at_race, context, group, meant) if still_meant and group.race else lambda: None
+        others = race_deletions(context, group.race, keep=group.name, meant=meant) if group.race else {}
+        names = group.race.names if group.race else ()
+        own = Deletion(group, reason="asked for", meant=meant, also_ends=names)
+        for name, deletion in {group.name: own, **others}.items():
+            deletions[index, name] = replace(deletion, ask=look)
+    zones = {name.node_id: {one.zone for _, one in deletions if one.node_id == name.node_id} for _, name in deletions}
+
+    def emit(event: NodeEvent) -> None:
+        is_in_several = len(zones.get(event.node.node_id, ())) > 1
+        context.emit(replace(event, text=f"{event.node.zone}: {event.text}") if is_in_several else event)
+
+    context_of_all = replace(context, emit=emit)
+    found = delete(context_of_all, [*deletions.values()], leases=LeaseUse.END, by=by, timeout=timeout, wait=wait)
+    ends = dict(zip(deletions, found, strict=True))
+    results: list[tuple[ResourceGroup, Ended | TpuctlError]] = []
+    for index, group in enumerate(once):
+        result = ends[index, group.name]
+        others_of_race = {name: end for (of, name), end in ends.items() if of == index and name != group.name}
+        try:
+            require_deleted(
+                {name: end for name, end in others_of_race.items() if not isinstance(end, ReplacedRequestError)}
+            )
+        except TpuctlError as error:
+            result = error
+        if group.race is not None and not isinstance(result, TpuctlError):
+            end_race(context, group.race)
+        results.append((group, result))
     return [next(result for one, result in results if one.includes(group)) for group in groups]
+
+
+def _look_at_race(context: ActionContext, group: ResourceGroup, meant: StillMeant) -> None:
+    """Raise what `meant` raises for one of the race of a group: it stays with each of its requests."""
+    for one in (group, *(ResourceGroup(group.project, (), request) for request in group.other_requests)):
+        current = fetch_group(context.cloud, one)
+        if current is not None and not current.is_being_deleted:
+            meant(current)
 
 
 def end_node(
@@ -143,11 +158,16 @@ def end_idle_node(context: ActionContext, node: Node, limit: IdleLimit, *, by: s
         return False
     chosen = limit.action_for(current)
 
+    asked_at = context.clock.monotonic()
+
     def require_idle() -> None:
+        nonlocal asked_at
+        asked_at = context.clock.monotonic()
         if used := context.workers.find_activity(current, since=None, has_probe=True):
             raise NoLongerMeantError(f"`{name.node_id}` is used again: {used[0]}")
 
     def judge(found: ResourceGroup) -> None:
+        require_recent_use(name.node_id, context.clock.monotonic() - asked_at)
         for one in found.nodes:
             if one.name == name:
                 require_same(current, one)

@@ -13,6 +13,7 @@ from tpuctl.errors import ExitCode
 
 if TYPE_CHECKING:
     from tests.conftest import Console
+from tests.lifecycle import both_faces
 
 
 def test_file_goes_to_stdout_and_findings_to_stderr(tpuctl: Console) -> None:
@@ -54,6 +55,7 @@ def test_existing_file_is_not_overwritten_without_confirmation(tpuctl: Console) 
     assert there.read_text() == translation.file
 
 
+@both_faces
 def test_json_has_file_command_and_findings(tpuctl: Console) -> None:
     (tpuctl.folder / "config.yaml").write_text(MNIST)
     translation = translate_job(MNIST, "config.yaml")

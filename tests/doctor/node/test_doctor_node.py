@@ -14,7 +14,7 @@ import pytest
 
 from tests.conftest import Console, Result, Sandbox
 from tests.doctor.node.conftest import INODES, ROOM, Worker
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 from tests.tpuctl_process import run_tpuctl
 from tests.workers.holding import holding
 from tpuctl.sandbox import administration
@@ -40,7 +40,6 @@ def bad(found: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-@one_face
 def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker in workers:
@@ -56,7 +55,6 @@ def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sand
     assert sandbox.changes() == []
 
 
-@one_face
 def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker, version in zip(workers, ("0.5.0", "0.4.1"), strict=True):
@@ -99,7 +97,6 @@ def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: 
     ]
 
 
-@one_face
 def test_doctor_node_unreachable_worker_does_not_hide_the_others(
     tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
 ) -> None:
@@ -115,7 +112,6 @@ def test_doctor_node_unreachable_worker_does_not_hide_the_others(
     assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("state", "expected"),
     [
@@ -133,7 +129,6 @@ def test_doctor_node_stopped_does_not_call_workers(
     assert bad(findings(tpuctl)) == [*expected, skipped]
 
 
-@one_face
 def test_doctor_node_finds_problems_of_the_node(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(
         sandbox,
@@ -154,7 +149,6 @@ def test_doctor_node_finds_problems_of_the_node(tpuctl: Console, sandbox: Sandbo
     ]
 
 
-@one_face
 def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sandbox: Sandbox) -> None:
     put(sandbox, state="STOPPED")
     sandbox.fault("operation-error")
@@ -166,7 +160,6 @@ def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sand
     assert [one["command"] for one in operation["remedies"]] == ["tpuctl explain capacity-zone"]
 
 
-@one_face
 def test_doctor_node_absent_is_an_error(tpuctl: Console) -> None:
     _, err, code = tpuctl("doctor", "nowhere")
 

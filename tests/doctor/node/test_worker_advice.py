@@ -11,7 +11,7 @@ from tests.conftest import Console, Sandbox
 from tests.doctor.node.conftest import Worker
 from tests.doctor.node.examinations import HEALTHY, NOW, node, seen
 from tests.doctor.node.test_doctor_node import findings
-from tests.lifecycle import one_face, put
+from tests.lifecycle import put
 from tpuctl.check.facts import Known
 from tpuctl.doctor.doctor_facts import AllWorkersFacts, OomKills, UnreachableWorkers
 from tpuctl.doctor.worker_rules import check_oom_kills, check_ssh
@@ -53,7 +53,6 @@ def test_ssh_remedies_put_the_key_on_a_worker(
     assert [remedy.command for remedy in error.remedies] == expected
 
 
-@one_face
 @pytest.mark.parametrize(
     ("stderr", "key", "expected"),
     [

@@ -205,7 +205,8 @@ class _CapacityRun:
     def _watch(self, plan: CommandPlan) -> str:
         context = self._context()
         found = find_node(context.cloud, _PLACE, _REFERENCE)
-        name = found.name if found else search_requested_name(context.cloud, PROJECT, _REFERENCE, ())
+        requested = None if found else search_requested_name(context.cloud, PROJECT, _REFERENCE, ())
+        name = found.name if found else requested
         known = context.journal.names()
         if name is None and len(known) != 1:
             raise NodeNotInProjectError(NODE, PROJECT)
@@ -218,7 +219,7 @@ class _CapacityRun:
             recreate_deleted=self._life.recreate_deleted,
             timeout=None,
         )
-        task = Goal(name=name or known[0], policy=policy, purpose="watch")
+        task = Goal(name=name or known[0], policy=policy, purpose="watch", is_queued=requested is not None)
         errors = watch_nodes(context, [task], until=plan.timeout, each_round=lambda: None)
         if errors:
             raise errors[0]

@@ -16,12 +16,6 @@ from tpuctl.ssh.agent.job_files import is_locked
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """The route to the API does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def demo(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
     """A slice of two workers that knows our key."""
     put(sandbox, acceleratorType="v4-16")

@@ -12,12 +12,6 @@ from tests.workers.programs import Pair
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """The route to the API does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def pair(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Pair]:
     """Two workers that know our key; processes left there are killed afterwards."""
     made = Pair(tpuctl, sandbox, fake_ssh, tmp_path / "workers")

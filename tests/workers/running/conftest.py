@@ -12,12 +12,6 @@ from tests.workers.running import Slice
 
 
 @pytest.fixture
-def face() -> dict[str, str]:
-    """The route to the API does not matter here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
 def node_fields() -> dict[str, object]:
     """Fields of the API that the node has besides its type."""
     return {}

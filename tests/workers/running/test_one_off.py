@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, EventfulClock, one_face, own, put
+from tests.lifecycle import ZONE, EventfulClock, own, put
 from tests.workers.running import GOOD, REFUSED, Slice
 from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import administration
@@ -26,11 +26,6 @@ from tpuctl.sandbox.http_server import open_server
 AUTHORIZED = {"Authorization": "Bearer sandbox"}
 START = datetime(2026, 1, 1, tzinfo=UTC)
 UP = ("run", "ci", "--up", "v4-16", "--zone", ZONE, "--no-sync")
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture
@@ -52,7 +47,6 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files if "/tpu_logs/" not in str(path)}
 
 
-@one_face
 def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     (tpuctl.folder / "spec.yaml").write_text(f"type: v4-8\ntier: spot\nzone: {ZONE}\n")
 
@@ -75,7 +69,6 @@ def test_one_off_node_is_deleted_after_any_exit(tpuctl: Console, workers: Slice,
     }  # fmt: skip
 
 
-@one_face
 @pytest.mark.usefixtures("workers")
 @pytest.mark.parametrize(
     ("options", "setting", "left"),
@@ -102,7 +95,6 @@ def test_one_off_node_gets_an_end(
     assert expires == (None if left is None else pytest.approx(START + left, abs=timedelta(seconds=2)))
 
 
-@one_face
 def test_one_off_existing_node_is_kept_or_refused(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     put(sandbox, "ci", acceleratorType="v4-16")
 
@@ -131,7 +123,6 @@ def _leave_behind(tpuctl: Console, sandbox: Sandbox) -> None:
     assert nodes(tpuctl) == "ci\n"
 
 
-@one_face
 def test_one_off_node_left_by_earlier_rm_run_is_taken_over_and_deleted(
     tpuctl: Console, workers: Slice, sandbox: Sandbox
 ) -> None:
@@ -147,7 +138,6 @@ def test_one_off_node_left_by_earlier_rm_run_is_taken_over_and_deleted(
     assert sandbox.changes() == ["create", "patch", "delete"]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("options", "is_used"),
     [
@@ -170,7 +160,6 @@ def test_one_off_node_left_by_earlier_rm_run_in_use_is_kept(
     assert (warned in err) == is_used
 
 
-@one_face
 @pytest.mark.parametrize("moment", ["while it is created", "while the command runs"])
 def test_one_off_interrupted_requests_the_deletion_first(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, moment: str
@@ -190,7 +179,6 @@ def test_one_off_interrupted_requests_the_deletion_first(
     assert (sandbox.changes(), time.monotonic() - began < 50) == (["create", "delete"], True)
 
 
-@one_face
 def test_one_off_interrupted_during_deletion_says_that_it_continues(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock
 ) -> None:
@@ -212,7 +200,6 @@ def test_one_off_interrupted_during_deletion_says_that_it_continues(
     assert sandbox.changes() == ["create", "delete"]
 
 
-@one_face
 def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     with sandbox.state.write() as session:
         administration.add_stockout(session, zone=ZONE)
@@ -229,7 +216,6 @@ def test_one_off_that_cannot_run_deletes_its_node(tpuctl: Console, workers: Slic
     assert "cannot be reached, so the command was not started on any worker" in unreachable[1]
 
 
-@one_face
 def test_one_off_with_local_error_creates_no_node(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     (tpuctl.folder / "file").touch()
     here = tpuctl.folder
@@ -260,7 +246,6 @@ def test_one_off_with_local_error_creates_no_node(tpuctl: Console, workers: Slic
     assert sandbox.changes() == []
 
 
-@one_face
 def test_one_off_without_created_node_reports_no_deletion(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     sandbox.fault("quota")
 
@@ -269,7 +254,6 @@ def test_one_off_without_created_node_reports_no_deletion(tpuctl: Console, worke
     assert (code, nodes(tpuctl), "is deleted" in err, "  hint: " in err) == (7, "", False, True), err
 
 
-@one_face
 def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
     tpuctl: Console, workers: Slice, sandbox: Sandbox
 ) -> None:
@@ -284,7 +268,6 @@ def test_one_off_deletion_failed_after_interrupt_prints_the_down_command(
     ]
 
 
-@one_face
 @pytest.mark.parametrize(
     ("labels", "why"),
     [
@@ -313,7 +296,6 @@ def test_one_off_node_deleted_under_the_run_is_reported(
     assert f"`ci` existed before this run, and {why}" in err
 
 
-@one_face
 @pytest.mark.parametrize("limit", [("--ttl", "8h"), ("--until", "8h"), ("--ttl", "forever")], ids="=".join)
 def test_one_off_changes_no_limit_of_a_node_that_existed(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, limit: tuple[str, ...]
@@ -328,7 +310,6 @@ def test_one_off_changes_no_limit_of_a_node_that_existed(
     assert "ci: no idle limit is applied, because this run did not create the node: `tpuctl up ci --idle 2h`" in err
 
 
-@one_face
 @pytest.mark.parametrize("line", [("up", "ci", "--ttl", "8h"), ("extend", "ci", "8h")], ids=["up", "extend"])
 def test_end_of_a_node_with_a_running_job_needs_an_answer(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, line: tuple[str, ...]
@@ -345,7 +326,6 @@ def test_end_of_a_node_with_a_running_job_needs_an_answer(
     assert (tpuctl(*line, "--zone", ZONE, "--yes")[2], has_end()) == (0, True)
 
 
-@one_face
 def test_end_of_the_node_counts_from_ready(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
     """A bring-up longer than the time limit of the command and an hour: the guard would delete the node at once."""
     sandbox.fault("hang", state="CREATING", duration=timedelta(hours=3))
@@ -358,7 +338,6 @@ def test_end_of_the_node_counts_from_ready(tpuctl: Console, workers: Slice, sand
     assert "ci: setting the end of its time: 2026-01-01T04:1" in err
 
 
-@one_face
 def test_one_off_syncs_the_tree_and_collects_paths(tpuctl: Console, workers: Slice) -> None:
     tree = tpuctl.folder / "tree"
     (tree / "below").mkdir(parents=True)
@@ -381,7 +360,6 @@ def test_one_off_syncs_the_tree_and_collects_paths(tpuctl: Console, workers: Sli
     }  # fmt: skip
 
 
-@one_face
 def test_one_off_with_sync_and_workdir_syncs_and_runs_in_the_workdir(tpuctl: Console, workers: Slice) -> None:
     (tpuctl.folder / "tree").mkdir()
     (tpuctl.folder / "tree" / "data").write_text("data\n")
@@ -392,7 +370,6 @@ def test_one_off_with_sync_and_workdir_syncs_and_runs_in_the_workdir(tpuctl: Con
     assert (sorted(out.splitlines()), code) == (["[0] /usr", "[0] data", "[1] /usr", "[1] data"], 0), err
 
 
-@one_face
 def test_one_off_with_workdir_alone_syncs_nothing(tpuctl: Console, workers: Slice) -> None:
     subprocess.run(["git", "init", "-q"], cwd=tpuctl.folder, check=True)
     (tpuctl.folder / "data").write_text("data\n")
@@ -402,7 +379,6 @@ def test_one_off_with_workdir_alone_syncs_nothing(tpuctl: Console, workers: Slic
     assert (sorted(out.splitlines()), code, "synced" in err) == (["[0] links", "[1] links"], 0, False), err
 
 
-@one_face
 def test_end_of_the_node_moves_on_while_its_run_lives(
     tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import EventfulClock
 from tests.workers.sync.trees import git
 
 # Runs what it is asked for on this machine, in a home for each address. A file beside the home says what goes wrong.
@@ -33,17 +32,6 @@ export HOME=$home
 case $* in *"rsync --server"*) exec sh -c "rsync --server${*##*rsync --server}" ;; esac
 exec sh -c "$last"
 """
-
-
-@pytest.fixture
-def face() -> dict[str, str]:
-    """The embedded sandbox, because the API connection makes no difference here."""
-    return {"TPUCTL_SANDBOX": "1"}
-
-
-@pytest.fixture
-def clock() -> EventfulClock:
-    return EventfulClock()
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import pytest
 
 from tests.conftest import Console
 from tests.lifecycle import EventfulClock, said
+from tests.others import interrupt
 from tests.workers.sync.trees import files, git
 
 needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
@@ -137,9 +138,6 @@ def test_watch_sends_each_change_once_and_survives_an_unreachable_worker(
     tpuctl: Console, workers: list[Path], tree: Path, clock: EventfulClock
 ) -> None:
     fault = Path(f"{workers[1]}.fault")
-
-    def interrupt() -> None:
-        raise KeyboardInterrupt
 
     tpuctl("sync", "slice", "code", "--worker", "0,1")
     clock.after(timedelta(seconds=5), lambda: (tree / "src/train.py").write_text("print(22)\n"))

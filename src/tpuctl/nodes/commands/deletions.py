@@ -109,6 +109,12 @@ def _delete(
             check_whole_request(target, all_nodes=options.all_nodes or not found.selection.is_by_name)
         if options.dry_run:
             note_missing(app, found.missing, by)
+        for target in found.targets:
+            if target.left_zones:
+                app.terminal.note(
+                    f"requests of the same race are left in {', '.join(target.left_zones)}; delete them too with "
+                    f"`tpuctl down {target.name.node_id}`"
+                )
         steps = [step for target in distinct_groups(found.targets) for step in _plan_deletion(target)]
         return ChangePlan(steps=steps, act=lambda: act(found), unreachable=found.unreachable)
 

@@ -17,7 +17,7 @@ from tpuctl.app.options import (
     takes_options,
     timeout_option,
 )
-from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
+from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.nodes.commands.selection_options import label_option, shortest_age
 
 if TYPE_CHECKING:
@@ -102,6 +102,7 @@ def command(
       tpuctl gc --expired --yes
       tpuctl gc --older-than 3d --everyones --if-idle -l team=research
     """
+    from tpuctl.nodes.commands.race_views import race_lines  # noqa: PLC0415  # as above
     from tpuctl.nodes.garbage import find_garbage  # noqa: PLC0415  # as above
     from tpuctl.nodes.lookup import IncompleteListError  # noqa: PLC0415  # as above
     from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # not needed by --help
@@ -124,6 +125,8 @@ def command(
         elif not items:
             where = ", ".join(app.zones) or "any zone"
             app.terminal.note(f"nothing to delete in {where} of project {app.project}")
+    for line in race_lines(app, facts.nodes, facts.requests, only_killed=True):
+        app.terminal.note(line)
     if facts.unreachable:
         error = IncompleteListError(sorted(facts.unreachable))
         if code == ExitCode.OK:
@@ -155,6 +158,7 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
     Without `is_deleting` also who uses the READY nodes of others that would be deleted.
     """
     from tpuctl.models.billing import billed_tier, covering_grants  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.race_views import lease_holder  # noqa: PLC0415  # as above
     from tpuctl.nodes.garbage import GarbageFacts, busy_candidates, find_garbage, idle_candidates  # noqa: PLC0415  # not for --help
     from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
 
@@ -170,11 +174,11 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
         prices=app.prices,
         covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
         lost=races.lost,
-        unproven=frozenset(name for name in races.unproven if not _holder(app, name)),
+        unproven=frozenset(name for name in races.unproven if not lease_holder(app, name)),
     )
     wanted = [item.group for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
     asked = idle_candidates(facts, rules, app.now())
-    holders = ((name, _holder(app, name)) for group in (*wanted, *asked) for name in group.names)
+    holders = ((name, lease_holder(app, name)) for group in (*wanted, *asked) for name in group.names)
     facts = replace(facts, leases={name: holder for name, holder in holders if holder})
     # What is deleted all the same is not asked.
     busy = busy_candidates(facts, rules, app.now()) if rules.if_idle or not is_deleting else ()
@@ -183,11 +187,10 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
 
 def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> LostRequests:
     """Return what lost a race that is over, according to the journal. Leases are still to be checked."""
-    from tpuctl.nodes.race import find_lost_requests  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.race_views import sees_runs  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.race import find_lost_requests  # noqa: PLC0415  # as above
 
-    # A journal in a bucket has the runs of all machines, leases on this machine only its own.
-    sees_runs = bool(app.settings.text("lease")) or not app.settings.text("journal")
-    return find_lost_requests(app.journal, app.project, nodes, requests, now=app.now(), sees_runs=sees_runs)
+    return find_lost_requests(app.journal, app.project, nodes, requests, now=app.now(), sees_runs=sees_runs(app))
 
 
 def _lost_now(app: App) -> Mapping[NodeName, str]:
@@ -195,15 +198,6 @@ def _lost_now(app: App) -> Mapping[NodeName, str]:
 
     client, project = app.client, app.project
     return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources).lost
-
-
-def _holder(app: App, name: NodeName) -> str:
-    """Return who works on a node, or why that is unknown; empty if it is free."""
-    try:
-        lease = app.leases.holder(name)
-    except TpuctlError as error:
-        return error.message
-    return "" if lease is None or lease.record.ended else str(lease)
 
 
 def _delete(

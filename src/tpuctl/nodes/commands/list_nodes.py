@@ -11,6 +11,7 @@ from tpuctl.app.value_completion import complete_columns
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
+from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name, list_requests, queued_resources_or_none
 from tpuctl.nodes.rendering import (
@@ -20,7 +21,6 @@ from tpuctl.nodes.rendering import (
     node_rows,
     node_totals,
     nodes_json,
-    race_lines,
     unreachable_row,
 )
 from tpuctl.output.terminal import OutputFormat, View
@@ -97,8 +97,11 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
         if line := dead_request_line(requests):
             terminal.note(line)
-        for line in race_lines(nodes):
-            terminal.note(line)
+        if any(RACE_LABEL in labels for labels in [*(one.labels for one in nodes), *(one.labels for one in requests)]):
+            from tpuctl.nodes.commands.race_views import race_lines  # noqa: PLC0415  # most projects have no race
+
+            for line in race_lines(app, nodes, requests):
+                terminal.note(line)
 
     app.show(View(value=value, names=lambda: node_labels(found), text=show))
     if listing.unreachable:

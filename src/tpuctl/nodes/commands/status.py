@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.app.options import cli_command
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
+from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.lookup import IncompleteListError, find_request
 from tpuctl.nodes.node_guard import describe_guard
@@ -66,8 +67,19 @@ def command(app: App, *, selection: GivenSelection) -> None:
             tsv=show_rows,
         )
     )
+    for node_id in [_node_id(each) for each in found if RACE_LABEL in each.labels]:
+        past = [app.journal.past(name) for name in app.journal.namesakes(app.project, node_id)]
+        if any(not race.is_over for one in past for race in one.races.values()):
+            from tpuctl.nodes.commands.race_views import race_lines_of  # noqa: PLC0415  # most nodes are in no race
+
+            for line in race_lines_of(app, node_id):
+                app.terminal.note(line)
     if silent:
         raise IncompleteListError(silent)
+
+
+def _node_id(found: Node | QueuedResource) -> str:
+    return found.name.node_id if isinstance(found, Node) else found.queued_resource_id
 
 
 def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResource], tuple[str, ...]]:
@@ -87,6 +99,16 @@ def _find_all(app: App, selection: Selection) -> tuple[list[Node | QueuedResourc
 
 def _find(app: App, text: str) -> Node | QueuedResource:
     """Return the node of a name; if it does not exist, the queued resource that requests it."""
+    from tpuctl.nodes.commands.race_views import race_lines_of  # noqa: PLC0415  # most nodes are in no race
+
+    try:
+        return _find_one(app, text)
+    except ConflictError as error:
+        error.hint = "\n".join(filter(None, (error.hint, *race_lines_of(app, app.reference(text).node_id))))
+        raise
+
+
+def _find_one(app: App, text: str) -> Node | QueuedResource:
     try:
         return app.find(text)
     except (NodeNotFoundError, NodeNotInProjectError):

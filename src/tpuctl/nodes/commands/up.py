@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.models.events import NodeEvent
     from tpuctl.nodes.bring_up import PlannedWork
     from tpuctl.nodes.commands.change_options import ChangeOptions
+    from tpuctl.nodes.plan import PlanStep
 
 
 @cli_command("up", shows={"zone": "Zone of the node; of several (ZONE,ZONE) or any the first that has capacity."})
@@ -166,6 +167,7 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
 
     if work.note:
         app.terminal.note(work.note)
+    steps: list[PlanStep] = []
     for name, found, spec in work.located:
         differences = differences_of(app, found, spec)
         is_queued = spec is not None and spec.is_queued
@@ -186,4 +188,5 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
         if wanted and step and step.verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)
-        show_plan(app, [step] if step else [])
+        steps += [step] if step else []
+    show_plan(app, steps)

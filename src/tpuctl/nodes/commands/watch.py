@@ -116,7 +116,7 @@ def command(
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.goal import Goal, NodeLimits  # noqa: PLC0415  # as above
     from tpuctl.nodes.idle_limit import IdleChange  # noqa: PLC0415  # as above
-    from tpuctl.nodes.lookup import locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.lookup import WaitTarget, locate_for_watch, select_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.tear_down import end_node  # noqa: PLC0415  # as above
 
     options, limit = WatchOptions(**given), idle_change(app, idling.idle, idling.on_idle).limit
@@ -142,26 +142,28 @@ def command(
     hooks = build_hooks(app, commands)
     chosen = selection.parse(app)
 
-    def find_names() -> Sequence[NodeName]:
+    def find_targets() -> Sequence[WaitTarget]:
         if chosen.is_by_name:
             return [locate_for_watch(app, name.text) for name in chosen.names]
-        return [node.name for node in select_nodes(app, chosen).complete()]
+        return [WaitTarget(node.name) for node in select_nodes(app, chosen).complete()]
 
     if zone_choice(app) is not None:
         app.choose_zone(None)
-    names = retry_until_answered(app, find_names, timeout=None)
+    targets = retry_until_answered(app, find_targets, timeout=None)
+    names = [target.name for target in targets]
     owner = app.owner_label
     limits = NodeLimits(idle=IdleChange(limit), apply_to=lambda node: options.yes or node.owner == owner)
     goals = [
         Goal(
-            name=name,
+            name=target.name,
             policy=policy,
             spec=spec,
             purpose="watch",
+            is_queued=target.is_queued,
             force_lease=options.force_lease,
             limits=limits,
         )
-        for name in names
+        for target in targets
     ]
 
     listed = " ".join(f"{name.zone}/{name.node_id}" for name in names)
