@@ -72,6 +72,18 @@ class DeviceMetrics:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreState:
+    """What a core runs: its launch, its program, the place in it as HLO, and the number of programs that wait."""
+
+    core: Annotated[int, Range(0, 2**31)]
+    launch: Annotated[int | None, Range(-(2**31), 2**31)]
+    program: Annotated[str, Line(64)]
+    place: Annotated[str, Line(200)]
+    queued: Annotated[int, Range(0, 2**20)]
+    error: Annotated[str, Line(200)]
+
+
+@dataclass(frozen=True, slots=True)
 class MemoryUse:
     """The memory of a worker in bytes."""
 
@@ -90,6 +102,7 @@ class MetricsReport:
     programs: Annotated[tuple[TpuProgram, ...], Most(_MOST_PROGRAMS)]
     hidden: Annotated[int, Range(0, 2**22)]
     devices: Annotated[tuple[DeviceMetrics, ...], Most(_MOST_DEVICES)]
+    cores: Annotated[tuple[CoreState, ...], Most(_MOST_DEVICES)]
     problem: Annotated[str | None, Line(200)]
     cpu: Percent | None
     memory: MemoryUse | None
@@ -117,15 +130,19 @@ class WorkerState:
 
 
 class MetricsStream:
-    """The channels to the workers, and what they have sent. Without an interval each worker reports once."""
+    """The channels to the workers, and what they have sent. Without an interval each worker reports once.
 
-    def __init__(self, scope: JobScope, interval: timedelta | None) -> None:
+    The reports have the `cores` only if they are asked for: libtpu resolves the place of each in its program.
+    """
+
+    def __init__(self, scope: JobScope, interval: timedelta | None, *, with_cores: bool = False) -> None:
         self.workers = [WorkerState(target) for target in scope.targets]
         self._scope, self._interval = scope, interval
         self._request = {
             "devices": [ACCEL_FILES, VFIO_FILES],
             "lockFile": LOCK_FILE,
             "interval": None if interval is None else interval.total_seconds(),
+            "cores": with_cores,
         }
         self._channels: dict[int, AgentChannel] = {}
         self._opened: dict[int, float] = {}
@@ -248,18 +265,20 @@ def _parse_report(target: Target, kind: WorkerFrame, payload: bytes) -> MetricsR
 
 
 def find_outliers(workers: Sequence[WorkerState]) -> set[int]:
-    """Return the indices of workers whose duty cycle is far from the median of their node's workers."""
+    """Return the indices of workers with a duty cycle far from the median of all devices of their node."""
     found: set[int] = set()
-    by_node: dict[str, list[int]] = {}
+    by_node: dict[str, dict[int, list[float]]] = {}
     for index, worker in enumerate(workers):
-        if worker.duty is not None:
-            by_node.setdefault(str(worker.target.node.name), []).append(index)
-    for indices in by_node.values():
-        figures = {index: workers[index].duty or 0.0 for index in indices}
-        middle = median(figures.values())
-        usual = median(abs(figure - middle) for figure in figures.values())
+        if worker.report is not None:
+            by_node.setdefault(str(worker.target.node.name), {})[index] = worker.report.values("duty")
+    for figures in by_node.values():
+        every = [figure for own in figures.values() for figure in own]
+        if not every:
+            continue
+        middle = median(every)
+        usual = median(abs(figure - middle) for figure in every)
         limit = max(_OUTLIER_POINTS, _OUTLIER_DEVIATIONS * usual)
-        found |= {index for index, figure in figures.items() if abs(figure - middle) > limit}
+        found |= {index for index, own in figures.items() if any(abs(figure - middle) > limit for figure in own)}
     return found
 
 
@@ -316,7 +335,8 @@ def _row(worker: WorkerState, *, is_outlier: bool) -> tuple[Cell, ...]:
 
 def _program_cell(report: MetricsReport) -> Cell:
     if not report.programs:
-        text = f"{report.hidden} processes cannot be examined" if report.hidden else "idle: no program holds the chips"
+        processes = f"{report.hidden} process{'' if report.hidden == 1 else 'es'}"
+        text = f"{processes} cannot be examined" if report.hidden else "idle: no program holds the chips"
         return Cell(text, style="dim")
     first = report.programs[0]
     more = f", and {len(report.programs) - 1} more" if len(report.programs) > 1 else ""

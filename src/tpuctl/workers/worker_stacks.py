@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
+    from tpuctl.workers.device_stacks import DeviceStacks
     from tpuctl.workers.worker_jobs import JobScope
 
 # A worker asks py-spy about each of up to 16 processes; most answer within a second.
@@ -134,14 +135,15 @@ def list_stacks(scope: JobScope, *, signal: int | None) -> StackListing:
     return StackListing(scope, workers, errors)
 
 
-def stacks_view(listing: StackListing) -> View:
-    """Return the view of the stacks."""
+def stacks_view(listing: StackListing, devices: DeviceStacks | None = None) -> View:
+    """Return the view of the stacks, below what the cores run."""
 
     def show(terminal: Terminal) -> None:
-        for text in _lines(listing):
+        for text in (*(devices.lines if devices else ()), *_lines(listing)):
             terminal.write(text)
 
-    return View(value=lambda: _stacks_json(listing), text=show)
+    of_devices = {"devices": devices.to_json()} if devices else {}
+    return View(value=lambda: {**_stacks_json(listing), **of_devices}, text=show)
 
 
 def _lines(listing: StackListing) -> Iterator[str]:

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tpuctl.sandbox.state_session import StateSession
     from tpuctl.sandbox.worker_lookup import SandboxWorker
 
+# The file of a worker's control folder that has the faults of its chips.
+CHIP_FAULTS = "chip-faults"
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
 
 
@@ -100,10 +102,27 @@ def end_processes_of_powered_off(sandbox: SandboxState) -> None:
         with sandbox.read() as session:
             noted = [path for path in folder.iterdir() if not path.name.startswith(".")]
             over = [path for path in noted if not _still_runs(session, path)]
+            faults = {path: _chip_faults(session, path) for path in noted if path not in over}
         for path in over:
             path.unlink()
         if over:
             end_processes(*(_folders(sandbox.path, path) for path in over))
+    for path, text in faults.items():
+        place = _folders(sandbox.path, path).control / CHIP_FAULTS
+        with suppress(FileNotFoundError):  # the worker has no home yet
+            if (place.read_text("utf-8") if place.exists() else "") != text:
+                write_private_file(place, text)
+
+
+def _chip_faults(session: StateSession, path: Path) -> str:
+    """Return the faults of the chips of a worker, for the programs that run there: a word on each line."""
+    project, zone, node_id, _, index = path.name.split(_SEPARATOR)
+    node = session.node(project, zone, node_id)
+    phase = node.phase(session.now) if node else None
+    if phase is None:
+        return ""
+    words = {"slow-chip": phase.slow_chip, "collective-hangs": phase.hanging_worker}
+    return "".join(f"{word}\n" for word, worker in words.items() if worker == int(index))
 
 
 def end_all_processes(state_path: Path) -> None:

@@ -78,7 +78,7 @@ class WorkerMetrics:
         self.root = os.path.realpath(named) if named else ""
         self.patterns = [self.root + pattern for pattern in request["devices"]]
         self.lock_file = self.root + request["lockFile"]
-        self.with_cores = bool(request.get("cores"))
+        self.with_cores = request["cores"]
         self.programs: list[dict[str, Any]] = []
         self.hidden = 0
         self.ports: list[int] = []
@@ -96,7 +96,7 @@ class WorkerMetrics:
             try:
                 devices += self.devices_of(port, len(devices))
                 if self.with_cores:
-                    cores += cores_of(port)
+                    cores += cores_of(port)  # NOT_FOUND and UNIMPLEMENTED of an older libtpu are its problem
             except (GrpcError, ValueError) as error:
                 problem = "port %d: %s" % (port, error)
         if self.programs and not self.ports:
@@ -108,7 +108,7 @@ class WorkerMetrics:
                 {key: program[key] for key in ("pid", "user", "age", "command")}
                 for program in self.programs[:MOST_PROGRAMS]
             ],
-            "hidden": self.hidden,
+            "hidden": 0 if os.geteuid() == 0 else self.hidden,
             "devices": devices[:MOST_DEVICES],
             "cores": cores[:MOST_CORES],
             "problem": None if devices or problem is None else problem[:LONGEST_TEXT],

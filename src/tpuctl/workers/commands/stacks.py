@@ -41,8 +41,21 @@ def _signals(_ctx: click.Context) -> Iterable[str]:
     shell_complete=complete_values(_signals),
     help="Signal for which the programs have called faulthandler.register, such as USR1. [default: none is sent]",
 )
+@grouped_option(
+    "--device",
+    group=OptionGroup.PROGRAM,
+    is_flag=True,
+    help="Also show the launch that the cores of each worker are at, and which worker the others wait for.",
+)
 def command(
-    app: App, *, nodes: tuple[str, ...], selector: tuple[str, ...], worker: str, job: str | None, signal: str | None
+    app: App,
+    *,
+    nodes: tuple[str, ...],
+    selector: tuple[str, ...],
+    worker: str,
+    job: str | None,
+    signal: str | None,
+    device: bool,
 ) -> int:
     """Show where the programs on workers are: the Python stacks of the processes that hold the TPU.
 
@@ -54,8 +67,10 @@ def command(
     Examples:
       tpuctl stacks trainer
       tpuctl stacks trainer --job 0714-101500-ab12
+      tpuctl stacks trainer --device
       tpuctl stacks trainer -o json | jq '.groups | length'
     """
+    from tpuctl.workers.device_stacks import list_device_stacks  # noqa: PLC0415  # not needed by --help
     from tpuctl.workers.worker_jobs import check_job_name, parse_signal  # noqa: PLC0415  # not needed by --help
     from tpuctl.workers.worker_stacks import list_stacks, stacks_view  # noqa: PLC0415  # as above
 
@@ -63,8 +78,9 @@ def command(
         raise InvalidInputError("no node given", hint="name one, or use `-l KEY=VALUE`")
     number = parse_signal(signal) if signal is not None else None
     scope = job_targets(app, nodes, selector, worker, job=check_job_name(job) if job is not None else None)
+    devices = list_device_stacks(scope) if device else None
     listing = list_stacks(scope, signal=number)
-    app.show(stacks_view(listing))
+    app.show(stacks_view(listing, devices))
     for note in listing.notes:
         app.terminal.note(note)
     return show_errors(app, listing.errors) if listing.errors else ExitCode.OK

@@ -17,7 +17,7 @@ import threading
 import time
 from contextlib import suppress
 
-from sandbox_metrics import ChipMetrics, serve_metrics
+from sandbox_metrics import ChipMetrics, has_fault, serve_metrics
 
 # Peak of a chip in TFLOP/s of bfloat16 [Google's documentation of each generation], and the share that a large product gets
 # (the sandbox's choice).
@@ -79,7 +79,7 @@ class Chips:
 
     def multiply(self, chip: int, operations: float) -> None:
         """Let a device of a chip compute."""
-        slow = os.environ.get("TPUCTL_SANDBOX_SLOW_CHIP") == "1" and chip == self.count - 1
+        slow = has_fault("slow-chip") and chip == self.count - 1
         _CLOCK.now += operations / (_PEAK[self.generation] / self.cores * 1e12 * _SHARE * (_SLOW if slow else 1))
 
 
@@ -99,9 +99,8 @@ class Group:
 
     def sum(self, value: float) -> float:
         """Return the sum of the values of all processes, when all have called it."""
-        if os.environ.get("TPUCTL_SANDBOX_COLLECTIVE_HANGS") == "1":
-            while True:
-                time.sleep(3600)
+        while has_fault("collective-hangs"):
+            time.sleep(1)
         if self.rank == 0:
             total = value + sum(map(_receive, self._peers))
             for peer in self._peers:

@@ -24,9 +24,23 @@ _OK, _NOT_FOUND, _UNIMPLEMENTED = 0, 5, 12
 _HBM = {"v2": 16, "v3": 32, "v4": 32, "v5litepod": 16, "v5p": 95, "v6e": 32}
 _TOTAL, _USED = "tpu.runtime.hbm.memory.total.bytes", "tpu.runtime.hbm.memory.usage.bytes"
 _DUTY, _IDLE = "tpu.runtime.tensorcore.dutycycle.percent", "tpu.runtime.tensorcore.idle_duration.seconds"
-# Seconds of one step of the program, and the launch at which one that hangs stops.
+_VARIABLES = {"slow-chip": "TPUCTL_SANDBOX_SLOW_CHIP", "collective-hangs": "TPUCTL_SANDBOX_COLLECTIVE_HANGS"}
+# Seconds of one step of the program.
 _STEP = 0.5
+# The culprit touches its mark at each question.
+_MARK_SECONDS = 30
 _COLLECTIVE, _OWN_WORK = "all-reduce.17", "fusion.42"
+
+
+def has_fault(word: str) -> bool:
+    """Return whether the chips of this worker have a fault of the sandbox, since the session began or now."""
+    if os.environ.get(_VARIABLES[word]) == "1":
+        return True
+    try:
+        with open(os.path.join(os.environ["TPUCTL_SANDBOX_WORKER"], "chip-faults"), encoding="ascii") as file:
+            return word in file.read().split()
+    except OSError:
+        return False
 
 
 class ChipMetrics:
@@ -37,6 +51,7 @@ class ChipMetrics:
         self.chips, self.first = chips, first
         self.began = time.monotonic()
         self.stopped: float | None = None
+        self.launch_at_end = 0
         # The folder of the node: all of its workers show a hang of one.
         self.mark = os.path.join(os.path.dirname(os.environ["TPUCTL_SANDBOX_WORKER"]), "hangs")
 
@@ -50,7 +65,7 @@ class ChipMetrics:
             share = 0.55 + 0.2 * min(1.0, passed / 60) + 0.02 * (int(passed) % 3)
             return [int(self.total * (share + 0.005 * chip)) for chip in range(self.chips)]
         if name == _DUTY:
-            slow = os.environ.get("TPUCTL_SANDBOX_SLOW_CHIP") == "1"
+            slow = has_fault("slow-chip")
             wave = 4.0 * ((passed * 0.7) % 1)
             figures = [0.0 if hangs else 84.0 + wave + 0.5 * chip for chip in range(self.chips)]
             if slow and not hangs:
@@ -63,29 +78,37 @@ class ChipMetrics:
 
     def hangs(self) -> bool:
         """Return whether the program of the slice waits for a worker that will not come."""
-        if self.is_culprit:
-            with open(self.mark, "w", encoding="ascii"):
-                pass
-        is_hanging = os.path.exists(self.mark)
-        if is_hanging and self.stopped is None:
-            self.stopped = time.monotonic()
-        elif not is_hanging:
+        if has_fault("collective-hangs"):
+            if self.stopped is None:
+                self.launch_at_end = _launch_now()
+            with open(self.mark, "w", encoding="ascii") as file:
+                file.write(str(self.launch_at_end))
+        try:
+            # A mark that is old is of a worker that has ended, or whose fault has.
+            is_hanging = time.time() - os.stat(self.mark).st_mtime < _MARK_SECONDS
+            if is_hanging and self.stopped is None:
+                with open(self.mark, encoding="ascii") as file:
+                    self.launch_at_end = int(file.read() or _launch_now())
+        except OSError:
+            is_hanging = False
+        if not is_hanging:
             self.stopped = None
+        elif self.stopped is None:
+            self.stopped = time.monotonic()
         return is_hanging
-
-    @property
-    def is_culprit(self) -> bool:
-        """Whether the others wait for this worker."""
-        return os.environ.get("TPUCTL_SANDBOX_COLLECTIVE_HANGS") == "1"
 
     def launch(self) -> tuple[int, str]:
         """Return the launch that runs now, and the place in its program."""
-        hangs = self.hangs()
-        until = self.stopped if hangs and self.stopped is not None else time.monotonic()
-        launch = int((until - self.began) / _STEP)
-        if hangs and not self.is_culprit:
-            return launch + 1, _COLLECTIVE
-        return launch, _OWN_WORK
+        if not self.hangs():
+            return _launch_now(), _OWN_WORK
+        if has_fault("collective-hangs"):
+            return self.launch_at_end, _OWN_WORK
+        return self.launch_at_end + 1, _COLLECTIVE
+
+
+def _launch_now() -> int:
+    """Return the launch that all workers of a slice are at."""
+    return int(time.time() / _STEP) % 1_000_000
 
 
 def serve_metrics(metrics: ChipMetrics) -> int:
@@ -98,7 +121,8 @@ def serve_metrics(metrics: ChipMetrics) -> int:
 def _accept(server: socket.socket, metrics: ChipMetrics) -> None:
     connections: dict[socket.socket, _Connection] = {}
     while True:
-        ready, _, _ = select.select([server, *connections], [], [])
+        ready, _, _ = select.select([server, *connections], [], [], 1.0)
+        metrics.hangs()  # the other workers learn of it without a question
         for one in ready:
             if one is server:
                 accepted = server.accept()[0]
