@@ -30,9 +30,9 @@ _ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b|(?<=\blocations/)[a-z0-
 
 # Commands that make no API calls.
 _LOCAL_COMMANDS = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
-# Commands that create a node, and options that do not describe it. A suggested `up` repeats none of the others: the mark keeps
+# Words that create a node, and options that do not describe it. A suggested `up` repeats none of the others: the mark keeps
 # it from being pasted as it is. Without `--spot` it could create a node that costs more.
-_CREATE_COMMANDS = frozenset({"create", "up", "run"})
+_CREATE_WORDS = frozenset({"create", "up", "--up"})
 _NOT_OF_A_NODE = frozenset({"--project", "--endpoint", "--sandbox", "--no-sandbox", "--zone", "--timeout", "--yes"})
 _OTHER_OPTIONS = "…"
 _COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
@@ -85,7 +85,8 @@ def _with_options(command: str, options: Mapping[str, Sequence[str]], typed: Set
         if is_missing and (param.name != "zone" or names_same):
             extra += options[param.name or ""]
     added = [*map(quote_word, extra)]
-    if found.name == "up" and names_same and typed & _CREATE_COMMANDS:
+    # One with a type describes the node itself.
+    if found.name == "up" and names_same and typed & _CREATE_WORDS and "--type" not in present:
         left_out = {word for word in typed if word.startswith("-")} - present - _NOT_OF_A_NODE
         added += [_OTHER_OPTIONS] if left_out else []
     return " ".join([own, *added]) + separator + remote
