@@ -36,7 +36,7 @@ _HARMFUL_WORDS: Final = {
     Harm.STOPS: "kill maintenance reboot reset restart stop unstick --detach-disk --fail-fast --perform --signal",
     Harm.DESTROYS: (
         "cancel delete down gc recreate rm --all --all-nodes --allow-unreachable --anyway --delete --everyones --force "
-        "--force-lease --no-sandbox --partial --prune --quiet-confirm --recreate-deleted --remove --replace --rm "
+        "--force-lease --no-sandbox --prune --quiet-confirm --recreate-deleted --remove --replace --rm "
         "--skip-check --skip-validation --steal --trust-project-file --yes"
     ),
 }

@@ -104,7 +104,7 @@ def _failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-    reasons = [f"`{_printable(name)}`: {why}" for name, why in sorted(synced.unreadable.items())]
+    reasons = [_printable(why) for _, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
     return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
@@ -177,7 +177,6 @@ def _to_json(target: Target, changes: SyncChanges | TpuctlError) -> dict[str, An
         "deleted": list(map(_printable, changes.deleted)),
         "kept": list(map(_printable, changes.kept)),
         "replaced": list(map(_printable, changes.replaced)),
-        "via": changes.via and str(changes.via),
     }
 
 
@@ -212,8 +211,6 @@ def _remarks(synced: SyncResult) -> Iterator[str]:
     for names, workers in _grouped(synced, lambda one: one.replaced):
         yield f"replaced on {workers}, though not from a sync or changed since: {_listed(names)}"
         yield "  the old files are kept on the worker, below ~/.tpuctl/sync"
-    for notes, workers in _grouped(synced, lambda one: one.notes):
-        yield f"{workers}: {'; '.join(map(escape_unprintable, notes))}"
 
 
 def _grouped(
