@@ -13,8 +13,8 @@ import pytest
 
 from tpuctl import platforms
 from tpuctl.platforms import find_processes_with_variable, flush_to_disk, parse_process_list
-from tpuctl.ssh.agent.tar_stream import enlarge_pipe
 from tpuctl.ssh.agent.job import WAITID, end_of
+from tpuctl.ssh.agent.tar_stream import enlarge_pipe
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 

@@ -74,6 +74,7 @@ def sync(stream: Stream, request: dict[str, Any]) -> None:
         tree.forget_stage()
         tree.remember()
         os.close(lock)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
     size = sum(entry.size for entry, _ in tree.arrived.values())
     stream.send({"bytes": size, "deleted": tree.deleted, "replaced": tree.replaced})
 
