@@ -145,7 +145,7 @@ def test_file_that_its_sender_cannot_read_is_dropped(home: Path) -> None:
 
 
 def test_retry_after_the_last_step_does_not_nest_a_tree(home: Path) -> None:
-    trees = []
+    trees: list[list[int]] = []
     for _ in range(3):  # the client never gets the first two reports
         program = WorkerProgram(home, "out", FOLDER, FILE, trees=trees)
         tree = program.hear()

@@ -150,6 +150,11 @@ class WorkerStream(Stream):
             raise PeerLostError
         return data
 
+    def read_small(self, size: int, padding: int) -> memoryview:
+        """Return the bytes of a small file. Raises `PeerLostError`."""
+        self.on_bytes(size)
+        return super().read_small(size, padding)
+
     def read_into(self, block: memoryview) -> int:
         """Read bytes of a file into a buffer, and return how many."""
         size: int = self._reader.readinto1(block)  # type: ignore[attr-defined]  # `BufferedReader` has it

@@ -317,9 +317,13 @@ class FileReceiver:
 
     def _store(self, entry: FileEntry, part: bytes) -> None:
         """Create a folder, or give a file its name. Raises `RefusedError` if no other file can be stored either."""
-        if not self._is_possible(entry):
-            return
-        path = self.path(entry)
+        path = self._named(entry)
+        status = status_or_none(path)
+        if status is not None:
+            if not self._is_possible(entry):
+                return
+            path = self.path(entry)
+            status = status_or_none(path)
         try:
             if entry.is_folder:
                 is_here = os.path.isdir(path)
@@ -327,7 +331,6 @@ class FileReceiver:
                     os.mkdir(path, 0o700)
                 self._folders.append((path, entry, self._is_new_tree or not is_here))
                 return
-            status = status_or_none(path)
             self._set_mode(part, entry, status and status.st_mode)
             move(part, path)
             self.files += 1

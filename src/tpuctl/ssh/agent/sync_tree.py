@@ -129,7 +129,7 @@ class SyncFolder:
             entry = stream.next_member()
             if entry is None:
                 break
-            part = os.path.join(self.stage, b"%d" % number)
+            part = b"%s/%d" % (self.stage, number)
             try:
                 stream.receive_file(part, entry.size)
             except OSError as error:
@@ -320,7 +320,7 @@ class SyncFolder:
 
     def path(self, name: str) -> bytes:
         """Return the path of a file of the tree on the worker."""
-        return os.path.join(self.root, to_bytes(name))
+        return b"%s/%s" % (self.root.rstrip(b"/"), to_bytes(name))
 
     def status(self, name: str) -> os.stat_result | None:
         """Return the status of the entry at a path, without following any symlink below the root."""
@@ -347,7 +347,7 @@ class SyncFolder:
         """Store the record of what was put here."""
         part = self.note + b".part"
         with open(part, "w", encoding="ascii") as file:
-            json.dump({"folder": path_text(self.root), "files": self.records}, file)
+            file.write(json.dumps({"folder": path_text(self.root), "files": self.records}))
         os.replace(part, self.note + b".json")
 
     def forget_stage(self) -> None:

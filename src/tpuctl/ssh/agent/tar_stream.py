@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gc
 import json
 import os
 import re
@@ -65,7 +66,7 @@ class FileEntry(NamedTuple):
         return stat.S_ISDIR(self.mode)
 
 
-_RECORD = 512
+_RECORD, _SMALL = 512, 1 << 15
 END_OF_TAR = bytes(2 * _RECORD)
 _TAIL = bytes(100) + b"ustar\x0000" + bytes(247)
 _MAX_NAME, _MAX_SIZE, _MAX_SECONDS = 100, 0o77777777777, 0o77777777777
@@ -133,9 +134,10 @@ def _parse_time(text: bytes) -> int:
 
 def _parse_octal(field: bytes) -> int:
     digits = field.rstrip(b"\0 ")
-    if not _DIGITS.fullmatch(digits) or b"8" in digits or b"9" in digits:
-        raise TarStreamError("a header with a field that is no number")
-    return int(digits, 8)
+    try:
+        return int(digits if digits.isdigit() else b"x", 8)
+    except ValueError as error:
+        raise TarStreamError("a header with a field that is no number") from error
 
 
 class Stream:
@@ -181,6 +183,10 @@ class Stream:
         signal.alarm(0)
         return count
 
+    def read_small(self, size: int, padding: int) -> memoryview:
+        """Return the bytes of a small file. Raises `PeerLostError`."""
+        return memoryview(self.read(size + padding))[:size]
+
     def next_member(self) -> FileEntry | None:
         """Return the next file or folder of a tar stream; None at its end. Its bytes must be read then.
 
@@ -216,8 +222,8 @@ class Stream:
             if any(self.read(_RECORD)):
                 raise TarStreamError("an end that is cut")
             return None
-        checksum = sum(block) - sum(block[148:156]) + 8 * 32
-        if block[157:] != _TAIL or _parse_octal(block[148:156]) != checksum:
+        checksum = b"%06o\0 " % (sum(block) - sum(block[148:156]) + 8 * 32)
+        if block[157:] != _TAIL or block[148:156] != checksum:
             raise TarStreamError("%d bytes that are no header" % _RECORD)
         mode, size, seconds = map(_parse_octal, (block[100:108], block[124:136], block[136:148]))
         return block[:100].rstrip(b"\0"), block[156:157], mode & 0o7777, size, seconds
@@ -225,6 +231,9 @@ class Stream:
     def blocks(self, size: int) -> Iterator[memoryview]:
         """Yield the bytes of a file. A block lasts until the next one. Raises `PeerLostError`."""
         padding = -size % _RECORD
+        if 0 < size <= _SMALL:
+            yield self.read_small(size, padding)
+            return
         while size:
             count = self.read_into(self._block[:size])
             if not count:
@@ -338,6 +347,8 @@ def enlarge_pipe(pipe: BinaryIO | int) -> None:
 
 def serve(transfer: Callable[[Stream], None]) -> None:
     """Serve the client: say that the program runs, and why the transfer is impossible."""
+    # Of many entries, none of which is part of a cycle, its searches cost a fifth of the time.
+    gc.disable()
     stream = Stream(sys.stdin.buffer, 1)
     stream.send(None)
     try:
