@@ -194,12 +194,24 @@ def test_untrusted_sender_cannot_fill_the_memory(home: Path) -> None:
 
 
 def test_no_timer_runs_while_the_worker_sends_or_finishes() -> None:
-    stream = Stream(io.BufferedReader(io.BytesIO(frame(b"g", b"1") + b"xy" + bytes(510))), -1)
+    stream = Stream(
+        io.BufferedReader(io.BytesIO(member_head(X) + GOOD + PADDING + END_OF_TAR + frame(b"g", b"[]"))), -1
+    )
+    assert stream.next_member() == X
+    assert b"".join(map(bytes, stream.blocks(X.size))) == GOOD
+    assert stream.next_member() is None
 
-    assert stream.receive() == 1
+    assert stream.receive() == []
     assert signal.alarm(0) == 0
-    assert [bytes(block) for block in stream.blocks(2)] == [b"xy"]
-    assert signal.alarm(0) == 0
+
+
+def test_broken_file_does_not_become_part_of_a_new_tree(home: Path) -> None:
+    program = WorkerProgram(home, "out", FOLDER, FILE)
+    program.hear()
+    program.send(FOLDER, FILE, GOOD, PADDING)
+
+    assert program.end(("src/x.bin", "gone")) == [["src/x.bin", "gone"]]
+    assert names(home) == ["d", "out"]
 
 
 def test_digest_of_a_file_is_that_of_its_contents(tmp_path: Path) -> None:

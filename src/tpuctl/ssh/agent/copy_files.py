@@ -247,10 +247,14 @@ class FileReceiver:
         """Receive a file or a folder. Raises `PeerLostError`, and `RefusedError` if no other file can be stored either."""
         if self._stage is None:
             raise AssertionError("nothing is received before `settle`")
-        part = os.path.join(self._stage, b"%d" % self._count)
+        # Nothing else is in a new tree, so its entries can have their names there.
+        part = self._named(entry) if self._is_new_tree else os.path.join(self._stage, b"%d" % self._count)
         self._count += 1
         try:
-            if not entry.is_folder:
+            if entry.is_folder:
+                if self._is_new_tree and part != self._root:
+                    os.mkdir(part, 0o700)
+            else:
                 stream.receive_file(part, entry.size)
         except OSError as error:
             self._fail(entry, error)
@@ -263,7 +267,9 @@ class FileReceiver:
         Raises `RefusedError` if no file can get its name.
         """
         for name, problem in broken:
-            self._arrived.pop(name, None)
+            _, part = self._arrived.pop(name, (None, b""))
+            if part and self._is_new_tree:
+                os.unlink(part)
             self._note(name, problem)
         for entry, part in self._arrived.values():
             self._store(entry, part)
@@ -318,7 +324,7 @@ class FileReceiver:
     def _store(self, entry: FileEntry, part: bytes) -> None:
         """Create a folder, or give a file its name. Raises `RefusedError` if no other file can be stored either."""
         path = self._named(entry)
-        status = status_or_none(path)
+        status = status_or_none(path) if path != part else None
         if status is not None:
             if not self._is_possible(entry):
                 return
@@ -332,7 +338,8 @@ class FileReceiver:
                 self._folders.append((path, entry, self._is_new_tree or not is_here))
                 return
             self._set_mode(part, entry, status and status.st_mode)
-            move(part, path)
+            if part != path:
+                move(part, path)
             self.files += 1
             self.size += entry.size
         except OSError as error:

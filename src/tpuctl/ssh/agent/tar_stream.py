@@ -160,7 +160,9 @@ class Stream:
 
     def receive(self) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`."""
-        return json.loads(self.read(self.next_head()[1]))
+        payload = self.read(self.next_head()[1])
+        signal.alarm(0)
+        return json.loads(payload)
 
     def next_head(self) -> tuple[bytes, int]:
         """Return the letter of the next frame, and its length. Raises `PeerLostError`."""
@@ -171,7 +173,6 @@ class Stream:
         """Return so many bytes. Raises `PeerLostError`."""
         signal.alarm(PATIENCE)
         data = self._reader.read(size)
-        signal.alarm(0)
         if len(data) < size:
             raise PeerLostError
         return data
@@ -180,7 +181,6 @@ class Stream:
         """Read bytes of a file into a buffer, and return how many."""
         signal.alarm(PATIENCE)
         count: int = self._reader.readinto1(block)  # type: ignore[attr-defined]  # `BufferedReader` has it
-        signal.alarm(0)
         return count
 
     def read_small(self, size: int, padding: int) -> memoryview:
