@@ -30,6 +30,7 @@ from tpuctl.ssh.transfer import (
     parse_pairs,
     with_retries,
 )
+from tpuctl.workers.copying import CopyProgress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -103,14 +104,13 @@ def sync_workers(
     request: SyncRequest,
     *,
     clock: Clock,
-    on_progress: Callable[[str, int, int], None] = lambda *_: None,
+    on_progress: Callable[[Sequence[CopyProgress]], None] = lambda _: None,
     patient: bool = True,
     ssh_options: SshOptions = lambda _: (),
 ) -> SyncResult:
     """Sync a tree to workers, at most 64 at a time. A failure does not affect the other workers.
 
-    `on_progress` is called from several threads with a worker's label, its bytes sent so far and the total. A broken connection
-    is retried three times, or once without `patient`.
+    `on_progress` is called from several threads. A broken connection is retried three times, or once without `patient`.
 
     Raises `SshProgramMissingError`.
     """
@@ -118,20 +118,22 @@ def sync_workers(
     files = [(tree.path(number), entry) for number, entry in enumerate(tree.entries)]
 
     with Tee(files, workers=len(targets), follow=False, attempts=_MAX_ATTEMPTS) as tee:
-        run = SyncRun(tree, request, tee)
+        run, shares = SyncRun(tree, request, tee), [CopyProgress() for _ in targets]
 
-        def sync_one(target: Target) -> SyncChanges:
+        def sync_one(number: int) -> SyncChanges:
+            target, progress = targets[number], shares[number]
             shared, pauses = ssh_options(target.connection), _PAUSES if patient else _PAUSES[:1]
-            attempt = partial(run.attempt, target, partial(on_progress, target.label))
+            attempt = partial(run.attempt, target, progress, lambda: on_progress(shares))
             try:
                 return with_retries(attempt, shared=shared, clock=clock, pauses=pauses)
             except RefusedError as error:
                 raise RemoteCommandError(error.args[1]) from error
             finally:
+                progress.has_ended = True
                 tee.leave()
 
-        outcomes = on_each_worker(sync_one, targets, limit=MAX_AT_ONCE)
-    results = [(one.item, one.error or one.get()) for one in outcomes]
+        outcomes = on_each_worker(sync_one, range(len(targets)), limit=MAX_AT_ONCE)
+    results = [(targets[one.item], one.error or one.get()) for one in outcomes]
     return SyncResult(tree, results, run.unreadable, clock.monotonic() - started)
 
 
@@ -238,18 +240,16 @@ class SyncRun:
         # Files that could not be sent, with the reasons. Files that were deleted meanwhile are not among them.
         self.unreadable: dict[str, str] = {}
 
-    def attempt(self, target: Target, report: Callable[[int, int], None], shared: SharedOptions) -> SyncChanges:
-        """Sync one worker over one connection; `report` gets the bytes sent so far and the total.
-
-        Raises `AgentError`, `RefusedError` and `UnexpectedAnswerError`.
-        """
+    def attempt(
+        self, target: Target, progress: CopyProgress, on_progress: Callable[[], None], shared: SharedOptions
+    ) -> SyncChanges:
+        """Sync one worker over one connection. Raises `AgentError`, `RefusedError` and `UnexpectedAnswerError`."""
         tree, request = self._tree, self._request
-        sent = total = 0
 
         def count(size: int) -> None:
-            nonlocal sent
-            sent += size
-            report(min(sent, total), total)
+            progress.moved += size
+            progress.total_moved += size
+            on_progress()
 
         worker_request = {
             "folder": request.folder,
@@ -268,12 +268,12 @@ class SyncRun:
             same = {number for number, known in plan.digests.items() if self._digests.get(tree.path(number)) == known}
             send = sorted(plan.send | (plan.digests.keys() - same))
             written = sorted({*send, *plan.link})
-            total = tree.size(send)
+            progress.size, progress.moved = tree.size(send), 0
             changes = partial(SyncChanges, folder=plan.folder, kept=plan.kept, adjusted=len(plan.touch) + len(same))
             names = tuple(tree.entries[number].path for number in written)
             replaced = tuple(tree.entries[number].path for number in written if number in plan.foreign)
             if request.dry_run:
-                return changes(sent=names, size=total, deleted=plan.delete, replaced=replaced)
+                return changes(sent=names, size=tree.size(send), deleted=plan.delete, replaced=replaced)
             stream.send(sorted(same))
             broken = self._tee.send(stream, send)
             left = {number for number in send if os.path.lexists(tree.path(number))}

@@ -30,7 +30,7 @@ BLOCK = 1 << 18
 # The size of a pipe for large files, if the system allows it. With the usual 64 KiB a copy costs half as much CPU again; for
 # more than 64 MiB in all pipes of a user, Linux makes further pipes very small [pipe(7)], and 64 copies may run at once.
 PIPE = 1 << 19
-# Of Linux; Python 3.8 has no name for it.
+# A number of Linux, for which Python 3.8 has no name.
 F_SETPIPE_SZ = 1031
 # Seconds without data after which a worker gives up its client: which may send to other workers first.
 PATIENCE = 24 * 3600
@@ -347,7 +347,7 @@ def enlarge_pipe(pipe: BinaryIO | int) -> None:
 
 def serve(transfer: Callable[[Stream], None]) -> None:
     """Serve the client: say that the program runs, and why the transfer is impossible."""
-    # Of many entries, none of which is part of a cycle, its searches cost a fifth of the time.
+    # Many entries and no cycles: searching for cycles costs a fifth of the time.
     gc.disable()
     stream = Stream(sys.stdin.buffer, 1)
     stream.send(None)

@@ -19,11 +19,12 @@ from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from click.shell_completion import CompletionItem
 
     from tpuctl.app.app import App
+    from tpuctl.clock import Clock
     from tpuctl.workers.copying import CopyProgress, CopyResult
 
 
@@ -79,8 +80,8 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
-    from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     request, workers = parse_copy_request(places, has_labels=bool(selector)), WorkerSet.parse(worker)
@@ -95,10 +96,7 @@ def command(
         app.in_flight("some workers do not have all files yet", resume=app.command_line()),
         StatusLine(app.terminal, clock) as line,
     ):
-
-        def draw(shares: Sequence[CopyProgress]) -> None:
-            line.show(lambda: describe_copy(shares, clock.monotonic() - started))
-
+        draw = show_copies(line, clock)
         if listing is not None:
             copied = upload(chosen, listing, request.destination, options=options, clock=clock, on_progress=draw)
         else:
@@ -204,6 +202,12 @@ def _to_json(one: CopyResult) -> dict[str, Any]:
     body |= {"skipped": list(one.notes)} if one.notes else {}
     body |= {"problems": list(one.problems)} if one.problems else {}
     return body | ({"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {})
+
+
+def show_copies(line: StatusLine, clock: Clock) -> Callable[[Sequence[CopyProgress]], None]:
+    """Return what shows the progress of copies and syncs on a status line."""
+    started = clock.monotonic()
+    return lambda shares: line.show(lambda: describe_copy(shares, clock.monotonic() - started))
 
 
 _MAX_SECONDS_LEFT = 10**9

@@ -81,8 +81,8 @@ def command(
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
-    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
-    from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # --help does not need it
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # as above
     from tpuctl.workers.file_tree import read_tree  # noqa: PLC0415  # as above
     from tpuctl.workers.syncing import SyncRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above

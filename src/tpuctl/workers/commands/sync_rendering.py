@@ -11,9 +11,9 @@ from tpuctl.durations import format_size, local_time
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.terminal import Cell, StatusLine, View, table_view
-from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
+from tpuctl.workers.commands.scp import show_copies
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def sync_once(
         app.in_flight("some workers do not have all files yet", resume=app.command_line()),
         StatusLine(app.terminal, clock) as line,
     ):
-        progress, options = TransferProgress(line, clock), shared_connection_options(app)
+        progress, options = show_copies(line, clock), shared_connection_options(app)
         synced = sync_workers(targets, tree, request, clock=clock, on_progress=progress, ssh_options=options)
     app.show(_view(synced, dry_run=request.dry_run))
     _note(app, _remarks(synced))
