@@ -221,6 +221,24 @@ def test_digest_of_a_file_is_that_of_its_contents(tmp_path: Path) -> None:
     assert LocalDigests().get(os.fsencode(tmp_path / "gone")) is None
 
 
+def test_interrupted_download_leaves_no_files(tmp_path: Path, fake_ssh: Callable[[str], None]) -> None:
+    with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:
+        administration.add_node(sandbox_state, "demo", zone="us-central1-a", acceleratorType="v5litepod-16")
+    environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_STATE_DIR": str(tmp_path / "state")}
+    overview, begin = json.dumps([1, False, 1, 1000, [], []]).encode(), member_head(X._replace(size=1000)) + b"x" * 500
+    (tmp_path / "answer").write_bytes(AGENT_MARK + frame(b"x", b"null") + frame(b"x", overview) + begin)
+    fake_ssh(f'case "$*" in *python3*) cat {tmp_path}/answer; exec sleep 300; esac')
+    options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    words = ["--sandbox", "scp", "demo:x.bin", "there"]
+    with TpuctlProcess(words, env=environ, cwd=tmp_path, **options) as process:
+        wait_until(lambda: len(list(tmp_path.glob("there/*/.tpuctl-copy-*/0"))) == 4)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert names(tmp_path / "there") == ["0", "1", "2", "3"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["terminated", "interrupted"])
 def test_interrupted_copy_leaves_no_ssh(
     tmp_path: Path, fake_ssh: Callable[[str], None], number: signal.Signals

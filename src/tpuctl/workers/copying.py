@@ -175,7 +175,12 @@ def download(
             raise InvalidInputError(f"`{pattern}` does not determine a local name", hint=hint)
     # `DST/` means a folder; pathlib would remove the slash.
     below = os.path.join(folder, destination)  # noqa: PTH118  # as above
-    copies = []
+    copies, receivers = [], list[FileReceiver]()
+
+    def new_receiver(place: str | Path) -> FileReceiver:
+        receivers.append(FileReceiver(os.fsencode(place), preserve=options.preserve, is_confined=True))
+        return receivers[-1]
+
     for target in targets:
         place = _folder_for(target, Path(below)) if len(targets) > 1 else below
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
@@ -184,9 +189,14 @@ def download(
             is_empty = not os.listdir(place)  # noqa: PTH208  # text
         texts = tuple(_as_text(pattern) or "." for pattern in patterns)
         request = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
-        new_receiver = partial(FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True)
-        copies.append(WorkerCopy(target, request.for_worker, partial(_fetch, request, new_receiver)))
-    return _copy_all(copies, fanout=options.fanout, clock=clock, on_progress=on_progress)
+        transfer = partial(_fetch, request, partial(new_receiver, place))
+        copies.append(WorkerCopy(target, request.for_worker, transfer))
+    try:
+        return _copy_all(copies, fanout=options.fanout, clock=clock, on_progress=on_progress)
+    finally:
+        # After an interrupt the threads end with this process, and may leave unfinished files.
+        for receiver in receivers:
+            receiver.close()
 
 
 def _folder_for(target: Target, parent: Path) -> Path:
