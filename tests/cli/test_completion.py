@@ -358,5 +358,5 @@ FREE = {
     },
     "a path on a worker": {"--collect", "--mount", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
     "an address": {"--call", "--endpoint", "--forward", "-D", "-L", "-R"},
-    "an option of ssh or scp": {"--scp-flag", "--ssh-flag", "-o"},
+    "an option of ssh": {"--ssh-flag", "-o"},
 }  # fmt: skip
