@@ -261,7 +261,7 @@ def test_remedy_command_creates_same_node_in_same_cloud(tpuctl: Console, sandbox
     err = tpuctl(*up, "--user", "me")[1]
 
     # The ssh key that tpuctl itself adds to a node is no reason for a mere check.
-    remedy = f"tpuctl up demo --project=sandbox --zone={ZONE} --type=v4-8 --sandbox --user me"
+    remedy = f"tpuctl up demo --project=sandbox --zone={ZONE} --type=v4-8 --sandbox"
     assert f"`{remedy}`" in err
     assert tpuctl(*remedy.split()[1:], "--no-wait")[2] == 0
     assert sandbox.changes() == ["create"]

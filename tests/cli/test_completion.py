@@ -13,7 +13,6 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import both_faces
-from tests.tpuctl_process import run_tpuctl
 from tpuctl.app.app import journal_folder
 from tpuctl.app.seen_jobs import note_seen_jobs, seen_jobs
 from tpuctl.cli.tree import command_tree
@@ -125,14 +124,6 @@ def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox
 def test_completion_has_descriptions(offline: Console) -> None:
     assert answer(offline, "tpuctl sto") == [("plain", "stop", "Stop nodes, keeping their boot disks.")]
     assert "  stop         Stop nodes, keeping their boot disks." in offline("--help")[0].splitlines()
-
-
-def test_script_of_an_older_version_is_answered(offline: Console) -> None:
-    """A script that click wrote passes other variables. It needs a process, because click reads its own environment."""
-    environ = {**offline.environ, "_TPUCTL_COMPLETE": "bash_complete", "COMP_WORDS": "tpuctl sto", "COMP_CWORD": "1"}
-    done = run_tpuctl([], env=environ, cwd=offline.folder, text=True)
-
-    assert (done.stdout, done.stderr, done.returncode) == ("plain,stop\n", "", 0)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -367,5 +358,5 @@ FREE = {
     },
     "a path on a worker": {"--collect", "--mount", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
     "an address": {"--call", "--endpoint", "--forward", "-D", "-L", "-R"},
-    "an option of ssh or scp": {"--scp-flag", "--ssh-flag", "-o"},
+    "an option of ssh": {"--ssh-flag", "-o"},
 }  # fmt: skip

@@ -47,7 +47,7 @@ def test_installed_completion_works_at_a_terminal(offline: Console, tmp_path: Pa
     note_seen_jobs(offline.environ, [node], ["nightly"])
     (tmp_path / "project" / "logs").mkdir()
     (tmp_path / "home" / ".bashrc").write_text(bashrc)
-    assert offline("completion", "--install", shell, "--yes")[2] == 0
+    assert offline("completion", "--install", shell)[2] == 0
 
     environ = {**offline.environ, "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"}
     with ShellSession(shell, environ=environ, folder=tmp_path / "project") as session:

@@ -146,12 +146,12 @@ def test_lease_damaged_file_is_one_error_and_not_free(content: bytes, tmp_path: 
 def test_request_log_damaged_lines_are_skipped(content: bytes, tmp_path: Path) -> None:
     state_file = tmp_path / "world"
     odd = [
-        b'[1, "GET", "/", 200]',
-        b'[1e300, "GET", "/", 200, "c"]',
-        b'[1, 5, "/", 200, "c"]',
-        b'[1, "GET", "/", "200", "c"]',
+        b'[1, "GET", "/", 200, "c"]',
+        b'[1e300, "GET", "/", 200, "c", ""]',
+        b'[1, 5, "/", 200, "c", ""]',
+        b'[1, "GET", "/", "200", "c", ""]',
     ]
-    good = b'[1767225600.0, "GET", "/v2", 200, "curl"]'
+    good = b'[1767225600.0, "GET", "/v2", 200, "curl", ""]'
     log_path(state_file).write_bytes(b"\n".join([content, *odd, good, b""]))
 
     assert [entry.path for entry in read_log(state_file)] == ["/v2"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sys
+import tarfile
 from collections.abc import Sequence
 from typing import Any
 
@@ -77,39 +78,71 @@ def overview(
     return line([named, tree, count, size, notes, failed])
 
 
+END = bytes(1024)
+# Where a tar stream is expected, a reader waits for a whole header.
+SHORT = b"x" * 512
+
+
 def entry(
-    path: Any, *, folder: bool = False, size: Any = 7, mode: Any = None, mtime: Any = 0, target: Any = None,
-    offset: Any = 0, problem: Any = None,
+    path: str, *, folder: bool = False, size: Any = 7, mode: int | None = None, mtime: Any = 0, kind: bytes | None = None,
+    records: dict[str, str] | None = None, raw: dict[str, bytes] | None = None,
 ) -> bytes:  # fmt: skip
-    """Return what comes before the bytes of a file, or stands for a folder."""
-    mode = (0o040755 if folder else 0o100644) if mode is None else mode
-    return line([path, mode, 0 if folder else size, mtime, target, offset, problem])
+    """Return what comes before the bytes of a file, or stands for a folder, as Python's tarfile writes it.
+
+    `records`: of the extended header. `raw`: what the header has in these fields.
+    """
+    info = tarfile.TarInfo(path)
+    info.type = kind or (tarfile.DIRTYPE if folder else tarfile.REGTYPE)
+    info.mode, info.size, info.mtime = mode or 0o644, 0 if folder else size, mtime
+    info.linkname = "/etc/passwd" if kind in {b"1", b"2"} else ""
+    info.pax_headers = records or {}
+    data = bytearray(info.tobuf(tarfile.PAX_FORMAT))
+    if info.name.endswith("/") or folder:
+        data = bytearray(data.replace(path.encode("utf-8", "surrogateescape") + b"/", path.encode() + b"\0", 1))
+    header = data[-512:]
+    for name, value in (raw or {}).items():
+        at = {
+            "name": 0,
+            "mode": 100,
+            "size": 124,
+            "mtime": 136,
+            "link": 157,
+            "magic": 257,
+            "owner": 265,
+            "prefix": 345,
+        }[name]
+        header[at : at + len(value)] = value
+    header[148:156] = b" " * 8
+    header[148:156] = b"%06o\0 " % sum(header)
+    return bytes(data[:-512] + header)
 
 
-def content(data: bytes = STOLEN, problem: Any = None) -> bytes:
-    return frame(b"o", data) + line(problem)
+def content(data: bytes = STOLEN) -> bytes:
+    return data + bytes(-len(data) % 512)
 
 
-def gives(*paths: Any, named: int = 1, **fields: Any) -> Steps:
+def gives(*paths: str, named: int = 1, **fields: Any) -> Steps:
     """Send a whole copy of files; a path that ends in `/` is a folder."""
     rows = [
-        entry(path[:-1], folder=True, **fields)
-        if isinstance(path, str) and path.endswith("/")
-        else entry(path, **fields) + content()
+        entry(path[:-1], folder=True, **fields) if path.endswith("/") else entry(path, **fields) + content()
         for path in paths
     ]
-    is_tree = named == 1 and str(paths[0]).endswith("/")
-    return sending(overview(named=named, tree=is_tree, count=len(rows)), *rows)
+    is_tree = named == 1 and paths[0].endswith("/")
+    return sending(overview(named=named, tree=is_tree, count=len(rows)), *rows, END, line([]))
 
 
-def takes(*parts: bytes) -> Steps:
-    """Answer the entries of an upload with these lines."""
-    return [send(FILES), until(b"]]]"), send(*parts), hold()]
+# What the client sends behind the files: all of them are whole.
+ALL_WHOLE = line([]).replace(b"x", b"g", 1)
+
+
+def takes(*parts: bytes, then: Sequence[bytes] = (), lists: int = 1) -> Steps:
+    """Answer an upload with the first lines, and then, after so many empty lists of the client, with the others."""
+    return [send(FILES, *parts), *[until(ALL_WHOLE)] * lists, send(*then), hold()]
 
 
 def plan(**fields: Any) -> dict[str, Any]:
     """Return what a worker answers that has none of a tree of two files, but for some fields."""
     return {
-        "send": [0, 1], "link": [], "touch": [], "foreign": [], "digests": [], "parts": [], "folder": "/home/ada/code",
-        "delete": [], "kept": [], "rsync": False, **fields,
+        "send": [0, 1], "link": [], "touch": [], "foreign": [], "digests": [], "folder": "/home/ada/code",
+        "delete": [], "kept": [], **fields,
     }  # fmt: skip

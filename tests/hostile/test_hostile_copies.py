@@ -5,7 +5,6 @@ The workers of one slice each try another attack, so one command meets a whole t
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,10 +13,12 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.hostile import MARK, HostileSlice, Steps, frame, hold, leave, send, until
+from tests.hostile import MARK, HostileSlice, Steps, frame, hold, leave, send
 from tests.hostile.copies import (
     DEEP,
+    END,
     FILES,
+    SHORT,
     STOLEN,
     Crowd,
     content,
@@ -33,7 +34,6 @@ from tests.hostile.copies import (
 )
 from tests.lifecycle import put
 from tests.support.conftest import opened
-from tests.workers.sync.test_sync_faults import needs_rsync
 
 SECRET = "hunter2"
 assert len(SECRET) == len(STOLEN)
@@ -82,41 +82,93 @@ NAMES = {
     "the folder itself": gives("."),
     "the folder above": gives(".."),
     "a hidden name": gives(".git"),
-    "a NUL": gives("results.txt\0"),
-    "half a surrogate": gives("\ud800"),
-    "a number for a name": gives(7),
+    "a NUL": gives("results.txt\0x"),
+    "no UTF-8": gives("\udcff"),
+    "an empty name": gives("results.txt", records={"path": ""}),
     "a folder without -r": gives("results.txt/"),
     "a second name": gives("results.txt", ".bashrc", named=2),
     "the same name twice": gives("results.txt", "results.txt"),
-    "a symlink": gives("results.txt", target="/etc/passwd"),
-    "the rest of a file that is not here": gives("results.txt", offset=3),
+    "a symlink": gives("results.txt", kind=b"2"),
+    "a hard link": gives("results.txt", kind=b"1"),
+    "a character device": gives("results.txt", kind=b"3"),
+    "a block device": gives("results.txt", kind=b"4"),
+    "a named pipe": gives("results.txt", kind=b"6"),
+    "the rest of a file that is not here": gives("results.txt", kind=b"M"),
+    "a file with holes": gives("results.txt", kind=b"S"),
+    "a long name of GNU": gives("results.txt", kind=b"L"),
+    "a long link of GNU": gives("results.txt", kind=b"K"),
+    "an unknown type": gives("results.txt", kind=b"?"),
+    "a file that has a link": gives("results.txt", raw={"link": b"/etc/passwd"}),
+    "a file that has a prefix": gives("results.txt", raw={"prefix": b".."}),
+    "a file that has an owner": gives("results.txt", raw={"owner": b"root"}),
+    "another name in an extended header": gives("results.txt", records={"path": "../x"}),
+    "a link in an extended header": gives("results.txt", records={"linkpath": "/etc/passwd"}),
+    "a sparse file in an extended header": gives("results.txt", records={"GNU.sparse.name": "x"}),
 }
-
-
-WHOLE_FIRST = {"the same name twice"}
 
 
 def first(**fields: Any) -> Steps:
     """Send what was requested, but for one field."""
-    return sending(overview(), entry("results.txt", **fields), content())
+    return sending(overview(), entry("results.txt", **fields), content(), END, line([]))
+
+
+def extended(data: bytes, *, length: int | None = None) -> Steps:
+    """Send what was requested behind an extended header with this text."""
+    size = len(data) if length is None else length
+    head = entry("x", size=size, kind=b"x") + content(data)
+    return sending(overview(), head, entry("results.txt"), content(), END, line([]))
+
+
+def ends(*parts: bytes) -> Steps:
+    """Send what was requested, and then this."""
+    return sending(overview(), entry("results.txt"), content(), *parts)
 
 
 FRAMES = {
     "no hello": [send(FILES[:-9], line(7)), hold()],
     "a file before the overview": sending(entry("results.txt"), content()),
-    "two overviews": sending(overview(), overview()),
+    "two overviews": sending(overview(), overview(), SHORT),
     "overviews without end": flood(block=overview()),
-    "no file": sending(overview(), line(None)),
+    "no file": sending(overview(), END, line([])),
+    "a value in place of files": sending(overview(), line(None), SHORT),
     "bytes without a file": sending(overview(), content()),
-    "more bytes than announced": sending(overview(), entry("results.txt"), content(b"x" * 8)),
-    "a file without end": flood(overview(), entry("results.txt"), block=frame(b"o", b"x")),
-    "empty blocks without end": flood(overview(), entry("results.txt"), block=frame(b"o")),
-    "a value in place of bytes": sending(overview(), entry("results.txt"), line("planted")),
-    "a frame without end": flood(overview(), frame(b"x", length=2**31), block=b"x"),
-    "a frame of a job": sending(overview(), frame(b"s")),
-    "an unknown frame": sending(overview(), frame(b"?")),
-    "an end that is a number": sending(overview(), entry("results.txt"), content(problem=7)),
-    "an end that is a list": sending(overview(), entry("results.txt"), content(problem=[])),
+    "bytes of another tar stream": sending(overview(), entry("results.txt", raw={"magic": b"ustar  \0"}), content()),
+    "a header of the oldest format": sending(overview(), entry("results.txt", raw={"magic": bytes(8)}), content()),
+    "a header with a bit that fell over": sending(overview(), entry("results.txt").replace(b"res", b"rer"), content()),
+    "more bytes than announced": sending(overview(), entry("results.txt"), content(b"x" * 513)),
+    "a file without end": flood(overview(), entry("results.txt"), block=b"x"),
+    "files without end": flood(overview(), block=entry("results.txt") + content()),
+    "folders without end": flood(overview(), block=entry("results.txt", folder=True)),
+    "extended headers without end": flood(overview(), block=entry("x", kind=b"x", size=0)),
+    "two extended headers": sending(overview(), *[entry("x", kind=b"x", size=10) + content(b"10 size=7\n")] * 2),
+    "an extended header at the end": sending(overview(), entry("x", kind=b"x", size=10) + content(b"10 size=7\n"), END),
+    "an extended header for all files": sending(overview(), entry("x", kind=b"g", size=7), content()),
+    "a long extended header": extended(b"x", length=2**30),
+    "an extended header without a length": extended(b"size=7\n"),
+    "an extended header with a long length": extended(b"99 size=7\n"),
+    "an extended header with a short length": extended(b"2 size=7\n"),
+    "an extended header with a length of zero": extended(b"0 size=7\n"),
+    "an extended header with a negative length": extended(b"-9 size=7\n"),
+    "an extended header with an endless length": extended(b"9" * 500),
+    "an extended header without a value": extended(b"8 size7\n"),
+    "an extended header without an end": extended(b"10 size=77"),
+    "an extended header with an unknown record": extended(b"10 mode=7\n"),
+    "an extended header with a record twice": extended(b"10 size=7\n10 size=7\n"),
+    "an end that is cut": sending(overview(), entry("results.txt"), content(), bytes(512), SHORT),
+    "a value in place of bytes": sending(overview(), entry("results.txt"), line("planted"), SHORT, SHORT),
+    "a frame without end": flood(frame(b"x", length=2**31), block=b"x"),
+    "a frame of a job": sending(frame(b"s")),
+    "an unknown frame": sending(frame(b"?")),
+    "an end that is a number": ends(END, line(7)),
+    "an end that is null": ends(END, line(None)),
+    "an end with a number for a file": ends(END, line([7])),
+    "an end with a number for a reason": ends(END, line([["results.txt", 7]])),
+    "an end without a reason": ends(END, line([["results.txt"]])),
+    "an end with a number for a name": ends(END, line([[7, "x"]])),
+    "an end with a long reason": ends(END, line([["results.txt", "x" * 20_000]])),
+    "an end with too many files": ends(END, line([["x", "x"]] * 1001)),
+    "an end that is a file": ends(END, entry("results.txt"), content()),
+    "deep JSON at the end": ends(END, line(DEEP)),
     "noise without end": [*flood(block=b"x")[1:]],
     "deep JSON": sending(line(DEEP)),
     "no JSON": sending(line(b"{")),
@@ -126,6 +178,8 @@ FRAMES = {
     "a refusal that is a number": sending(line({"refused": 3})),
     "a refusal of an unknown kind": sending(line({"refused": ["worse", "it is"]})),
     "a refusal without words": sending(line({"refused": []})),
+}
+FIELDS = {
     "a negative count": sending(overview(count=-1)),
     "a count of 10**400": sending(line(b"[1,false,1" + b"0" * 400 + b",0,[],[]]")),
     "a NaN for a size": sending(line(b"[1,false,1,NaN,[],[]]")),
@@ -134,18 +188,30 @@ FRAMES = {
     "a tree without -r": sending(overview(tree=True), entry("results.txt", folder=True)),
     "a note that is a list": sending(overview(notes=[[]])),
     "a negative size": first(size=-1),
+    "a negative size in its field": first(raw={"size": b"-0000000001\0"}),
+    "a size in the format of GNU": first(raw={"size": b"\x80" + bytes(10) + b"\x07"}),
+    "a negative size in the format of GNU": first(raw={"size": b"\xff" * 12}),
+    "a size with a digit that is not octal": first(raw={"size": b"00000000008\0"}),
+    "a size with an underscore": first(raw={"size": b"0000000_007\0"}),
+    "no size": first(raw={"size": bytes(12)}),
     "a fraction for a size": first(size=1.5),
     "a size of 2**64": first(size=2**64),
-    "a time of 10**400": sending(overview(), line(b'["results.txt",33188,7,1' + b"0" * 400 + b",null,0,null]")),
-    "a negative mode": first(mode=-1),
-    "true for a mode": first(mode=True),
-    "a negative offset": first(offset=-1),
-    "an offset past the end": first(offset=8),
-    "a problem that is a number": first(problem=7),
+    "a size of 2**63": first(size=2**63),
+    "a folder with a size": sending(
+        overview(), entry("results.txt", folder=True, raw={"size": b"00000000007\0"}), content()
+    ),
+    "a time of 10**400": first(records={"mtime": "1" + "0" * 400}),
+    "a time of 10**10 seconds": first(records={"mtime": "10000000000"}),
+    "a time that is no number": first(records={"mtime": "x"}),
+    "an infinite time": first(records={"mtime": "inf"}),
+    "a time with an exponent": first(records={"mtime": "1e9"}),
+    "a negative mode": first(raw={"mode": b"-000001\0"}),
+    "a mode that is no number": first(raw={"mode": b"True\0\0\0\0"}),
+    "no mode": first(raw={"mode": bytes(8)}),
 }
 
 
-@pytest.mark.parametrize("attacks", [NAMES, FRAMES], ids=["names", "frames"])
+@pytest.mark.parametrize("attacks", [NAMES, FRAMES, FIELDS], ids=["names", "frames", "fields"])
 def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attacks: dict[str, Steps]) -> None:
     (pod.tpuctl.folder / "results.txt").write_text(SECRET)
     before = files(Path(pod.tpuctl.environ["HOME"])), files(pod.tpuctl.folder)
@@ -154,10 +220,8 @@ def test_scp_of_a_file_accepts_only_the_requested_file(pod: HostileSlice, attack
 
     assert unexpected(said) == dict.fromkeys(attacks, True), said
     assert (code, "Traceback" in err) == (11, False)
-    # A file that was requested gets its name when it is whole, and nothing else does.
-    got = {path: data for path, data in files(pod.tpuctl.folder).items() if "/.tpuctl-parts-tpu." not in path}
-    whole = {f"got/{worker}/results.txt": STOLEN for worker, name in enumerate(attacks) if name in WHOLE_FIRST}
-    assert (files(Path(pod.tpuctl.environ["HOME"])), got) == (before[0], {**before[1], **whole})
+    # No file gets its name before all are whole.
+    assert (files(Path(pod.tpuctl.environ["HOME"])), files(pod.tpuctl.folder)) == before
     # Each was asked once: a worker that breaks the protocol is not tried again.
     assert {name: len(pod.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
 
@@ -207,17 +271,17 @@ def test_scp_of_folders_accepts_only_names_that_match(
     assert {name: (err[: err.index(": ", 7) + 2], code) for name, (_, err, code) in said.items()} == dict.fromkeys(
         attacks, ("error: unexpected answer from worker 0: ", 11)
     )
-    assert {path: text for path, text in files(pod.tpuctl.folder).items() if ".tpuctl-parts-" not in path} == before
+    assert files(pod.tpuctl.folder) == before
 
 
 def test_scp_without_a_requested_name_fails(pod: HostileSlice) -> None:
     attacks = {
-        "none": sending(overview(named=0, count=0)),
+        "none": sending(overview(named=0, count=0), END, line([])),
         "the first": gives("results.txt"),
         "the second": gives("b"),
         "the first twice": gives("results.txt", "results.txt", named=2),
         "both": gives("b", "results.txt", named=2),
-        "many notes": sending(overview(named=0, count=0, notes=["x"] * 1000)),
+        "many notes": sending(overview(named=0, count=0, notes=["x"] * 1000), END, line([])),
     }
 
     said, err, code = attack(pod, attacks, "scp", "pod:out/results.txt", "pod:*/b", "got")
@@ -263,63 +327,61 @@ def test_scp_reveals_no_local_files_to_a_worker(pod: HostileSlice) -> None:
     """A worker with any claim gets no contents, digests or paths, and its modes do not apply to local files."""
     here = pod.tpuctl.folder
     (here / "results.txt").write_text(SECRET)
-    guesses = [entry("results.txt", size=number + 1) for number in range(len(SECRET))]
-    asked = [send(FILES), until(b"g\0\0\0")]
+    guesses = [entry("results.txt", size=size) + content(b"x" * size) for size in range(1, len(SECRET) + 1)]
     pod.play({
-        1: [[*asked, send(overview(named=7, count=7), *guesses), hold()]],
-        2: [[*asked, send(overview(), entry("results.txt"), frame(b"o", STOLEN[:3])), leave(255)], [*asked, leave(1)]],
-        3: [[*asked, send(overview(), entry("results.txt", mode=0o106777), content()), hold()]],
+        1: [[send(FILES, overview(named=7, count=7), *guesses, SHORT), hold()]],
+        2: [[send(FILES, overview(), entry("results.txt"), STOLEN[:3]), leave(255)], [leave(1)]],
+        3: [[send(FILES, overview(), entry("results.txt", mode=0o6777), content(), END, line([])), hold()]],
     })  # fmt: skip
 
     said = [pod.tpuctl("scp", "-p", "pod:results.*", ".", "--worker", str(worker)) for worker in (1, 2, 3)]
 
     # What comes after the program, which they are sent as well.
-    its_digest = hashlib.blake2b(STOLEN[:3], digest_size=16).hexdigest()
-    no_bytes = hashlib.blake2b(digest_size=16).hexdigest()
     heard = [pod.received(worker).rpartition(b"'worker': %d})\n" % worker)[2] for worker in (1, 2, 3)]
     assert [code for _, _, code in said] == [11, 11, 0], said
-    (part,) = here.glob(".tpuctl-parts-*-2/*")
-    nothing, its_own = (
-        told(b"g", json.dumps(parts, separators=(",", ":")).encode())
-        for parts in ({}, {part.name: [3, no_bytes, its_digest]})
-    )
-    assert heard == [nothing, its_own, nothing]
+    assert heard == [b"", b"", b""]
     assert (here / "results.txt").read_bytes() == STOLEN
     assert (here / "results.txt").stat().st_mode & 0o7000 == 0
+    assert files(here) == {"results.txt": STOLEN}
 
 
 NUMBERS = {"negative": -1, "unknown": 2, "huge": 10**400, "true": True, "a fraction": 0.0, "text": "0", "none": None}
-LENGTHS = {"negative": -1, "none": 0, "too much": 8, "text": "7"}
-PLACE, NONE = ["/r", True, "/p", None], "0" * 32
-BEGIN = json.dumps([PLACE]).encode()[:-1] + b","
 UPLOADS = {
-    "a plan that is a number": takes(line(7)),
-    "a plan that is too short": takes(line([PLACE, [], []])),
-    **{f"a part of a file: {one}": takes(line([PLACE, [[NUMBERS[one], 7, NONE]], [], []])) for one in NUMBERS if one != "huge"},
-    "a part of a file: huge": takes(line(BEGIN + b"[[1" + b"0" * 400 + b',7,"' + NONE.encode() + b'"]],[],[]]')),
-    **{f"a part of a length: {name}": takes(line([PLACE, [[0, length, NONE]], [], []])) for name, length in LENGTHS.items()},
-    "a part twice": takes(line([PLACE, [[0, 7, NONE], [0, 7, NONE]], [], []])),
-    "a part with an offset": takes(line([PLACE, [[0, 7, NONE, 0]], [], []])),
-    "a part and a digest": takes(line([PLACE, [[0, 7, NONE]], [[0, NONE]], []])),
-    "a digest that is none": takes(line([PLACE, [], [[0, "?"]], []])),
-    "a part and refused": takes(line([PLACE, [[0, 7, NONE]], [], [0]])),
-    "a part without a digest": takes(line([PLACE, [[0, 7]], [], []])),
-    "a part with a digest that is none": takes(line([PLACE, [[0, 7, "?"]], [], []])),
-    "no place": takes(line([[], [], [], []])),
-    "a place that is a number": takes(line([1, [], [], []])),
-    "a place without a path": takes(line([["", True, "/p", None], [], [], []])),
-    "a tree that is a number": takes(line([["/r", True, "/p", 3], [], [], []])),
-    "a report of an unknown file": takes(line([PLACE, [], [], []]), line([["three", "no"]])),
-    "a report that is a number": takes(line([PLACE, [], [], []]), line([["one", 5]])),
-    "a report that is no list": takes(line([PLACE, [], [], []]), line(None)),
-    "an end at once": takes(line(None)),
+    **{f"a device of a tree: {name}": takes(line([NUMBERS[name], 1])) for name in NUMBERS if name not in {"huge", "unknown"}},
+    **{f"an inode of a tree: {name}": takes(line([1, NUMBERS[name]])) for name in NUMBERS if name not in {"huge", "unknown"}},
+    "a huge inode of a tree": takes(line(b"[1, 1" + b"0" * 400 + b"]")),
+    "an inode of 2**63": takes(line([1, 2**63])),
+    "a tree that is a number": takes(line(7)),
+    "a tree that is a text": takes(line("12")),
+    "a tree that is an object": takes(line({"1": 2})),
+    "a tree that is too short": takes(line([1])),
+    "a tree that is too long": takes(line([1, 2, 3])),
+    "a tree with a list": takes(line([1, [2]])),
+    "two trees": takes(line([1, 2]), line([1, 2])),
+    "a report of an unknown file": takes(line(None), then=[line([["three", "no"]])]),
+    "a report that is a number": takes(line(None), then=[line([["one", 5]])]),
+    "a report of a number": takes(line(None), then=[line([[1, "no"]])]),
+    "a report of an empty name": takes(line(None), then=[line([["", "no"]])]),
+    "a report with a NUL": takes(line(None), then=[line([["one\0", "no"]])]),
+    "a report without a reason": takes(line(None), then=[line([["one"]])]),
+    "a report with two reasons": takes(line(None), then=[line([["one", "no", "no"]])]),
+    "a report with a long reason": takes(line(None), then=[line([["one", "x" * 20_000]])]),
+    "a report of more files than were sent": takes(line(None), then=[line([["one", "no"]] * 3)]),
+    "a report that is no list": takes(line(None), then=[line(None)]),
+    "a report that is an object": takes(line(None), then=[line({"one": "no"})]),
+    "a report that is a file": takes(line(None), then=[entry("one"), content()]),
+    "a report that is deep": takes(line(None), then=[line(DEEP)]),
+    "a report that is no JSON": takes(line(None), then=[line(b"nope")]),
+    "a report without an end": takes(line(None), then=[frame(b"x", length=2**31)]),
     "answers without end": flood(block=line([])),
     "a frame without end": flood(frame(b"x", length=2**31), block=b"x"),
     "bytes of a file": takes(frame(b"o", STOLEN)),
+    "a file": takes(entry("one"), content()),
     "an overview": takes(overview()),
     "deep JSON": takes(line(DEEP)),
     "no JSON": takes(line(b"nope")),
     "a refusal without words": takes(line({"refused": []})),
+    "a late refusal without words": takes(line(None), then=[line({"refused": []})]),
 }  # fmt: skip
 
 
@@ -336,9 +398,9 @@ def test_scp_to_workers_sends_only_listed_files(pod: HostileSlice) -> None:
     assert [name for worker, name in enumerate(UPLOADS) if SECRET.encode() in pod.received(worker)] == []
 
 
-def planned(*parts: bytes, **fields: object) -> Steps:
-    """Answer a sync of two files and a symlink with this plan, and then with these lines."""
-    return sending(line(plan(**fields)), *parts)
+def planned(*report: bytes, **fields: object) -> Steps:
+    """Answer a sync of two files and a symlink with this plan, and then with this report."""
+    return takes(line(plan(**fields)), then=report, lists=2 if report else 0)
 
 
 ODD = {
@@ -349,17 +411,23 @@ ODD = {
 SYNCS = {
     **{f"to send: {name}": planned(send=[number]) for name, number in ODD.items()},
     **{f"a digest of: {name}": planned(send=[], digests=[[number, "0" * 32]]) for name, number in ODD.items()},
-    **{f"a part of: {name}": planned(parts=[[number, 1, NONE]]) for name, number in ODD.items()},
-    "a part of a file that is not sent": planned(send=[1], parts=[[0, 1, NONE]]),
-    "a part that is too long": planned(parts=[[0, 9, NONE]]),
-    "a part without a digest": planned(parts=[[0, 1]]),
     "a link that is a file": planned(link=[0]),
+    **{f"to touch: {name}": planned(send=[], touch=[number]) for name, number in ODD.items()},
+    "a link that is unknown": planned(link=[3]),
+    "a link twice": planned(link=[2, 2]),
+    "a digest twice": planned(send=[], digests=[[0, "0" * 32], [0, "0" * 32]]),
+    "a digest and to send": planned(digests=[[0, "0" * 32]]),
+    "a digest and to touch": planned(send=[], touch=[0], digests=[[0, "0" * 32]]),
+    "a digest that is missing": planned(send=[], digests=[[0]]),
+    "foreign that is unknown": planned(foreign=[3]),
+    "foreign twice": planned(foreign=[0, 0]),
+    "kept unasked": planned(kept=["x"]),
     "to send twice": planned(send=[0, 0]),
     "to send and to touch": planned(touch=[0]),
     "foreign and not planned": planned(send=[0], foreign=[1]),
     "a digest that is none": planned(send=[], digests=[[0, "?"]]),
     "a relative folder": planned(folder="code"),
-    "an option for a folder": planned(folder="--rsync-path=x"),
+    "an option for a folder": planned(folder="--delete"),
     "a NUL in the folder": planned(folder="/x\0"),
     "half a surrogate in the folder": planned(folder="/\ud800"),
     "to delete unasked": planned(delete=["x"]),
@@ -380,16 +448,7 @@ SYNCS = {
 }  # fmt: skip
 
 
-RSYNCS = {
-    "missing: unknown": planned(line([2]), rsync=True),
-    "missing: twice": planned(line([1, 1]), rsync=True),
-    "missing: a number": planned(line(1), rsync=True),
-}
-
-
-@pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])
-def test_sync_sends_only_files_of_the_tree(pod: HostileSlice, via: str) -> None:
-    attacks = SYNCS if via == "ssh" else RSYNCS
+def test_sync_sends_only_files_of_the_tree(pod: HostileSlice) -> None:
     tree = pod.tpuctl.folder / "code"
     tree.mkdir()
     (tree / "a.py").write_text("print(1)")
@@ -397,14 +456,13 @@ def test_sync_sends_only_files_of_the_tree(pod: HostileSlice, via: str) -> None:
     (tree / "link").symlink_to("../key")
     (pod.tpuctl.folder / "key").write_text(SECRET)
 
-    said, err, code = attack(pod, attacks, "sync", "pod", "code", "--via", via)
+    said, err, code = attack(pod, SYNCS, "sync", "pod", "code")
 
-    assert unexpected(said) == dict.fromkeys(attacks, True), said
+    assert unexpected(said) == dict.fromkeys(SYNCS, True), said
     assert (code, "Traceback" in err) == (11, False)
-    assert [name for worker, name in enumerate(attacks) if SECRET.encode() in pod.received(worker)] == []
-    # Each was asked once, by ssh: a worker that breaks the protocol is not tried again.
-    if via == "ssh":
-        assert {name: len(pod.connections(worker)) for worker, name in enumerate(attacks)} == dict.fromkeys(attacks, 1)
+    assert [name for worker, name in enumerate(SYNCS) if SECRET.encode() in pod.received(worker)] == []
+    # Each was asked once: a worker that breaks the protocol is not tried again.
+    assert {name: len(pod.connections(worker)) for worker, name in enumerate(SYNCS)} == dict.fromkeys(SYNCS, 1)
 
 
 def tells(*frames: bytes) -> Steps:

@@ -13,8 +13,8 @@ import pytest
 
 from tpuctl import platforms
 from tpuctl.platforms import find_processes_with_variable, flush_to_disk, parse_process_list
-from tpuctl.ssh.agent.file_stream import enlarge_pipe
 from tpuctl.ssh.agent.job import WAITID, end_of
+from tpuctl.ssh.agent.tar_stream import enlarge_pipe
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs Linux's /proc")
 
@@ -94,7 +94,7 @@ def test_flush_to_disk_keeps_the_content(tmp_path: Path) -> None:
 def test_enlarged_pipe_still_works() -> None:
     readable, writable = os.pipe()
     try:
-        enlarge_pipe(writable, 1 << 30)
+        enlarge_pipe(writable)
         os.write(writable, b"x")
         assert os.read(readable, 2) == b"x"
     finally:

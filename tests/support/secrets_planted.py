@@ -57,7 +57,6 @@ TOKENS = {
     "jwt": ("eyJ" + "hbGciOiJSUzI1NiJ9.eyJ" + "pc3MiOiJ4In0." + _LETTERS, "jwt"),
     "pem": (PEM, "private-key"),
     "base64 of pem": (base64.b64encode(PEM.encode()).decode(), "private-key"),
-    "base64 of pem, not aligned": (base64.b64encode(b"ab" + PEM.encode()).decode(), "private-key"),
 }
 AROUND = (("", ""), ("token is ", " of us\n"), ('{"a": "', '", "b": 1}'), ("x=", "\n"), ("(", ")"))
 

@@ -71,7 +71,7 @@ def test_bundle_contains_no_secret(site: Site, sandbox: Sandbox) -> None:
     name = f"{TOKENS['github'][0]}.log"
     (site.logs(0) / name).write_text("x\n")
     (site.logs(0) / "all.log").write_text(ALL)
-    (site.logs(1) / "wide.log").write_text(ALL, "utf-16")
+    (site.logs(1) / "other.log").write_text(ALL)
     site.job(0, "train", out=ALL, err=ALL, about=json.dumps({"command": ALL}))
     script = f"curl -H 'Authorization: Bearer {TOKENS['oauth'][0]}' x"
     put(sandbox, "other", metadata={"startup-script": script, "any": PASSWORD, "ssh-keys": "ada:ssh-rsa AAAA ada"})

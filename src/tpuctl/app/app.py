@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.command_text import join_command
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
-from tpuctl.escaping import contains_mask, mask_command_line
+from tpuctl.escaping import contains_mask, mask_command_line, mask_url
 from tpuctl.names import BucketPath, check_login, check_project, check_zone, parse_node_reference
 from tpuctl.output.github import runs_in_github_actions
 from tpuctl.output.terminal import OutputFormat, Terminal
@@ -493,11 +493,20 @@ class App:
         """Return a command for the user to type next, with the options of this run that it needs."""
         from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for interrupts
 
-        return with_typed_options(f"`{command}`", self._shown_arguments, self.command_tree).strip("`")
+        return with_typed_options(self, f"`{command}`").strip("`")
 
     @property
-    def _shown_arguments(self) -> Sequence[str]:
-        return mask_command_line(self.invocation.arguments, self.invocation.environ)
+    def typed_options(self) -> dict[str, tuple[str, ...]]:
+        """The words of the typed options that choose the cloud, and of the zone if it is one."""
+        flags = self._flags
+        words: dict[str, tuple[str, ...]] = {
+            name: (f"--{name}", mask_url(flags[name])) for name in ("project", "endpoint") if flags.get(name)
+        }
+        if "sandbox" in flags:
+            words["sandbox"] = ("--sandbox",) if flags["sandbox"] else ("--no-sandbox",)
+        if len(self.zone_flags) == 1 and self.zone_flags[0] != ANY_ZONE:
+            words["zone"] = ("--zone", self.zone_flags[0])
+        return words
 
     def show(self, view: View) -> None:
         """Write a result in the chosen format; nothing if stdout has events only."""
@@ -522,12 +531,11 @@ class App:
         if error.hint:
             from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
-            error.hint = with_typed_options(error.hint, self._shown_arguments, self.command_tree)
+            error.hint = with_typed_options(self, error.hint)
         if isinstance(error, CheckFailedError):
             from tpuctl.app.hints import with_typed_options  # noqa: PLC0415  # only for failures
 
-            typed, tree = self._shown_arguments, self.command_tree
-            error.lines = tuple(with_typed_options(line, typed, tree, is_complete=True) for line in error.lines)
+            error.lines = tuple(with_typed_options(self, line) for line in error.lines)
             error.message = "\n".join(error.lines)
         self.terminal.error(error, form=self.format_or_guess, sandbox=sandbox)
         if self.summary:
@@ -543,7 +551,7 @@ class App:
         """Return the findings, whose commands then have the options of this run that they need."""
         from tpuctl.app.hints import report_with_typed_options  # noqa: PLC0415  # only after a check
 
-        return report_with_typed_options(report, self._shown_arguments, self.command_tree)
+        return report_with_typed_options(self, report)
 
     def for_call(self) -> App:
         """Return an app for another piece of work with the files, the trust and the connections of this one.

@@ -28,12 +28,11 @@ from tpuctl.app.option_help import (
     write_own_options,
     write_shared_line,
 )
-from tpuctl.app.suggestions import mistyped_words, suggest_word
 from tpuctl.app.value_completion import complete_node, complete_project, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import escape_undecodable
+from tpuctl.names import closest_match, escape_undecodable
 from tpuctl.output.tables import choose_columns
 
 if TYPE_CHECKING:
@@ -452,6 +451,27 @@ FOREIGN_OPTIONS = {
 }
 
 
+# What people type for a value of ours.
+_FOREIGN_VALUES = {"absent": "gone", "deleted": "gone", "removed": "gone", "running": "ready", "up": "ready"}
+# A shorter beginning fits too many words, and words of four letters are similar that mean different things.
+_LEAST_OF_A_WORD = 3
+_SIMILARITY = 0.7
+
+
+def suggest_word(word: str, known: Collection[str]) -> str | None:
+    """Return the known word that was probably meant: one that goes on like the typed one, else one that is similar.
+
+    The first letter is the same: `top` is not `stop`, and `own` is not `down`.
+    """
+    if (meant := _FOREIGN_VALUES.get(word)) in known:
+        return meant
+    dashes = len(word) - len(word.lstrip("-"))
+    # The beginning of an option says less: `--all` is not `--all-nodes`.
+    begun = [one for one in known if not dashes and len(word) >= _LEAST_OF_A_WORD and one.startswith(word)]
+    similar = [one for one in known if one[: dashes + 1] == word[: dashes + 1]]
+    return min(begun, key=len, default=None) or closest_match(word, similar, similarity=_SIMILARITY)
+
+
 # What selects nodes, as a filter of gcloud does.
 _SELECTING = {
     "--selector": "`-l KEY=VALUE`",
@@ -470,11 +490,7 @@ def suggesting_options(command: click.Command, ctx: click.Context) -> Iterator[N
         name = error.option_name.split("=")[0]
         params = command.get_params(ctx)
         known = [option for param in params for option in (*param.opts, *param.secondary_opts) if option[:2] == "--"]
-        near = (
-            name
-            if name in FOREIGN_OPTIONS
-            else suggest_word(name, known) or min(mistyped_words(name, FOREIGN_OPTIONS), default=None)
-        )
+        near = name if name in FOREIGN_OPTIONS else suggest_word(name, known) or suggest_word(name, FOREIGN_OPTIONS)
         if near and FOREIGN_OPTIONS.get(near) == "`--yes`" and "--yes" not in known:
             near = "--yes"
         if near == "--yes" and isinstance(command, click.Group):

@@ -23,8 +23,8 @@ from tpuctl.output.terminal import OutputFormat, StandardStreams, StdoutClosedEr
 
 # The exit status that a shell reports for a process terminated by SIGPIPE.
 _PIPE_CLOSED = 141
-# A shell completes a command line if this variable is set: the scripts of `tpuctl completion` set it.
-COMPLETION_VARIABLE: Final = "_TPUCTL_COMPLETE"
+# A shell completes `COMP_LINE` if this variable is `line`: the scripts of `tpuctl completion` set both.
+_COMPLETION_VARIABLE: Final = "_TPUCTL_COMPLETE"
 # Failures of the machine that users can fix themselves. No bug of ours raises one of these.
 _MACHINE_ERRNOS = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR}
@@ -107,10 +107,16 @@ def _run(app: App) -> int:
 
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
-    if instruction := invocation.environ.get(COMPLETION_VARIABLE):
+    if instruction := invocation.environ.get(_COMPLETION_VARIABLE):
         from tpuctl.cli.word_completion import answer_shell  # noqa: PLC0415  # only for completion
 
-        return answer_shell(tree, app, instruction)
+        line = invocation.environ.get("COMP_LINE")
+        if instruction == "line" and line is not None:
+            return answer_shell(tree, app, line)
+        raise InvalidInputError(
+            f"`{_COMPLETION_VARIABLE}` is `{escape_undecodable(instruction)}`, but no shell is completing a command line",
+            hint=f"unset it: only the scripts of `tpuctl completion SHELL` set `{_COMPLETION_VARIABLE}`",
+        )
     for name, value in invocation.environ.items():
         if name.startswith(_READ_VARIABLES) and not value.isascii() and escape_undecodable(value) != value:
             raise InvalidInputError(

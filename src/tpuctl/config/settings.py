@@ -367,10 +367,7 @@ _SPECS: Final = (
     _of_gcloud("proxy_port", _NUMBER, "proxy/port", "port of gcloud's proxy"),
     _of_gcloud("proxy_username", _TEXT, "proxy/username", "login at gcloud's proxy"),
     _of_gcloud("proxy_password", _TEXT, "proxy/password", "password at gcloud's proxy", secret=True),
-    _of_gcloud("proxy_rdns", _BOOLEAN, "proxy/rdns", "whether gcloud's proxy resolves host names"),
     _of_gcloud("ca_certs", _PATH, "core/custom_ca_certs_file", "file with trusted CA certificates"),
-    _of_gcloud("access_token_file", _PATH, "auth/access_token_file", "file with an access token"),
-    _of_gcloud("disable_credentials", _BOOLEAN, "auth/disable_credentials", "whether gcloud sends no credentials"),
 )
 
 SETTINGS: Final[Mapping[str, SettingSpec]] = {spec.key: spec for spec in _SPECS}

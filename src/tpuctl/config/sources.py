@@ -1,6 +1,6 @@
 """Read settings from configuration files, with line numbers, and from gcloud's own files, without starting gcloud.
 
-A configuration file can be changed one line at a time, without touching the others. Which keys exist, and which files may have
+A key of a configuration file can be changed without touching the other lines. Which keys exist, and which files may have
 them, is the subject of `settings`; this module handles YAML and the disk.
 """
 
@@ -219,7 +219,7 @@ def _key_content(path: Path, entry: ConfigEntry) -> list[bytes]:
 
 
 def set_in_config_file(path: Path, key: str, value: str) -> None:
-    """Set one key, and keep every other line and comment. The file is replaced atomically, with mode 0600.
+    """Set one key, and keep the other lines. The file is replaced atomically, with mode 0600. The caller holds its lock.
 
     `value` is written as on the command line: a list `a,b`, pairs `a=1,b=2`. Raises `SettingError` for an unknown key, an
     invalid value, or a file whose layout does not allow the change.
@@ -230,35 +230,29 @@ def set_in_config_file(path: Path, key: str, value: str) -> None:
         raise SettingError(f"unknown setting `{key}`", hint=_did_you_mean(key))
     kind = FileKind.PROJECT if path.name == PROJECT_FILE_NAME else FileKind.USER
     check_file_entry(kind, key, value, place=str(path))
-    wanted = parse_command_line_value(SETTINGS[key], value)
-    text = _read(path)
-    pair = _find(_compose(path, text), key, path)
-    if pair is None:
-        newline = "\r\n" if "\r\n" in text else "\n"
-        changed = (
-            text + ("" if text.endswith("\n") or not text else newline) + f"{key}: {render_yaml_value(wanted)}{newline}"
-        )
-    else:
-        begin, start, end = pair[0].end_mark.index, pair[1].start_mark.index, _end(pair[1], text)
-        rendered = render_yaml_value(wanted)
-        if text[begin:start].strip() == ":":
-            changed = f"{text[:begin]}: {rendered}{text[end:]}"
-        else:
-            # With a comment between key and value, the value stays below it, indented.
-            changed = f"{text[:start]}{'' if pair[1].start_mark.column else ' '}{rendered}{text[end:]}"
-    _replace_if_same(path, text, changed, {key: wanted})
+    _change_entry(path, key, parse_command_line_value(SETTINGS[key], value))
 
 
 def unset_in_config_file(path: Path, key: str) -> bool:
-    """Remove a key with its lines, and keep comments and other lines. Return whether the key existed."""
+    """Remove a key with its lines, and keep the other lines. Return whether the key existed."""
+    return _change_entry(path, key, None)
+
+
+def _change_entry(path: Path, key: str, value: RawValue | None) -> bool:
+    """Put one line in the place of the lines of a key, or at the end, or remove them; return whether the key existed."""
     text = _read(path)
     pair = _find(_compose(path, text), key, path)
-    if pair is None:
+    start = end = len(text)
+    if pair is not None:
+        start = text.rfind("\n", 0, pair[0].start_mark.index) + 1
+        end = text.find("\n", _end(pair[1], text)) + 1 or end
+    elif value is None:
         return False
-    start = text.rfind("\n", 0, pair[0].start_mark.index) + 1
-    end = text.find("\n", _end(pair[1], text))
-    _replace_if_same(path, text, text[:start] + ("" if end < 0 else text[end + 1 :]), {key: None})
-    return True
+    newline = "\r\n" if "\r\n" in text else "\n"
+    before = text[:start] + (newline if text[:start] and text[start - 1] != "\n" else "")
+    line = "" if value is None else f"{key}: {render_yaml_value(value)}{newline}"
+    _replace_if_same(path, text, before + line + text[end:], {key: value})
+    return pair is not None
 
 
 def _replace_if_same(path: Path, old: str, new: str, change: Mapping[str, RawValue | None]) -> None:

@@ -185,7 +185,7 @@ _PROGRAM_USES = {
     "scp": (Level.WARNING, "`tpuctl scp` cannot copy"),
     "ssh-keygen": (Level.ERROR, "keys can be neither created nor checked"),
     "ssh-add": (Level.NOTE, "keys of an ssh agent cannot be used"),
-    "rsync": (Level.NOTE, "`tpuctl sync` uses its own protocol, which is slower for large trees"),
+    "rsync": (Level.NOTE, "huge trees are copied with it, over the hosts of `tpuctl ssh-config`"),
 }
 _SSH_VERSION = re.compile(r"OpenSSH\w*_(\d{1,3})\.(\d{1,3})")
 # `accept-new` of StrictHostKeyChecking, used for workers that publish no host key [OpenSSH release notes 7.6].

@@ -15,6 +15,4 @@ without a reader.
 
 In GitHub Actions `github.py` keeps text of others from becoming a workflow command, on both streams; only
 `Terminal` sends commands (groups, annotations). `step_summary.py` writes what a command did to the page of the run.
-
-`transfer_progress.py` shows the bytes sent to workers on the `StatusLine` of `terminal.py`.
 """

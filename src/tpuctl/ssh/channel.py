@@ -492,13 +492,17 @@ def open_agent(
 
 
 def on_each_worker(
-    function: Callable[[ItemT], ResultT], workers: Iterable[ItemT], *, deadline: timedelta | None = None
+    function: Callable[[ItemT], ResultT],
+    workers: Iterable[ItemT],
+    *,
+    limit: int = MAX_CHANNELS,
+    deadline: timedelta | None = None,
 ) -> list[Outcome[ItemT, ResultT]]:
-    """Call `function` for each worker, some at a time, until a `deadline` as in `fan_out`.
+    """Call `function` for each worker, at most `limit` at a time, until a `deadline` as in `fan_out`.
 
     Raises `SshProgramMissingError`, the same for all workers.
     """
-    outcomes = fan_out(function, workers, limit=MAX_CHANNELS, deadline=deadline)
+    outcomes = fan_out(function, workers, limit=limit, deadline=deadline)
     for outcome in outcomes:
         if isinstance(outcome.error, SshProgramMissingError):
             raise outcome.error

@@ -226,7 +226,7 @@ def start_ssh(
     bufsize: int = 0,
     is_in_own_group: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Start ssh, or rsync over it, with a pipe as stdout. Every connection to a worker begins here.
+    """Start ssh with a pipe as stdout. Every connection to a worker begins here.
 
     In its own process group it does not get a Ctrl-C at the terminal. Raises `SshProgramMissingError`.
     """

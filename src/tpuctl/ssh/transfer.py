@@ -1,25 +1,40 @@
-"""The session with a program that stores or sends files on a worker; what the worker sends is limited and checked."""
+"""Files on their way to and from workers: one tar stream to many, and one from each, which is limited and checked."""
 
 from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Set
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from hashlib import blake2b
+from functools import partial
+from hashlib import blake2b, file_digest
 from io import BufferedReader, RawIOBase
-from threading import Lock, Semaphore
+from itertools import groupby
+from queue import Full, Queue
+from threading import Condition, Lock, Semaphore, Thread
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tpuctl.escaping import preview
-from tpuctl.ssh.agent.file_stream import PeerLostError, RefusedError, Stream
+from tpuctl.escaping import one_line, preview
+from tpuctl.ssh.agent.tar_stream import (
+    END_OF_TAR,
+    PIPE,
+    FileEntry,
+    PeerLostError,
+    RefusedError,
+    Stream,
+    TarStreamError,
+    enlarge_pipe,
+    pack,
+)
 from tpuctl.ssh.answers import (
     UnexpectedAnswerError,
     parse_answer,
     parse_array,
     parse_choice,
     parse_integer,
+    parse_path,
     parse_string,
 )
 from tpuctl.ssh.channel import (
@@ -46,97 +61,117 @@ if TYPE_CHECKING:
 _FAST_CIPHERS = ("-o", "Ciphers=^aes128-gcm@openssh.com,aes256-gcm@openssh.com")
 # A worker may read large files before it answers.
 _PATIENCE = timedelta(days=1)
-_MAX_TEXT = 16 * 1024
+MAX_TEXT = 16 * 1024
 # Bytes that are read at once; longer reads go directly to their destination.
 _BUFFER = 1 << 16
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_KINDS = ("missing", "folder", "refused", "target", "new folder", "busy", "full", "read-only", "disk")
+_KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
+_MAX_MODE = 0o177777
+_MAX_TIME = 2**63 - 1
 # ssh options of a shared connection; None opens a new one.
 SharedOptions = tuple[str, ...] | None
 
 
 class WorkerStream(Stream):
-    """The stream to a worker, which is not trusted. `on_bytes` is called with the sizes of blocks sent and received."""
+    """The stream to a worker, which is not trusted. `on_bytes` is called with the sizes of contents sent and received."""
 
-    value_letter, bytes_letter = ClientFrame.GO.value, ClientFrame.IN.value
+    letter = ClientFrame.GO.value
 
     def __init__(self, channel: AgentChannel, on_bytes: Callable[[int], None], *, longest: int) -> None:
         self._output_of_ssh = _Output(channel)
         super().__init__(BufferedReader(self._output_of_ssh, _BUFFER), channel.stdin.fileno())
-        self._channel, self._on_bytes, self._longest = channel, on_bytes, longest
+        self._channel, self.on_bytes, self._longest = channel, on_bytes, longest
 
     def write(self, data: bytes) -> None:
         """Send bytes. Raises `PeerLostError` and `RefusedError`, because a worker speaks now only to refuse them."""
-        self._channel.send_raw(data)
         while self._channel.has_unsent:
             self._wait_for_room()
             self._channel.flush()
-
-    def write_from(self, file: int, offset: int, size: int) -> int:
-        """Send up to so many bytes of a file. Raises `PeerLostError` and `RefusedError`, as above."""
-        while True:
+        left = memoryview(data)
+        while left:
             try:
-                sent = super().write_from(file, offset, size)
+                left = left[os.write(self._output, left) :]
             except BlockingIOError:
                 self._wait_for_room()
             except BrokenPipeError:
-                self._hear_refusal()
-            else:
-                self._on_bytes(sent)
-                return sent
+                self._raise_refusal()
 
-    def lost(self, what: str) -> AgentError:
-        """Return the error for a connection to replace by another one."""
-        return AgentError(self._channel.target, what, is_retriable=True)
+    def expect_many_bytes(self) -> None:
+        """Prepare for large files."""
+        enlarge_pipe(self._output)
+
+    def kill(self) -> None:
+        """Break the connection: for another thread."""
+        self._channel.kill()
 
     def _wait_for_room(self) -> None:
         if not self._channel.wait_for_room():
-            self._hear_refusal()
+            self._raise_refusal()
 
-    def _hear_refusal(self) -> NoReturn:
+    def _raise_refusal(self) -> NoReturn:
         self.receive()
         raise UnexpectedAnswerError("an answer to no question")
 
     def receive(self, *, within: timedelta = _PATIENCE) -> Any:  # JSON
         """Return the next value. Raises `PeerLostError`, `UnexpectedAnswerError`, and `RefusedError` if the worker says so."""
         self._output_of_ssh.patience = within
-        payload = self.read(self._expect(WorkerFrame.EXIT))
+        payload = self.read(self._expect_value())
         value = parse_answer(payload, longest=len(payload), deepest=3)
         if isinstance(value, dict) and "refused" in value:
             kind, message = parse_row(value["refused"], "refused", 2)
-            raise RefusedError(parse_choice(kind, "kind", _KINDS), parse_string(message, "message", longest=_MAX_TEXT))
+            raise RefusedError(parse_choice(kind, "kind", _KINDS), parse_string(message, "message", longest=MAX_TEXT))
         return value
 
-    def receive_problem(self) -> str | None:
-        """Return why a file is not whole; None if it is."""
-        value = self.receive()
-        return None if value is None else parse_string(value, "problem", longest=_MAX_TEXT)
+    def receive_problems(self, *, most: int) -> dict[str, str]:
+        """Return why files are not whole, by name. Raises as `receive`."""
+        rows = [parse_row(row, "problem", 2) for row in parse_array(self.receive(), "problems", most=most)]
+        return {parse_path(name, "problem"): parse_string(why, "problem", longest=MAX_TEXT) for name, why in rows}
 
-    def next_bytes(self, longest: int) -> int:
-        """Return how many bytes of a file follow; 0 if the worker gives up."""
-        size = self._expect(WorkerFrame.OUT)
-        if size > longest:
-            raise UnexpectedAnswerError(f"{size} bytes of a file where {longest} are left")
-        return size
+    def next_member(self) -> FileEntry | None:
+        """Return the next file or folder; None at the end. Raises `PeerLostError` and `UnexpectedAnswerError`."""
+        try:
+            entry = super().next_member()
+        except TarStreamError as error:
+            raise UnexpectedAnswerError(one_line(str(error))) from error
+        if entry is None:
+            return None
+        return FileEntry(
+            parse_path(entry.path, "entry.path"),
+            parse_integer(entry.mode, "entry.mode", high=_MAX_MODE),
+            parse_integer(entry.size, "entry.size"),
+            parse_integer(entry.mtime, "entry.mtime", low=-_MAX_TIME, high=_MAX_TIME),
+        )
 
-    def read_into(self, room: memoryview) -> int:
+    def read(self, size: int) -> bytes:
+        """Return so many bytes. Raises `PeerLostError`."""
+        data = self._reader.read(size)
+        if len(data) < size:
+            raise PeerLostError
+        return data
+
+    def read_small(self, size: int, padding: int) -> memoryview:
+        """Return the bytes of a small file. Raises `PeerLostError`."""
+        self.on_bytes(size)
+        return super().read_small(size, padding)
+
+    def read_into(self, block: memoryview) -> int:
         """Read bytes of a file into a buffer, and return how many."""
-        size: int = self._reader.readinto1(room)  # type: ignore[attr-defined]  # as above
-        self._on_bytes(size)
+        size: int = self._reader.readinto1(block)  # type: ignore[attr-defined]  # `BufferedReader` has it
+        self.on_bytes(size)
         return size
 
-    def _expect(self, expected: WorkerFrame) -> int:
-        """Return the length of the next frame, which must be of this kind. A value may have `longest` bytes."""
+    def _expect_value(self) -> int:
+        """Return the length of the next frame, which must be a value of at most `longest` bytes."""
         letter, size = self.next_head()
         kind = FRAME_KINDS.get(letter)
         if kind is None:
             raise UnexpectedAnswerError(f"no frame begins with {preview(letter)}")
-        if kind is not WorkerFrame.OUT and size > self._longest:
+        if size > self._longest:
             raise UnexpectedAnswerError(f"a frame of {size} bytes where at most {self._longest} are expected")
         if kind is WorkerFrame.REFUSED:
-            raise RefusedError("refused", self.read(size)[:_MAX_TEXT].decode(errors="replace"))
-        if kind is not expected:
-            raise UnexpectedAnswerError(f"a frame `{kind.name}` where `{expected.name}` is expected")
+            raise RefusedError("refused", self.read(size)[:MAX_TEXT].decode(errors="replace"))
+        if kind is not WorkerFrame.EXIT:
+            raise UnexpectedAnswerError(f"a frame `{kind.name}` where a value is expected")
         return size
 
 
@@ -211,40 +246,161 @@ def _unnamed(error: AgentError) -> AgentError:
 
 
 def is_failed_login(error: Exception | None) -> bool:
-    """Tell whether ssh could not log in, which `explain_agent_errors` explains."""
+    """Return whether ssh could not log in, which `explain_agent_errors` explains."""
     return isinstance(error, AgentError) and error.ssh_stderr is not None
 
 
-# Digests are kept at each multiple of so many bytes.
-_STEP = 1 << 24
-_BLOCK = 1 << 20
+# How many blocks the fastest worker may be ahead of the slowest one, and seconds without a block after which others do not
+# wait for a worker any more.
+_MAX_AHEAD, _STALLED = 8, 10.0
+# Seconds to wait for further workers when one is ready. How many can be ready at the same time.
+_GATHERING, MAX_AT_ONCE = 1.0, 64
+_POLL = 0.2
+
+
+# Bytes of a tar stream, and how many of these are contents of files; why reading failed; None at the end.
+_Block = tuple[bytes, int] | BaseException | None
+
+
+class Subscription:
+    """The files that one worker gets in a round of a `Tee`. `problems`: those that are not whole."""
+
+    def __init__(self, stream: WorkerStream, numbers: Sequence[int], since: float) -> None:
+        self.stream, self.numbers, self.since = stream, frozenset(numbers), since
+        self.blocks: Queue[_Block] = Queue(_MAX_AHEAD)
+        self.problems: dict[str, str] = {}
+        self.moved_at = since  # when a block was sent
+        self.has_ended = False
+
+
+class Tee:
+    """Reads files, each once for all workers that are ready, and sends them as one tar stream.
+
+    In a round the files go to these workers; one that comes later, as after a broken connection, gets the next round. The
+    slowest worker of a round limits how far the others can be ahead. If it stalls, its connection is closed: it can come back
+    for another round. `workers`: how many may come. The other options are those of `pack`.
+    """
+
+    def __init__(self, files: Sequence[tuple[bytes, FileEntry]], *, workers: int, **options: Any) -> None:
+        self._files, self._left, self._options = files, workers, options
+        self._ready: list[Subscription] = []
+        self._changed = Condition()
+        self._is_closed = False
+
+    def __enter__(self) -> Tee:
+        Thread(target=self._serve, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+
+    def leave(self) -> None:
+        """Note that one worker needs no round any more."""
+        with self._changed:
+            self._left -= 1
+            self._changed.notify()
+
+    def send(self, stream: WorkerStream, numbers: Sequence[int]) -> dict[str, str]:
+        """Send the files of these numbers to a worker, and then what is not whole, which is returned with the reasons.
+
+        Raises `PeerLostError`, `RefusedError` and `UnexpectedAnswerError`.
+        """
+        if not numbers:
+            stream.write(END_OF_TAR)
+            stream.send([])
+            return {}
+        if sum(self._files[number][1].size for number in numbers) > PIPE:
+            stream.expect_many_bytes()
+        subscription = Subscription(stream, numbers, time.monotonic())
+        with self._changed:
+            self._ready.append(subscription)
+            self._changed.notify()
+        try:
+            while (block := subscription.blocks.get()) is not None:
+                if isinstance(block, BaseException):
+                    raise block
+                data, contents = block
+                stream.write(data)
+                subscription.moved_at = time.monotonic()
+                stream.on_bytes(contents)
+        finally:
+            subscription.has_ended = True
+        stream.write(END_OF_TAR)
+        stream.send(list(subscription.problems.items()))
+        return subscription.problems
+
+    def _serve(self) -> None:
+        while members := self._gather():
+            try:
+                self._send_to(members)
+            except BaseException as error:  # noqa: BLE001  # the threads of the workers raise it
+                for one in members:
+                    self._deliver(error, members, [one])
+
+    def _gather(self) -> list[Subscription]:
+        """Wait for workers, and return those that are ready; none at the end."""
+        with self._changed:
+            while not self._is_closed:
+                left = _GATHERING
+                if self._ready:
+                    left = self._ready[-1].since + _GATHERING - time.monotonic()
+                    if left <= 0 or len(self._ready) >= min(self._left, MAX_AT_ONCE):
+                        members, self._ready = self._ready, []
+                        return members
+                self._changed.wait(left)
+        return []
+
+    def _send_to(self, members: Sequence[Subscription]) -> None:
+        started = time.monotonic()
+        for one in members:
+            one.moved_at = started
+        wanted = sorted(frozenset().union(*(one.numbers for one in members)))
+        problems: dict[str, str] = {}
+        for receivers, numbers in groupby(wanted, lambda number: [one for one in members if number in one.numbers]):
+            for data, contents in pack((self._files[number] for number in numbers), problems, **self._options):
+                self._deliver((data, contents), members, receivers)
+        for one in members:
+            names = {self._files[number][1].path for number in one.numbers} if problems else set()
+            one.problems = {name: why for name, why in problems.items() if name in names}
+            self._deliver(None, members, [one])
+
+    def _deliver(
+        self,
+        block: tuple[bytes, int] | BaseException | None,
+        members: Sequence[Subscription],
+        receivers: Sequence[Subscription],
+    ) -> None:
+        for one in receivers:
+            while not one.has_ended and not self._is_closed:
+                try:
+                    one.blocks.put(block, timeout=_POLL)
+                    break
+                except Full:
+                    is_alone = sum(not other.has_ended for other in members) == 1
+                    if not is_alone and time.monotonic() - one.moved_at > _STALLED:
+                        one.stream.kill()
+                        one.has_ended = True
 
 
 class LocalDigests:
-    """Digests of local files and of their beginnings. Each file is read once for all workers. Thread-safe."""
+    """Digests of local files. Each file is read once for all workers. Thread-safe."""
 
     def __init__(self) -> None:
-        self._steps: dict[bytes, list[blake2b]] = {}
+        self._known: dict[bytes, str | None] = {}
         self._lock = Lock()
 
-    def get(self, path: bytes, length: int | None = None) -> str | None:
-        """Return the digest of a file's contents, or of its beginning. None if it cannot be read, or is shorter."""
-        with self._lock, suppress(OSError), open(path, "rb", buffering=0) as file:  # noqa: PTH123  # pathlib knows no bytes
-            length = os.fstat(file.fileno()).st_size if length is None else length
-            steps = self._steps.setdefault(path, [blake2b(digest_size=16)])
-            at = min(length // _STEP, len(steps) - 1) * _STEP
-            found = steps[at // _STEP].copy()
-            file.seek(at)
-            while at < length:
-                block = file.read(min(length, at - at % _STEP + _STEP, at + _BLOCK) - at)
-                if not block:
-                    return None
-                found.update(block)
-                at += len(block)
-                if at == len(steps) * _STEP:
-                    steps.append(found.copy())
-            return found.hexdigest()
-        return None
+    def get(self, path: bytes) -> str | None:
+        """Return the digest of a file's contents. None if it cannot be read."""
+        with self._lock:
+            if path not in self._known:
+                try:
+                    with open(path, "rb", buffering=0) as file:  # noqa: PTH123  # pathlib knows no bytes
+                        self._known[path] = file_digest(file, partial(blake2b, digest_size=16)).hexdigest()
+                except OSError:
+                    self._known[path] = None
+            return self._known[path]
 
 
 def parse_row(value: Any, where: str, length: int) -> list[Any]:  # JSON
@@ -279,24 +435,11 @@ def parse_digest(value: Any, where: str) -> str:  # JSON
     return text
 
 
-def parse_parts(value: Any, where: str, sizes: Mapping[int, int]) -> dict[int, tuple[int, str]]:  # JSON
-    """Return the lengths and the digests of parts that a worker has. `sizes`: of the files that may have one."""
-    found: dict[int, tuple[int, str]] = {}
-    for row in parse_array(value, where, most=len(sizes)):
-        number, length, beginning = parse_row(row, where, 3)
-        parse_numbers([number], where, sizes.keys() - found.keys())
-        found[number] = parse_integer(length, where, low=1, high=sizes[number]), parse_digest(beginning, where)
-    return found
-
-
 _PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8))
-# A worker that takes a little more each time and hangs up would never finish.
-_MAX_LINKS = 1000
 
 
 def with_retries(
     attempt: Callable[[SharedOptions], ResultT],
-    kept: Callable[[], int],
     *,
     shared: SharedOptions = (),
     clock: Clock,
@@ -304,20 +447,15 @@ def with_retries(
 ) -> ResultT:
     """Call `attempt` with options of a shared connection until it returns; raise its error if a retry is useless.
 
-    That is so after as many failures without progress as there are pauses. `kept`: the bytes that the other end had at the last
-    attempt.
+    That is so after as many retries as there are pauses.
     """
-    failures, before = 0, 0
-    for _ in range(_MAX_LINKS - 1):
+    for pause in pauses:
         try:
             return attempt(shared)
         except AgentError as error:
-            # Only confirmed bytes count: bytes that were sent may be lost each time.
-            failures = 1 if kept() > before else failures + 1
-            before = max(before, kept())
-            if not error.is_retriable or failures > len(pauses):
+            if not error.is_retriable:
                 raise
-            clock.sleep(pauses[failures - 1])
+            clock.sleep(pause)
             # A shared connection may be the reason.
             shared = None
     return attempt(shared)

@@ -1,18 +1,16 @@
 """Copy files between this machine and workers. Local files are checked before any worker is contacted.
 
-All workers are served in parallel; a broken connection is replaced, and what has arrived is not sent again. A worker is not
-trusted: `FetchedFiles` accepts only files that were requested.
+All workers are served in parallel, and an upload reads each file once. After a broken connection the copy begins again. A
+worker is not trusted: `FetchedFiles` accepts only files that were requested.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
@@ -23,36 +21,18 @@ from tpuctl.command_text import join_command
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import preview
 from tpuctl.fan_out import fan_out
-from tpuctl.ssh.agent.copy_files import PARTS, CopyPlace, FileReceiver, digests_of_part, list_files
-from tpuctl.ssh.agent.file_stream import (
-    FileEntry,
-    RefusedError,
-    encode,
-    path_text,
-    reason,
-    resume_offset,
-    to_bytes,
-    to_text,
-)
-from tpuctl.ssh.answers import (
-    UnexpectedAnswerError,
-    parse_array,
-    parse_boolean,
-    parse_integer,
-    parse_path,
-    parse_string,
-)
+from tpuctl.ssh.agent.copy_files import MAX_PROBLEMS, FileReceiver, list_files
+from tpuctl.ssh.agent.tar_stream import FileEntry, RefusedError, path_text, reason, to_bytes, to_text
+from tpuctl.ssh.answers import UnexpectedAnswerError, parse_array, parse_boolean, parse_integer, parse_string
 from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, OpenChannels
 from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.transfer import (
-    LocalDigests,
+    MAX_AT_ONCE,
+    MAX_TEXT,
     SharedOptions,
+    Tee,
     WorkerStream,
     open_transfer,
-    parse_digest,
-    parse_numbers,
-    parse_pairs,
-    parse_parts,
     parse_row,
     with_retries,
 )
@@ -79,7 +59,6 @@ class CopyProgress:
     """The progress of one worker's copy, in bytes. One thread writes, any thread may read."""
 
     size: int | None = None  # to copy; None until known
-    kept: int = 0  # what the other end had before the current connection
     moved: int = 0  # over the current connection
     total_moved: int = 0
     has_ended: bool = False
@@ -107,12 +86,9 @@ class _Copied:
     size: int = 0
     problems: Sequence[str] = ()
     notes: Sequence[str] = ()
-    place: CopyPlace | None = None  # of the first connection
-
-
-def _identify(*texts: str) -> str:
-    """Return a short text that stands for these."""
-    return hashlib.blake2b(ascii(texts).encode(), digest_size=12).hexdigest()
+    trees: list[list[int]] = field(
+        default_factory=list
+    )  # that became the target, if a connection broke at the very end
 
 
 def list_local_files(sources: Sequence[str], folder: Path, *, recurse: bool) -> FileListing:
@@ -152,42 +128,32 @@ def upload(
 ) -> list[CopyResult]:
     """Copy to `destination` on every worker, and return the results."""
     entries = [entry for _, entry in listing.files]
-    size, digests = sum(entry.size for entry in entries), LocalDigests()
-    announcement = encode([listing.named, listing.is_tree, entries])
-
-    def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
-        stream.send_encoded(announcement)
-        copied.place, stored, known, refused = _parse_plan(stream.receive(), entries)
-        # A part may belong to another file of the same name, size and time.
-        parts = {
-            number: length
-            for number, (length, beginning) in stored.items()
-            if digests.get(listing.files[number][0], length) == beginning
-        }
-        same = [number for number, one in known.items() if digests.get(listing.files[number][0]) == one]
-        progress.size, progress.moved = size, 0
-        progress.kept = sum(parts.values()) + sum(entries[number].size for number in same)
-        stream.send(same)
-        skipped = {*same, *refused}
-        for number, (path, entry) in enumerate(listing.files):
-            if not entry.is_folder and number not in skipped:
-                stream.send_file(path, entry, parts.get(number, 0))
-        stream.send(None)
-        problems = _parse_problems(stream.receive(), {entry.path for entry in entries})
-        whole = [entry for entry in entries if entry.path not in problems and not entry.is_folder]
-        copied.files, copied.size = len(whole), sum(entry.size for entry in whole)
-        copied.problems = tuple(problems.values())
-
-    first = os.fsdecode(listing.files[0][0]) if listing.files else ""
+    size, names = sum(entry.size for entry in entries), {entry.path for entry in entries}
     request = {
         "target": _as_text(destination),
         "preserve": options.preserve,
-        "source": _identify(os.uname().nodename, str(Path(first).absolute())),
+        "named": listing.named,
+        "tree": listing.is_tree,
     }
-    longest = LONGEST_ANSWER + 2 * _MAX_ENTRY * len(entries)
-    # A token for each worker: on a file system that they share, the holder of a lock may be a process of another one.
-    jobs = [_Job(target, {**request, "token": secrets.token_hex(8)}, send, longest) for target in targets]
-    return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
+
+    with Tee(listing.files, workers=len(targets), exact=options.preserve) as tee:
+
+        def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
+            tree = stream.receive()
+            if tree is not None:
+                copied.trees.append([parse_integer(number, "tree") for number in parse_row(tree, "tree", 2)])
+            progress.size, progress.moved = size, 0
+            tee.send(stream, range(len(entries)))
+            problems = stream.receive_problems(most=len(names))
+            if not problems.keys() <= names:
+                raise UnexpectedAnswerError("problems: a file that was not sent")
+            whole = [entry for entry in entries if entry.path not in problems and not entry.is_folder]
+            copied.files, copied.size = len(whole), sum(entry.size for entry in whole)
+            copied.problems = tuple(problems.values())
+
+        longest = LONGEST_ANSWER + _MAX_ENTRY * len(entries)
+        copies = [WorkerCopy(target, request, send, longest, tee.leave) for target in targets]
+        return _copy_all(copies, fanout=options.fanout, clock=clock, on_progress=on_progress)
 
 
 def download(
@@ -210,22 +176,28 @@ def download(
             raise InvalidInputError(f"`{pattern}` does not determine a local name", hint=hint)
     # `DST/` means a folder; pathlib would remove the slash.
     below = os.path.join(folder, destination)  # noqa: PTH118  # as above
-    jobs = []
+    copies, receivers = [], list[FileReceiver]()
+
+    def new_receiver(place: str | Path) -> FileReceiver:
+        receivers.append(FileReceiver(os.fsencode(place), preserve=options.preserve, is_confined=True))
+        return receivers[-1]
+
     for target in targets:
         place = _folder_for(target, Path(below)) if len(targets) > 1 else below
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
         is_empty = True
         with suppress(OSError):
-            is_empty = all(os.fsencode(name).startswith(PARTS) for name in os.listdir(place))  # noqa: PTH208  # text
+            is_empty = not os.listdir(place)  # noqa: PTH208  # text
         texts = tuple(_as_text(pattern) or "." for pattern in patterns)
         request = FetchRequest(texts, target.connection.login, recurse=options.recurse, hidden=is_empty)
-        alias = target.connection.host_alias
-        new_receiver = partial(
-            FileReceiver, os.fsencode(place), preserve=options.preserve, is_confined=True, suffix=f"-{alias}".encode(),
-            source=_identify(alias, target.connection.login, *texts),
-        )  # fmt: skip
-        jobs.append(_Job(target, request.for_worker, partial(_fetch, request, new_receiver)))
-    return _copy_all(jobs, fanout=options.fanout, clock=clock, on_progress=on_progress)
+        transfer = partial(_fetch, request, partial(new_receiver, place))
+        copies.append(WorkerCopy(target, request.for_worker, transfer))
+    try:
+        return _copy_all(copies, fanout=options.fanout, clock=clock, on_progress=on_progress)
+    finally:
+        # After an interrupt the threads end with this process, and may leave unfinished files.
+        for receiver in receivers:
+            receiver.close()
 
 
 def _folder_for(target: Target, parent: Path) -> Path:
@@ -241,73 +213,51 @@ def _folder_for(target: Target, parent: Path) -> Path:
     return path
 
 
-# The names of parts, of which a worker gets to know.
-_PART = re.compile(rb"[0-9a-f]{24}")
-
-
 def _fetch(
     request: FetchRequest,
-    new_receiver: Callable[..., FileReceiver],
+    new_receiver: Callable[[], FileReceiver],
     stream: WorkerStream,
     progress: CopyProgress,
     copied: _Copied,
 ) -> None:
-    """Store what a worker sends. What it gets to know of this machine: which parts of its own files are here."""
-    with closing(new_receiver(place=copied.place)) as receiver:
-        folder, parts = receiver.parts, {}
-        if os.path.lexists(folder):
-            receiver.lock()
-            parts = {
-                to_text(one.name): digests_of_part(one.path, one.stat(follow_symlinks=False).st_size)
-                for one in os.scandir(folder)
-                if _PART.fullmatch(one.name) and one.is_file(follow_symlinks=False)
-            }
-        stream.send(parts)
+    """Store what a worker sends, which gets to know nothing of this machine."""
+    with closing(new_receiver()) as receiver:
         files = FetchedFiles(request, stream.receive())
-        progress.size, progress.kept, progress.moved = files.size, 0, 0
+        progress.size, progress.moved = files.size, 0
         copied.notes, copied.problems = files.notes, files.failed
-        copied.place = receiver.settle(files.named, is_tree=files.is_tree)
-        if parts and receiver.parts != folder:
-            raise stream.lost("the parts belong to another folder")
-        for _ in range(files.count):
-            entry, offset, problem = files.parse_entry(stream.receive())
-            if offset not in {0, resume_offset(parts.get(entry.part.decode(), [0])[0], entry.size)}:
-                raise UnexpectedAnswerError(f"entry.offset: {offset} of a part that is not here")
-            progress.kept += offset
-            if entry.is_folder:
-                receiver.add(entry)
-            else:
-                receiver.receive(stream, entry, offset, problem)
+        receiver.settle(files.named, is_tree=files.is_tree)
+        while (entry := stream.next_member()) is not None:
+            files.check(entry)
+            receiver.receive(stream, entry)
+        broken = files.check_end(stream.receive_problems(most=MAX_PROBLEMS))
         try:
-            receiver.finish()
+            receiver.finish(broken.items())
         except OSError as error:
             raise RefusedError("target", f"`{os.fsdecode(error.filename)}`: {reason(error)}") from error
         # The failures that the worker reports may explain what is missing.
-        missing = files.failed or [f"`{pattern}` was not received" for pattern in files.missing]
+        missing = [] if broken else [f"`{pattern}` was not received" for pattern in files.missing]
         more = [f"{receiver.more_problems} more are not listed"] if receiver.more_problems else []
         copied.files, copied.size = receiver.files, receiver.size
-        copied.problems = (*missing, *receiver.problems.values(), *more)
+        copied.problems = (*(files.failed or missing), *receiver.problems.values(), *more)
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
+class WorkerCopy:
     """The copy of one worker: the request to it, what to do over each connection, and the longest answer in bytes."""
 
     target: Target
     request: Mapping[str, Any]
     transfer: Callable[[WorkerStream, CopyProgress, _Copied], None]
     longest: int = LONGEST_ANSWER
+    on_end: Callable[[], None] = lambda: None
 
 
-# Parallel copies; the next starts when one of them ends.
-_MAX_AT_ONCE = 64
 _HINTS = {
     "missing": "paths on a worker are relative to the login's home; the worker expands `~` and wildcards",
     "folder": "add `-r` to copy folders",
     "target": "use an existing folder, or one new name in an existing folder",
     "new folder": "add `/` at the end to create it",
-    "busy": "wait until it has ended, then repeat the command",
-    "full": "the received part is kept: free some space, and repeat the command to resume",
+    "full": "free some space, and repeat the command",
     "read-only": "use a writable folder",
     "disk": "the disk reports errors: use a folder on another disk",
 }
@@ -315,28 +265,31 @@ _ERRORS = {"missing": NotFoundError} | dict.fromkeys(("folder", "target", "new f
 
 
 def _copy_all(
-    jobs: Sequence[_Job], *, fanout: int, clock: Clock, on_progress: Callable[[Sequence[CopyProgress]], None]
+    copies: Sequence[WorkerCopy], *, fanout: int, clock: Clock, on_progress: Callable[[Sequence[CopyProgress]], None]
 ) -> list[CopyResult]:
     """Copy to or from each worker, and return the results in their order. A failure does not affect the other copies.
 
     Raises `SshProgramMissingError`.
     """
-    shares = [CopyProgress() for _ in jobs]
+    shares = [CopyProgress() for _ in copies]
     logins, channels = Semaphore(fanout), OpenChannels()
 
     def copy(number: int) -> CopyResult:
         report = partial(on_progress, shares)
-        return _copy_one(jobs[number], shares[number], logins, channels, clock=clock, on_progress=report)
+        try:
+            return _copy_one(copies[number], shares[number], logins, channels, clock=clock, on_progress=report)
+        finally:
+            copies[number].on_end()
 
     try:
-        return [one.get() for one in fan_out(copy, range(len(jobs)), limit=_MAX_AT_ONCE)]
+        return [one.get() for one in fan_out(copy, range(len(copies)), limit=MAX_AT_ONCE)]
     except BaseException:
         channels.kill()
         raise
 
 
 def _copy_one(
-    job: _Job,
+    copy: WorkerCopy,
     progress: CopyProgress,
     logins: Semaphore,
     channels: OpenChannels,
@@ -354,21 +307,21 @@ def _copy_one(
         on_progress()
 
     def attempt(shared: SharedOptions) -> None:
-        request = {**job.request, "place": copied.place and list(copied.place)}
+        request = {**copy.request, "trees": copied.trees}
         with open_transfer(
-            job.target, "copy_files", request, shared=shared, longest=job.longest, logins=logins, on_bytes=count,
+            copy.target, "copy_files", request, shared=shared, longest=copy.longest, logins=logins, on_bytes=count,
             channels=channels,
         ) as stream:  # fmt: skip
-            job.transfer(stream, progress, copied)
+            copy.transfer(stream, progress, copied)
 
     on_progress()
     try:
-        with_retries(attempt, lambda: progress.kept, clock=clock)
+        with_retries(attempt, clock=clock)
     except RefusedError as refused:
         kind, message = refused.args
         error = _ERRORS.get(kind, RemoteCommandError)(message, hint=_HINTS.get(kind))
     except AgentError as broken:
-        broken.hint = "repeat the command to resume the copy"
+        broken.hint = "repeat the command"
         error = broken
     except SshProgramMissingError:
         raise  # all workers need it
@@ -379,7 +332,7 @@ def _copy_one(
     progress.has_ended = True
     on_progress()
     return CopyResult(
-        target=job.target, files=copied.files, size=copied.size, moved=progress.total_moved,
+        target=copy.target, files=copied.files, size=copied.size, moved=progress.total_moved,
         duration=clock.monotonic() - started, problems=tuple(copied.problems), notes=tuple(copied.notes), error=error,
     )  # fmt: skip
 
@@ -394,55 +347,13 @@ def _as_text(path: str) -> str:
 
 
 # The longest answer about an entry, in bytes.
-_MAX_ENTRY = 128
-_MAX_TEXT = 16 << 10
+_MAX_ENTRY = 256
 _MAX_FILES = 5_000_000
 # Bytes for the folder names of one source, which are kept because their files come later.
 _MAX_FOLDER_BYTES = 64 << 20
 # Bytes for the names of all files of a copy.
 _MAX_NAME_BYTES = 1 << 28
 _WILDCARD = re.compile(r"[*?[]")
-_MAX_MODE = 0o177777
-_MAX_TIME = 2**63 - 1
-
-
-def _parse_plan(
-    value: Any,  # JSON
-    entries: Sequence[FileEntry],
-) -> tuple[CopyPlace, dict[int, tuple[int, str]], dict[int, str], list[int]]:
-    """Return where a worker puts the files, what it has: parts, digests of files of the same size; and what it refuses."""
-    place, parts, digests, refused = parse_row(value, "plan", 4)
-    sizes = {number: entry.size for number, entry in enumerate(entries) if not entry.is_folder}
-    files, stored = sizes.keys(), parse_parts(parts, "plan.parts", sizes)
-    known = parse_pairs(digests, "plan.digests", files - stored.keys())
-    for one in known.values():
-        parse_digest(one, "plan.digests")
-    # The place only goes back to the worker that chose it.
-    root, is_into, names, tree = parse_row(place, "plan.place", 4)
-    numbers = (
-        None if tree is None else [parse_integer(number, "place.tree") for number in parse_row(tree, "place.tree", 2)]
-    )
-    chosen = CopyPlace(
-        parse_path(root, "place.root"), parse_boolean(is_into, "place.into"), parse_path(names, "place.parts"),
-        (numbers[0], numbers[1]) if numbers else None,
-    )  # fmt: skip
-    return (
-        chosen,
-        stored,
-        known,
-        parse_numbers(refused, "plan.refused", files - stored.keys() - known.keys()),
-    )
-
-
-def _parse_problems(value: Any, names: set[str]) -> dict[str, str]:  # JSON
-    """Return why files were not stored, by name."""
-    found: dict[str, str] = {}
-    for row in parse_array(value, "problems", most=len(names)):
-        name, problem = parse_row(row, "problem", 2)
-        if parse_path(name, "problem") not in names:
-            raise UnexpectedAnswerError(f"problem: {preview(name)} was not sent")
-        found[name] = parse_string(problem, "problem", longest=_MAX_TEXT)
-    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,7 +372,7 @@ class FetchRequest:
         return {"patterns": self.patterns, "recurse": self.recurse, "names": homes, "hidden": self.hidden}
 
     def matches(self, name: str, pattern: str) -> bool:
-        """Tell whether a file or folder of that name may come from a pattern."""
+        """Return whether a file or folder of that name may come from a pattern."""
         last = _last(pattern)
         if name == last or (_is_home(pattern) and name == (last[1:] or self.login)):
             return True
@@ -501,38 +412,25 @@ class FetchedFiles:
         self.count = parse_integer(count, "overview.count", high=_MAX_FILES)
         self.size = parse_integer(size, "overview.size")
         self.notes, self.failed = (
-            [parse_string(text, "note", longest=_MAX_TEXT) for text in parse_array(texts, "notes", most=_MAX_FILES)]
+            [parse_string(text, "note", longest=MAX_TEXT) for text in parse_array(texts, "notes", most=_MAX_FILES)]
             for texts in (notes, failed)
         )
         if self.is_tree and (self.named != 1 or not request.recurse or not self.count):
             raise UnexpectedAnswerError("overview.tree: a folder, which was not requested")
-        self._top_level = 0
+        self._top_level = self._received = 0
         self._folders: set[str] = set()
-        self._folder_room = _MAX_FOLDER_BYTES
-        self._name_room = _MAX_NAME_BYTES
+        self._folder_budget = _MAX_FOLDER_BYTES
+        self._name_budget = _MAX_NAME_BYTES
 
-    def parse_entry(self, value: Any) -> tuple[FileEntry, int, str | None]:  # JSON
-        """Return an entry, how many of its bytes do not follow, and why it does not follow at all."""
-        path, mode, size, mtime, target, offset, problem = parse_row(value, "entry", 7)
-        entry = FileEntry(
-            parse_path(path, "entry.path"),
-            parse_integer(mode, "entry.mode", high=_MAX_MODE),
-            parse_integer(size, "entry.size"),
-            parse_integer(mtime, "entry.mtime", low=-_MAX_TIME, high=_MAX_TIME),
-        )
-        parse_integer(offset, "entry.offset", high=entry.size)
-        if problem is not None:
-            parse_string(problem, "entry.problem", longest=_MAX_TEXT)
-        if target is not None or (entry.is_folder and entry.size):
-            raise UnexpectedAnswerError(f"{preview(path)} is neither a file nor a folder")
-        self._check_name(entry)
-        return entry, offset, problem
-
-    def _check_name(self, entry: FileEntry) -> None:
+    def check(self, entry: FileEntry) -> None:
+        """Accept the next file or folder. Raises `UnexpectedAnswerError` if it was not requested."""
         shown = preview(entry.path)
         parent, slash, name = entry.path.rpartition("/")
-        self._name_room -= len(entry.path)
-        if self._name_room < 0:
+        self._received += 1
+        if self._received > self.count:
+            raise UnexpectedAnswerError(f"more than the {self.count} files and folders of the overview")
+        self._name_budget -= len(entry.path)
+        if self._name_budget < 0:
             raise UnexpectedAnswerError("longer names than one copy may have")
         if name in {"", ".."} or (name == "." and (slash or not entry.is_folder)):
             raise UnexpectedAnswerError(f"entry.path: {shown} is not a valid path for a copy")
@@ -545,19 +443,25 @@ class FetchedFiles:
             if not is_expected or (self.named == 1 and entry.is_folder is not self.is_tree):
                 raise UnexpectedAnswerError(f"{shown} does not match the listing")
             self._top_level += 1
-            self._folders, self._folder_room = set(), _MAX_FOLDER_BYTES
+            self._folders, self._folder_budget = set(), _MAX_FOLDER_BYTES
         elif parent not in self._folders:
             raise UnexpectedAnswerError(f"{shown} is in a folder that was not listed")
         elif parent == "." and name.startswith(".") and not self._request.hidden:
             raise UnexpectedAnswerError(f"{shown} is hidden, and was not requested")
         if entry.is_folder:
-            self._folder_room -= len(entry.path)
-            if self._folder_room < 0:
+            self._folder_budget -= len(entry.path)
+            if self._folder_budget < 0:
                 raise UnexpectedAnswerError("more folders than one copy may have")
             self._folders.add(entry.path)
 
+    def check_end(self, broken: dict[str, str]) -> dict[str, str]:
+        """Return which files are not whole. Raises `UnexpectedAnswerError` if files are missing without a reason."""
+        if self._received < self.count and not broken:
+            raise UnexpectedAnswerError(f"{self._received} files and folders where the overview has {self.count}")
+        return broken
+
     def _match_pattern(self, name: str) -> bool:
-        """Tell whether a name matches a pattern without a file so far, or a pattern with wildcards."""
+        """Return whether a name matches a pattern without a file so far, or a pattern with wildcards."""
         for at, pattern in enumerate(self.missing):
             if self._request.matches(name, pattern):
                 del self.missing[at]

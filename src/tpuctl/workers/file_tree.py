@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.config.sources import adc_path
 from tpuctl.errors import InvalidInputError, TpuctlError
-from tpuctl.ssh.agent.file_stream import FileEntry, to_bytes, to_text
+from tpuctl.ssh.agent.tar_stream import FileEntry, to_bytes, to_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

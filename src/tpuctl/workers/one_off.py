@@ -39,9 +39,9 @@ from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.output.terminal import StatusLine
-from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
+from tpuctl.workers.commands.scp import show_copies
 from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download
 from tpuctl.workers.execution import run_command, show_result
@@ -447,7 +447,7 @@ def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
     tree, clock = read_tree(folder, app.invocation.environ), SystemClock()
     request = SyncRequest(folder=default_worker_folder(folder), delete=True)
     with StatusLine(app.terminal, clock) as line:
-        progress = TransferProgress(line, clock)
+        progress = show_copies(line, clock)
         synced = sync_workers(
             targets, tree, request, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
         )

@@ -24,12 +24,10 @@ case $(cat "$home.fault" 2>/dev/null) in
          echo "client_loop: send disconnect: Broken pipe" >&2; exit 255 ;;
     bare) exit 127 ;;
     full) ulimit -f 20 ;;
-    noisy) echo Welcome; case $* in *"rsync --server"*) exit 12 ;; esac ;;
 esac
 mkdir -p "$home"
 cd "$home"
 export HOME=$home
-case $* in *"rsync --server"*) exec sh -c "rsync --server${*##*rsync --server}" ;; esac
 exec sh -c "$last"
 """
 

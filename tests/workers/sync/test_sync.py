@@ -54,7 +54,7 @@ def test_sync_sends_only_changes_and_sets_new_times(tpuctl: Console, workers: li
         {
             "nodeId": "slice", "zone": "us-central1-a", "worker": 0, "folder": str(workers[0] / "code"),
             "sent": ["src/train.py"], "bytes": 9, "adjusted": 2, "deleted": [], "kept": [], "replaced": [],
-            "via": "ssh", "sandbox": True,
+            "sandbox": True,
         }
     ]  # fmt: skip
     assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("no changes: 1 worker up to date")

@@ -1,4 +1,4 @@
-"""`tpuctl sync` with faults: unreachable or broken workers, lost connections, failing rsync; and `--watch`."""
+"""`tpuctl sync` with faults: unreachable or broken workers, lost connections; and `--watch`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,6 @@ from tests.conftest import Console
 from tests.lifecycle import EventfulClock, said
 from tests.others import interrupt
 from tests.workers.sync.trees import files, git
-
-needs_rsync = pytest.mark.skipif(shutil.which("rsync") is None, reason="rsync is not installed")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +67,6 @@ def test_worker_without_python_is_reported(tpuctl: Console, workers: list[Path],
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "yaml")
 
     assert out.startswith("- nodeId: slice\n  zone: us-central1-a\n  worker: 0\n  error:\n    kind: remote_failed\n")
-    assert "\n  via: ssh\n" in out
     assert json.loads(err.splitlines()[-1])["error"]["message"] == (
         "worker 0 of `slice` was not synced: `python3` is not installed there"
     )
@@ -88,14 +85,11 @@ def test_git_tree_without_git_is_not_sent(
     )
 
 
-@pytest.mark.parametrize("via", ["ssh", pytest.param("rsync", marks=needs_rsync)])
-def test_broken_connection_is_retried_without_partial_files(
-    tpuctl: Console, workers: list[Path], tree: Path, via: str
-) -> None:
+def test_broken_connection_is_retried_without_partial_files(tpuctl: Console, workers: list[Path], tree: Path) -> None:
     (tree / "big").write_bytes(os.urandom(700_000))
     Path(f"{workers[0]}.fault").write_text("cut")
 
-    out, _, code = tpuctl("sync", "slice", "code", "--worker", "0", "--via", via)
+    out, _, code = tpuctl("sync", "slice", "code", "--worker", "0")
 
     assert (out, code) == (said("0\t7\t700045\t0\t"), 0)
     assert (workers[0] / "code/big").read_bytes() == (tree / "big").read_bytes()
@@ -110,28 +104,6 @@ def test_full_disk_names_the_file_and_leaves_no_part(tpuctl: Console, workers: l
 
     assert (out, code) == (said("0\t-\t-\t-\t`big` cannot be written on the worker: file too large"), 11)
     assert not [path for path in (workers[0] / "code").rglob("*") if path.name in {"big", ".tpuctl-sync"}]
-
-
-@needs_rsync
-def test_large_files_use_rsync_and_ssh_if_rsync_fails(tpuctl: Console, workers: list[Path], tree: Path) -> None:
-    big = tree / "a ' \" $x \\ big"
-    big.write_bytes(os.urandom(2_000_000))
-    Path(f"{workers[1]}.fault").write_text("noisy")
-
-    out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "-o", "json", "--to", "a b/'c")
-
-    assert [(one["via"], len(one["sent"]), one["bytes"]) for one in json.loads(out)] == [("rsync", 7, 2_000_045)] * 2
-    assert "worker 1: rsync exited with " in err
-    assert "; the other files were sent through ssh\n" in err
-    assert code == 0
-    expected = {path.relative_to(tree) for path in tree.rglob("*") if ".git/" not in f"{path}/"}
-    for home in workers[:2]:
-        target = home / "a b/'c"
-        assert (target / big.name).read_bytes() == big.read_bytes()
-        assert (target / big.name).stat().st_mtime_ns == big.stat().st_mtime_ns
-        assert {path.relative_to(target) for path in target.rglob("*")} == expected - {Path("id.key")}
-    again = tpuctl("sync", "slice", "code", "--worker", "0,1", "--to", "a b/'c")[1]
-    assert again == said("no changes: 2 workers up to date")
 
 
 def test_watch_sends_each_change_once_and_survives_an_unreachable_worker(

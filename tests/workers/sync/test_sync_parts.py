@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +12,10 @@ import pytest
 from tests.hostile import frame
 from tests.workers.sync.trees import git
 from tpuctl.errors import TpuctlError
-from tpuctl.ssh.agent.file_stream import BLOCK, REPEATED, FileEntry, Stream
 from tpuctl.ssh.agent.link import AGENT_MARK
-from tpuctl.ssh.channel import FrameDecoder, WorkerFrame, bootstrap
-from tpuctl.ssh.connection import Connection
-from tpuctl.workers.file_tree import FileTree, read_tree
-from tpuctl.workers.syncing import rsync_argv
+from tpuctl.ssh.agent.tar_stream import END_OF_TAR, FileEntry, member_head, pack
+from tpuctl.ssh.channel import bootstrap
+from tpuctl.workers.file_tree import read_tree
 
 
 def start(home: Path, *names: str, size: int = 1) -> subprocess.Popen[bytes]:
@@ -44,11 +39,10 @@ def start(home: Path, *names: str, size: int = 1) -> subprocess.Popen[bytes]:
 
 
 def say(process: subprocess.Popen[bytes], *values: Any) -> None:
-    """Send values; bytes are those of a file."""
+    """Send values; bytes are those of a tar stream."""
     assert process.stdin
     for value in values:
-        is_block = isinstance(value, bytes)
-        process.stdin.write(frame(b"i" if is_block else b"g", value if is_block else json.dumps(value).encode()))
+        process.stdin.write(value if isinstance(value, bytes) else frame(b"g", json.dumps(value).encode()))
     process.stdin.flush()
 
 
@@ -65,49 +59,47 @@ def test_worker_rejects_a_name_outside_of_the_folder(tmp_path: Path, name: str) 
     assert list((tmp_path / "x").iterdir()) == []
 
 
-def test_retry_stops_the_program_of_the_first_attempt_and_resumes(tmp_path: Path) -> None:
-    part = tmp_path / "x/.tpuctl-sync" / FileEntry("a", 0, BLOCK + 1, 1).part.decode()
-    with start(tmp_path, "a", size=BLOCK + 1) as first:
+def test_retry_stops_the_program_of_the_first_attempt(tmp_path: Path) -> None:
+    entry = FileEntry("a", 0o100600, 1000, 10**9)
+    with start(tmp_path, "a", size=1000) as first:
         hear(first)
-        say(first, [[], []])
-        say(first, ["a", 0o100600, BLOCK + 1, 1, None, 0, None])
-        say(first, b"x" * BLOCK)
-        while not part.exists() or part.stat().st_size < BLOCK:
+        say(first, [], member_head(entry) + b"x" * 500)
+        while not (tmp_path / "x/.tpuctl-sync/0").exists():
             assert first.poll() is None
-        part.write_bytes(b"y" * BLOCK)
-        kept = BLOCK - REPEATED
-        with start(tmp_path, "a", size=BLOCK + 1) as second:
-            assert hear(second)["parts"] == [[0, kept, hashlib.blake2b(b"y" * kept, digest_size=16).hexdigest()]]
+        with start(tmp_path, "a", size=1000) as second:
+            hear(second)
             assert first.wait(5) < 0
-            say(second, [[], []])
-            say(second, ["a", 0o100600, BLOCK + 1, 1, None, kept, None])
-            say(second, b"z" * REPEATED + b"!", None, None)
-            assert hear(second) == {"bytes": BLOCK + 1, "deleted": [], "replaced": []}
-    assert (tmp_path / "x/a").read_text() == "y" * kept + "z" * REPEATED + "!"
+            say(second, [], member_head(entry) + b"y" * 1000 + bytes(24) + END_OF_TAR, [])
+            assert hear(second) == {"bytes": 1000, "deleted": [], "replaced": []}
+    assert (tmp_path / "x/a").read_text() == "y" * 1000
     assert [path.name for path in (tmp_path / "x").iterdir()] == ["a"]
 
 
-def sent(tree: FileTree, number: int, offset: int = 0) -> tuple[list[Any], bytes, str | None]:
-    """Send a file; return what comes before its bytes, these bytes, and why it is not whole."""
-    with tempfile.TemporaryFile() as output:
-        stream = Stream(io.BufferedReader(io.BytesIO()), output.fileno())
-        problem = stream.send_file(tree.path(number), tree.entries[number], offset, follow=False)
-        output.seek(0)
-        frames = FrameDecoder(2 << 20).feed(AGENT_MARK + output.read())
-    head = json.loads(frames[0][1])
-    return head, b"".join(data for kind, data in frames if kind is WorkerFrame.OUT), problem
+def test_lost_client_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    with start(tmp_path, "a", "b") as process:
+        hear(process)
+        say(process, [], member_head(FileEntry("a", 0o100600, 1, 0)) + b"x" + bytes(511))
+        assert process.stdin
+        process.stdin.close()
+        assert process.wait(5) == 0
+    assert list((tmp_path / "x").iterdir()) == []
 
 
 def test_changed_file_is_sent_as_it_is_now(tmp_path: Path) -> None:
     (tmp_path / "big").write_bytes(b"a" * 1_000_000)
     tree = read_tree(tmp_path)
     (tmp_path / "big").write_bytes(b"b" * 500_000)
+    problems: dict[str, str] = {}
 
-    head, rest, problem = sent(tree, 0, 100)
+    data = b"".join(data for data, _ in pack([(tree.path(0), tree.entries[0])], problems, follow=False, exact=True))
 
     status = (tmp_path / "big").stat()
-    assert head == ["big", status.st_mode, 500_000, status.st_mtime_ns, None, 0, None]
-    assert (rest, problem) == (b"b" * 500_000, None)
+    assert data == (
+        member_head(FileEntry("big", status.st_mode, 500_000, status.st_mtime_ns), exact=True)
+        + b"b" * 500_000
+        + bytes(-500_000 % 512)
+    )
+    assert problems == {}
 
 
 def test_new_symlink_is_not_followed(tmp_path: Path) -> None:
@@ -115,24 +107,10 @@ def test_new_symlink_is_not_followed(tmp_path: Path) -> None:
     tree = read_tree(tmp_path)
     (tmp_path / "link").unlink()
     (tmp_path / "link").symlink_to("/etc/passwd")
+    problems: dict[str, str] = {}
 
-    head, rest, problem = sent(tree, 0)
-
-    why = "too many levels of symbolic links"
-    assert (head[5:], rest, problem) == ([0, f"`{tmp_path}/link`: {why}"], b"", why)
-
-
-def test_rsync_argv_quotes_ssh_for_rsync() -> None:
-    way = Connection("ada", "fd00::1", "tpu.1-0", (Path("/a b/k"), Path("/g")), Path("/key"), "it's 'so'")
-
-    found = rsync_argv(way, FileTree(Path("/my tree"), ()), "/home/ada/x y", options=("-o", "ControlMaster=auto"))
-
-    assert found[-2:] == ["/my tree/", "ada@[fd00::1]:/home/ada/x y/.tpuctl-sync/rsync/"]
-    shell = found[found.index("-e") + 1]
-    assert shell.startswith("'ssh' '-T' '-o' 'IdentityFile=\"/key\"'")
-    assert '\'UserKnownHostsFile="/a b/k" "/g"\'' in shell
-    assert "'ProxyCommand=it''s ''so'''" in shell
-    assert "'BatchMode=yes' '-o' 'ControlMaster=auto'" in shell
+    assert list(pack([(tree.path(0), tree.entries[0])], problems, follow=False)) == []
+    assert problems == {"link": f"`{tmp_path}/link`: too many levels of symbolic links"}
 
 
 @pytest.mark.parametrize("place", ["the tree's own configuration", "a bare repository inside"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -16,8 +16,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tpuctl.ssh.agent.file_stream import FileEntry, RefusedError, Stream
 from tpuctl.ssh.agent.sync_tree import STAGE, sync
+from tpuctl.ssh.agent.tar_stream import END_OF_TAR, FileEntry, RefusedError, Stream, member_head
 
 NAMES = ("a", "d", "d/x", "d/y")
 # What a tree may hold at once: a name is either a file or a folder.
@@ -34,7 +34,8 @@ SYNCS = st.tuples(TREES, st.booleans(), st.lists(st.tuples(MOMENTS, CHANGES), ma
 class LocalClient(Stream):
     """The client's end of the protocol, in this process: sends all that the worker wants."""
 
-    def __init__(self, tree: dict[str, str]) -> None:  # there is no other end to connect to
+    def __init__(self, tree: dict[str, str]) -> None:
+        super().__init__(io.BufferedReader(io.BytesIO()), -1)
         self.entries = [
             FileEntry(name, 0o100644, len(text), 10**18 + len(text), text[2:] if text.startswith("->") else None)
             for name, text in sorted(tree.items())
@@ -45,15 +46,13 @@ class LocalClient(Stream):
     def send(self, value: Any) -> None:
         if "send" in value:
             wanted = sorted([*value["send"], *(number for number, _ in value["digests"])])
-            rows = [[*self.entries[number], 0, None] for number in wanted]
-            self.waiting = iter([[[], []], *rows, None])
+            files = [self.entries[number] for number in wanted]
+            data = b"".join(member_head(entry) + self.tree[entry.path].encode().ljust(512, b"\0") for entry in files)
+            self._reader = io.BufferedReader(io.BytesIO(data + END_OF_TAR))
+            self.waiting = iter([[], []])
 
     def receive(self) -> Any:
         return next(self.waiting)
-
-    def receive_file(self, path: bytes, entry: FileEntry, _offset: int) -> os.stat_result:
-        Path(os.fsdecode(path)).write_text(self.tree[entry.path])
-        return os.lstat(path)
 
 
 class OtherProgram:

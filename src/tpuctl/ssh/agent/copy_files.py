@@ -6,26 +6,21 @@ Nothing is ever deleted.
 from __future__ import annotations
 
 import glob
-import hashlib
 import os
+import shutil
 import stat
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tpuctl.ssh.agent.file_stream import (
-    HOPELESS,
-    REPEATED,
+from tpuctl.ssh.agent.tar_stream import (
+    END_OF_TAR,
+    FATAL_ERRNOS,
     FileEntry,
     RefusedError,
-    UnsentFileError,
-    changed_part_error,
-    digest,
-    lock_file,
     move,
-    part_length,
+    pack,
     path_text,
     reason,
-    resume_offset,
     serve,
     status_or_none,
     to_bytes,
@@ -33,17 +28,13 @@ from tpuctl.ssh.agent.file_stream import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from tpuctl.ssh.agent.file_stream import Stream
     from tpuctl.ssh.agent.link import ClientLink
+    from tpuctl.ssh.agent.tar_stream import Stream
 
-# The folder of the parts of unfinished copies, beside their destination or in it. One copy at a time holds its lock.
-PARTS = b".tpuctl-parts"
-LOCK = b"lock"
-LOCK_PATIENCE = 60.0
-# Seconds in which the other end reads the beginnings of all files that are here in part.
-DIGEST_PATIENCE = 4 * 3600
+# How the names of folders begin that hold the files of unfinished copies, in their destination or beside it.
+UNFINISHED = b".tpuctl-copy-"
 # How many problems with files are kept of a worker, which is not trusted.
 MAX_PROBLEMS = 1000
 
@@ -55,80 +46,39 @@ def serve_copy_files(_: ClientLink, request: dict[str, Any]) -> None:
 
 
 def receive_copy(stream: Stream, request: dict[str, Any]) -> None:
-    """Receive files into `target`, with `~` expanded. `place` is that of an earlier connection.
+    """Receive files into `target`, with `~` expanded: `named` sources, or a single folder (`tree`).
 
-    The client sends the number of sources, whether a single folder is copied, and the entries. The worker says where they go,
-    which files it has in part with digests of these parts, the digests of files that may be the same, and what it cannot store.
-    The client sends the numbers of the same files, then all others; the worker reports the problems.
+    The worker sends what `FileReceiver.settle` returns; `trees` are these values of earlier attempts. The client sends the
+    files and those that are not whole; the worker reports the problems.
     """
-    named, is_tree, rows = stream.receive()
-    entries = [FileEntry(*row) for row in rows]
-    place = CopyPlace(*request["place"]) if request["place"] else None
     target = os.path.expanduser(to_bytes(request["target"]) or b".")
-    receiver = FileReceiver(
-        target, preserve=request["preserve"], source=request["source"], place=place, token=request["token"]
-    )
-    with closing(receiver):
-        place = receiver.settle(named, is_tree=is_tree)
-        parts, digests, refused = [], [], []
-        for number, entry in enumerate(entries):
-            if entry.is_folder:
-                receiver.add(entry)
-            elif not receiver.is_possible(entry):
-                refused.append(number)
-            elif length := part_length(receiver.parts, entry):
-                parts.append([number, length, digest(os.path.join(receiver.parts, entry.part), length)])
-            elif known := receiver.digest_of_equal(entry):
-                digests.append([number, known])
-        stream.send([place, parts, digests, refused])
-        stream.patience, usual = DIGEST_PATIENCE, stream.patience
-        same = stream.receive()
-        stream.patience = usual
-        for number in same:
-            receiver.add(entries[number])
-        while (row := stream.receive()) is not None:
-            *fields, offset, problem = row
-            receiver.receive(stream, FileEntry(*fields), offset, problem)
-        receiver.finish()
+    with closing(FileReceiver(target, preserve=request["preserve"], trees=request["trees"])) as receiver:
+        stream.send(receiver.settle(request["named"], is_tree=request["tree"]))
+        while True:
+            entry = stream.next_member()
+            if entry is None:
+                break
+            receiver.receive(stream, entry)
+        receiver.finish(stream.receive())
         stream.send(sorted(receiver.problems.items()))
 
 
 def send_copy(stream: Stream, request: dict[str, Any]) -> None:
     """Send the files that match `patterns`. `names`: of home folders; `hidden`: see `list_files`.
 
-    The client sends the parts that it has, with the digests of `digests_of_part`. The worker sends an overview, then all files.
+    The worker sends an overview, then all files, and those that are not whole.
     """
-    stream.patience, usual = DIGEST_PATIENCE, stream.patience
-    parts = stream.receive()
-    stream.patience = usual
     homes = {os.path.expanduser(to_bytes(path)): to_bytes(name) for path, name in request["names"].items()}
     paths = expand(request["patterns"])
     listing = list_files(paths, recurse=request["recurse"], names=homes, hidden=request["hidden"])
     size = sum(entry.size for _, entry in listing.files)
     notes, failed = _first(listing.notes), _first(listing.failed)
     stream.send([listing.named, listing.is_tree, len(listing.files), size, notes, failed])
-    for path, entry in listing.files:
-        if entry.is_folder:
-            stream.send([*entry, 0, None])
-        else:
-            stream.send_file(path, entry, _agreed_offset(path, entry, parts.get(entry.part.decode())))
-
-
-def _agreed_offset(path: bytes, entry: FileEntry, part: list[Any] | None) -> int:
-    """Return where to continue a file: after what the client has, if the file begins with it."""
-    if part is None:
-        return 0
-    length, unfinished, whole = part
-    offset = resume_offset(length, entry.size)
-    try:
-        return offset if offset and digest(path, offset) == (whole if offset == length else unfinished) else 0
-    except OSError:
-        return 0
-
-
-def digests_of_part(path: bytes, length: int) -> list[Any]:
-    """Return the length of a part and its digests: without the end that is sent again, and of all."""
-    return [length, digest(path, max(0, length - REPEATED)), digest(path, length)]
+    problems: dict[str, str] = {}
+    for block, _ in pack(listing.files, problems, exact=True):
+        stream.write(block)
+    stream.write(END_OF_TAR)
+    stream.send(list(problems.items())[:MAX_PROBLEMS])
 
 
 _MAX_LISTED = 1000
@@ -184,7 +134,7 @@ def _walk(listing: FileListing, top: bytes, name: bytes, *, hidden: bool) -> Non
         try:
             found = os.stat(path)
             here, is_folder = (found.st_dev, found.st_ino), stat.S_ISDIR(found.st_mode)
-            if os.path.basename(path).startswith(PARTS):
+            if os.path.basename(path).startswith(UNFINISHED):
                 skipped = "it belongs to an unfinished copy"
             elif is_folder and here in above:
                 skipped = "this link leads back to a folder that contains it"
@@ -217,138 +167,127 @@ def expand(patterns: Sequence[str]) -> list[bytes]:
     return found
 
 
-class CopyPlace(NamedTuple):
-    """Where a copy goes. It is decided once: an unfinished copy must not be taken for a folder to copy into."""
-
-    root: str  # of the entries
-    is_into: bool  # whether their paths below `root` begin with the requested name
-    parts: str
-    new_tree: tuple[int, int] | None  # the device and the inode of `root` if it becomes the target at the end
-
-
 class FileReceiver:
-    """Stores entries in a target: into it if it is a folder, else in its place. Other copies to it wait until `close`.
+    """Stores files in a target: into it if it is a folder, else in its place.
 
-    A file gets its name as soon as it is whole, a new tree in `finish`. `place`: of an earlier connection of the same copy.
-    `problems`: why entries are not stored. `is_confined`: do not trust the sender, and follow no symlink out of the target.
-    `suffix`: of the parts' folder. `source`: stands for the sources and their machine. `token`: see `lock_file`.
+    They arrive in a fresh folder in the target or beside it, and get their names in `finish`; a new tree is renamed as a whole.
+    `trees`: of earlier attempts of the same copy, as `settle` returned them: one of these may be the target by now. `problems`:
+    why entries are not stored. `is_confined`: do not trust the sender, and follow no symlink out of the target.
     """
 
     def __init__(
-        self,
-        target: bytes,
-        *,
-        preserve: bool,
-        is_confined: bool = False,
-        suffix: bytes = b"",
-        source: str = "",
-        place: CopyPlace | None = None,
-        token: str | None = None,
+        self, target: bytes, *, preserve: bool, is_confined: bool = False, trees: Sequence[Sequence[int]] = ()
     ) -> None:
-        self._target, self._preserve, self._is_confined = target, preserve, is_confined
-        self._source, self._place, self._token, self._suffix = source, place, token, suffix
+        self._target, self._preserve, self._is_confined = target.rstrip(b"/") or target, preserve, is_confined
+        self._is_folder_named = target.endswith(b"/")
         self._umask = os.umask(0o077)
         os.umask(self._umask)
-        self._lock: int | None = None
-        self._is_into = os.path.isdir(target) if place is None else place.is_into
-        self._is_new_tree = self._has_failed = False
-        self._root = target if place is None else to_bytes(place.root)
-        self._whole: list[tuple[FileEntry, os.stat_result | None]] = []
+        self._trees = [tuple(tree) for tree in trees]
+        self._root, self._is_into, self._is_new_tree, self._has_failed = self._target, False, False, False
+        self._stage: bytes | None = None
+        self._count = 0
+        # Each entry, and the file that has arrived.
+        self._arrived: dict[str, tuple[FileEntry, bytes]] = {}
         self._folders: list[tuple[bytes, FileEntry, bool]] = []
-        self.parts = self._parts_in(self._folder()) if place is None else to_bytes(place.parts)
         self.problems: dict[str, str] = {}
         self.more_problems = 0
         self.files = self.size = 0  # whole files, and their bytes
 
-    def _folder(self) -> bytes:
-        return self._target if self._is_into else os.path.dirname(os.path.realpath(self._target.rstrip(b"/")))
+    def settle(self, count: int, *, is_tree: bool) -> tuple[int, int] | None:
+        """Decide where the entries of so many sources go. Return the device and the inode of a new tree.
 
-    def _parts_in(self, folder: bytes) -> bytes:
-        return os.path.join(folder, PARTS + self._suffix)
-
-    def settle(self, count: int, *, is_tree: bool) -> CopyPlace:
-        """Decide where the entries of so many sources go, and lock it. Raises `RefusedError`."""
-        if self._place is None:
+        Raises `RefusedError`.
+        """
+        if not self._is_finished():
             self._decide(count, is_tree=is_tree)
-        else:
-            self._is_new_tree = self._place.new_tree is not None
-        self.lock()
-        identity = self._open_tree() if self._is_new_tree else None
-        return CopyPlace(to_text(self._root), self._is_into, to_text(self.parts), identity)
+        parent = self._target if self._is_into else os.path.dirname(os.path.realpath(self._target))
+        stage = os.path.join(parent, UNFINISHED + os.urandom(8).hex().encode())
+        try:
+            os.mkdir(stage, 0o700)
+            self._stage = stage
+            if not self._is_new_tree:
+                return None
+            self._root = os.path.join(stage, b"tree")
+            os.mkdir(self._root, 0o700)
+        except OSError as error:
+            raise RefusedError("target", "cannot write to `%s`: %s" % (path_text(parent), reason(error))) from error
+        return identity_of(os.lstat(self._root))
+
+    def _is_finished(self) -> bool:
+        """Return whether an earlier attempt has already given its tree the target's name."""
+        status = status_or_none(self._target)
+        if status is None or not self._trees:
+            return False
+        if identity_of(status) not in self._trees:
+            raise RefusedError("target", "`%s` was created during the copy" % path_text(self._target))
+        return True
 
     def _decide(self, count: int, *, is_tree: bool) -> None:
+        self._is_into = os.path.isdir(self._target)
         if self._is_into:
             return
-        is_folder, target = self._target.endswith(b"/") and not is_tree, self._target.rstrip(b"/")
-        text, folder = path_text(target), self._folder()
+        text, folder = path_text(self._target), os.path.dirname(os.path.realpath(self._target))
+        is_folder = self._is_folder_named and not is_tree
         if count > 1 and not is_folder:
-            kind = "target" if os.path.lexists(target) else "new folder"
-            raise RefusedError(kind, f"`{text}` is not an existing folder")
+            kind = "target" if os.path.lexists(self._target) else "new folder"
+            raise RefusedError(kind, "`%s` is not an existing folder" % text)
         if not os.path.isdir(folder):
-            raise RefusedError("target", f"there is no folder `{path_text(os.path.dirname(target) or folder)}`")
-        if is_tree and os.path.lexists(target):
-            raise RefusedError("target", f"`{text}` exists and is not a folder")
+            message = "there is no folder `%s`" % path_text(os.path.dirname(self._target) or folder)
+            raise RefusedError("target", message)
+        if is_tree and os.path.lexists(self._target):
+            raise RefusedError("target", "`%s` exists and is not a folder" % text)
         if is_folder:
             try:
-                os.mkdir(target)
+                os.mkdir(self._target)
             except OSError as error:
-                raise RefusedError("target", f"cannot create `{text}`: {reason(error)}") from error
-            self._is_into, self._root, parts = True, target, self._parts_in(target)
-            if parts != self.parts:
-                self.close()
-                self.parts = parts
-        elif not is_tree:
-            self._root = target
-        else:
-            self._is_new_tree = True
-            key = hashlib.blake2b(os.path.abspath(target) + b"\0" + to_bytes(self._source), digest_size=12).hexdigest()
-            self._root = os.path.join(self.parts, b"tree-" + key.encode())
+                raise RefusedError("target", "cannot create `%s`: %s" % (text, reason(error))) from error
+        self._is_into, self._is_new_tree = is_folder, is_tree
 
-    def _open_tree(self) -> tuple[int, int] | None:
-        """Create the folder of a new tree. Return None if an earlier connection has already given it the target's name."""
-        target, known = self._target.rstrip(b"/"), self._place and self._place.new_tree
-        found = status_or_none(self._root)
-        if found is None:
-            goal = status_or_none(target)
-            if goal is not None:
-                if known is None or (goal.st_dev, goal.st_ino) != tuple(known):
-                    raise RefusedError("target", f"`{path_text(target)}` was created during the copy")
-                self._is_new_tree, self._root = False, target
-                return None
-            os.mkdir(self._root, 0o700)
-            found = os.lstat(self._root)
-        if not stat.S_ISDIR(found.st_mode):
-            raise RefusedError("target", f"`{path_text(self._root)}` is not a folder")
-        return found.st_dev, found.st_ino
-
-    def lock(self) -> None:
-        """Keep other copies from the parts. Raises `RefusedError` if one runs."""
-        if self._lock is not None:
-            return
-        found = status_or_none(self.parts)
-        if found is not None and not stat.S_ISDIR(found.st_mode):
-            what = "a symlink" if stat.S_ISLNK(found.st_mode) else "not a folder"
-            raise RefusedError("target", f"`{path_text(self.parts)}` is {what}")
-        folder = path_text(os.path.dirname(self.parts))
+    def receive(self, stream: Stream, entry: FileEntry) -> None:
+        """Receive a file or a folder. Raises `PeerLostError`, and `RefusedError` if no other file can be stored either."""
+        if self._stage is None:
+            raise AssertionError("nothing is received before `settle`")
+        # Nothing else is in a new tree, so its entries can have their names there.
+        part = self._named(entry) if self._is_new_tree else os.path.join(self._stage, b"%d" % self._count)
+        self._count += 1
         try:
-            self._lock = lock_file(os.path.join(self.parts, LOCK), self._token, LOCK_PATIENCE)
-        except BlockingIOError as error:
-            raise RefusedError("busy", f"another copy to `{folder}` is running") from error
+            if entry.is_folder:
+                if self._is_new_tree and part != self._root:
+                    os.mkdir(part, 0o700)
+            else:
+                stream.receive_file(part, entry.size)
         except OSError as error:
-            raise RefusedError("target", f"cannot write to `{folder}`: {reason(error)}") from error
+            self._fail(entry, error)
+        else:
+            self._arrived[entry.path] = entry, part
+
+    def finish(self, broken: Iterable[Sequence[str]]) -> None:
+        """Give all files their names, except those that the sender calls `broken`, with reasons.
+
+        Raises `RefusedError` if no file can get its name.
+        """
+        for name, problem in broken:
+            _, part = self._arrived.pop(name, (None, b""))
+            if part and self._is_new_tree:
+                os.unlink(part)
+            self._note(name, problem)
+        for entry, part in self._arrived.values():
+            self._store(entry, part)
+        for path, entry, is_new in reversed(self._folders):
+            if is_new or self._preserve:
+                self._set_mode(path, entry, None)
+        if self._is_new_tree and not self._has_failed and self._arrived:
+            if not self._is_finished():
+                if os.path.lexists(self._target):
+                    raise RefusedError("target", "`%s` was created during the copy" % path_text(self._target))
+                os.rename(self._root, self._target)
+        elif self._is_new_tree:
+            self.files = self.size = 0
 
     def close(self) -> None:
-        """Let other copies continue, and remove the folder of the parts if it is empty."""
-        if self._lock is None:
-            return
-        with suppress(OSError):
-            if self._is_new_tree:
-                os.rmdir(self._root)
-        with suppress(OSError):
-            os.unlink(os.path.join(self.parts, LOCK))
-            os.rmdir(self.parts)
-        os.close(self._lock)
-        self._lock = None
+        """Remove what has no name."""
+        if self._stage is not None:
+            shutil.rmtree(self._stage, ignore_errors=True)
 
     def path(self, entry: FileEntry) -> bytes:
         """Return the path for an entry: of a symlink to a file, its destination."""
@@ -359,67 +298,38 @@ class FileReceiver:
         name = entry.path if self._is_into else entry.path.partition("/")[2]
         return os.path.join(self._root, to_bytes(name)) if name else self._root
 
-    def digest_of_equal(self, entry: FileEntry) -> str | None:
-        """Return the digest of a file of the same size in the place of an entry."""
-        path = self.path(entry)
-        try:
-            return digest(path) if entry.size and os.stat(path).st_size == entry.size else None
-        except OSError:
-            return None
-
-    def is_possible(self, entry: FileEntry) -> bool:
-        """Tell whether an entry can be stored; note the problem. Raises `RefusedError` for a folder that leads out."""
+    def _is_possible(self, entry: FileEntry) -> bool:
+        """Return whether an entry can be stored; note the problem. Raises `RefusedError` for a folder that leads out."""
         link, path = self._named(entry), self.path(entry)
         problem = None
         if self._is_confined and os.path.islink(link) and (self._is_into or link != self._root):
             root = os.path.realpath(self._root).rstrip(b"/") + b"/"
             if not os.path.realpath(link).startswith(root):
-                problem = f"`{path_text(link)}` is a symlink that leads out of the target"
+                problem = "`%s` is a symlink that leads out of the target" % path_text(link)
                 if entry.is_folder:
                     raise RefusedError("target", problem)
         if problem is None and not entry.is_folder and os.path.lexists(path) and not os.path.isfile(path):
             what = "is a folder there" if os.path.isdir(path) else "is not a plain file there"
-            problem = f"`{path_text(path)}` {what}"
+            problem = "`%s` %s" % (path_text(path), what)
         if problem is not None:
-            self._note(entry, problem)
+            self._note(entry.path, problem)
         return problem is None
 
-    def _note(self, entry: FileEntry, problem: str) -> None:
+    def _note(self, name: str, problem: str) -> None:
         if self._is_confined and len(self.problems) >= MAX_PROBLEMS:
             self.more_problems += 1
         else:
-            self.problems[entry.path] = problem
+            self.problems[name] = problem
 
-    def add(self, entry: FileEntry, written: os.stat_result | None = None) -> None:
-        """Add a folder, a file that is stored already, or a file of which the whole part was written.
-
-        Raises `RefusedError` if no other file can be stored either.
-        """
-        if not self.is_possible(entry):
-            return
-        if self._is_new_tree:
-            self._whole.append((entry, written))
-        else:
-            self._store(entry, written)
-
-    def receive(self, stream: Stream, entry: FileEntry, offset: int, problem: str | None) -> None:
-        """Receive a file into its part. Raises `PeerLostError`, and `RefusedError` if no other file can be stored either."""
-        if problem is not None:
-            self._note(entry, problem)
-            return
-        self.lock()
-        try:
-            written = stream.receive_file(os.path.join(self.parts, entry.part), entry, offset)
-        except UnsentFileError as error:
-            self._note(entry, error.args[0])
-        except OSError as error:
-            self._fail(entry, error)
-        else:
-            self.add(entry, written)
-
-    def _store(self, entry: FileEntry, written: os.stat_result | None) -> None:
-        """Create a folder, or give a whole file its name."""
-        path, part = self.path(entry), os.path.join(self.parts, entry.part)
+    def _store(self, entry: FileEntry, part: bytes) -> None:
+        """Create a folder, or give a file its name. Raises `RefusedError` if no other file can be stored either."""
+        path = self._named(entry)
+        status = status_or_none(path) if path != part else None
+        if status is not None:
+            if not self._is_possible(entry):
+                return
+            path = self.path(entry)
+            status = status_or_none(path)
         try:
             if entry.is_folder:
                 is_here = os.path.isdir(path)
@@ -427,44 +337,13 @@ class FileReceiver:
                     os.mkdir(path, 0o700)
                 self._folders.append((path, entry, self._is_new_tree or not is_here))
                 return
-            if written is not None:
-                found = os.lstat(part)
-                if not os.path.samestat(found, written) or found.st_size != entry.size:
-                    raise changed_part_error(part)
-                self._set_mode(part, entry, os.stat(path).st_mode if os.path.lexists(path) else None)
+            self._set_mode(part, entry, status and status.st_mode)
+            if part != path:
                 move(part, path)
-            elif self._preserve:
-                self._set_mode(path, entry, None)
             self.files += 1
             self.size += entry.size
         except OSError as error:
             self._fail(entry, error)
-
-    def finish(self) -> None:
-        """Give a new tree its name, and folders their modes. Raises `RefusedError` if that is impossible."""
-        for entry, written in self._whole:
-            self._store(entry, written)
-        is_whole_tree = self._is_new_tree and bool(self._whole) and not self._has_failed
-        if is_whole_tree:
-            self._refuse_leftovers()
-        for path, entry, is_new in reversed(self._folders):
-            if is_new or self._preserve:
-                self._set_mode(path, entry, None)
-        if is_whole_tree:
-            target = self._target.rstrip(b"/")
-            if os.path.lexists(target):
-                raise RefusedError("target", f"`{path_text(target)}` was created during the copy")
-            os.rename(self._root, target)
-
-    def _refuse_leftovers(self) -> None:
-        # A copy that was interrupted here may have had files that its source has no longer.
-        names = {self.path(entry) for entry, _ in self._whole}
-        for folder, folders, files in os.walk(self._root):
-            for name in folders + files:
-                path = os.path.join(folder, name)
-                if path not in names:
-                    problem = f"`{path_text(path)}` remains from an interrupted copy: delete it, and repeat the command"
-                    raise RefusedError("target", problem)
 
     def _set_mode(self, path: bytes, entry: FileEntry, old: int | None) -> None:
         # Without setuid and setgid bits: the owner differs here.
@@ -476,7 +355,12 @@ class FileReceiver:
 
     def _fail(self, entry: FileEntry, error: OSError) -> None:
         self._has_failed = True
-        problem = f"`{path_text(self.path(entry))}`: {reason(error)}"
-        self._note(entry, problem)
-        if error.errno in HOPELESS:
-            raise RefusedError(HOPELESS[error.errno], problem) from error
+        problem = "`%s`: %s" % (path_text(self.path(entry)), reason(error))
+        self._note(entry.path, problem)
+        if error.errno in FATAL_ERRNOS:
+            raise RefusedError(FATAL_ERRNOS[error.errno], problem) from error
+
+
+def identity_of(status: os.stat_result) -> tuple[int, int]:
+    """Return what identifies a folder."""
+    return status.st_dev, status.st_ino

@@ -5,30 +5,31 @@ deleted outside the folder, nor through a symlink in it. `~/.tpuctl/sync/KEY.jso
 ever deleted, and a replaced file that no sync put there is kept in `~/.tpuctl/sync/KEY.replaced/`, or `KEY.replaced.2/`, ….
 Other programs may change the folder at any moment: an entry is judged when it has been taken out of its place.
 
-The client sends the entries, and the worker its plan. The client may run rsync to `STAGE/rsync` in the folder; it sends the
-entries whose contents are the same and those sent by rsync, the worker those that rsync did not send, the client these files,
-and the worker what was done.
+The client sends the entries, and the worker its plan. The client sends the numbers of the entries whose contents are the same,
+the files as a tar stream, and those that are not whole, and the worker what was done.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import itertools
 import json
 import os
 import shutil
+import signal
 import stat
+import time
+from contextlib import suppress
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.ssh.agent.file_stream import (
+from tpuctl.ssh.agent.link import make_folder
+from tpuctl.ssh.agent.tar_stream import (
     FileEntry,
     RefusedError,
-    UnsentFileError,
-    digest,
-    lock_file,
     move,
-    part_length,
     path_text,
     reason,
     serve,
@@ -36,17 +37,16 @@ from tpuctl.ssh.agent.file_stream import (
     to_bytes,
     to_text,
 )
-from tpuctl.ssh.agent.link import make_folder
 
 if TYPE_CHECKING:
-    from tpuctl.ssh.agent.file_stream import Stream
-    from tpuctl.ssh.agent.link import ClientLink
+    from collections.abc import Callable
 
-# Folders of unfinished files in the target folder: all, and those of rsync.
+    from tpuctl.ssh.agent.link import ClientLink
+    from tpuctl.ssh.agent.tar_stream import Stream
+
+# The folder of unfinished files in the target folder.
 STAGE = ".tpuctl-sync"
-RSYNC = STAGE + "/rsync"
 LOCK_PATIENCE = 10.0
-RSYNC_PATIENCE = 24 * 3600
 
 
 def serve_sync_tree(_: ClientLink, request: dict[str, Any]) -> None:
@@ -65,31 +65,18 @@ def sync(stream: Stream, request: dict[str, Any]) -> None:
     try:
         plan = tree.plan(entries, delete=request["delete"])
         stream.send(plan)
-        same = receive_files(stream, tree, entries)
+        same = stream.receive()
+        tree.receive(stream, {entry.path: entry for entry in entries})
+        # What another program has written may now be in the stage for a moment: the next attempt waits.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         tree.apply(entries, plan, same)
-    except (RefusedError, OSError):
-        tree.forget_stage()
-        raise
     finally:
+        tree.forget_stage()
         tree.remember()
         os.close(lock)
-    size = sum(entry.size for entry in tree.whole)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    size = sum(entry.size for entry, _ in tree.arrived.values())
     stream.send({"bytes": size, "deleted": tree.deleted, "replaced": tree.replaced})
-
-
-def receive_files(stream: Stream, tree: SyncFolder, entries: list[FileEntry]) -> list[int]:
-    """Receive files, by rsync or through the stream. Return the numbers of those whose contents are the same already."""
-    stream.patience, usual = RSYNC_PATIENCE, stream.patience
-    same, by_rsync = stream.receive()
-    stream.patience = usual
-    if by_rsync:
-        stream.send([number for number in by_rsync if not tree.adopt(entries[number])])
-    while (row := stream.receive()) is not None:
-        *fields, offset, problem = row
-        if problem is None:
-            tree.receive(stream, FileEntry(*fields), offset)
-    numbers: list[int] = same
-    return numbers
 
 
 class SyncFolder:
@@ -110,7 +97,7 @@ class SyncFolder:
                 self.records = json.load(file)["files"]
         except (FileNotFoundError, ValueError, KeyError):
             pass
-        self.whole: list[FileEntry] = []  # files that have arrived
+        self.arrived: dict[str, tuple[FileEntry, bytes]] = {}  # and where they are
         self.replaced: list[str] = []
         self.deleted: list[str] = []
         self._open: dict[str, bool] = {"": status is not None}
@@ -125,15 +112,35 @@ class SyncFolder:
         except BlockingIOError as error:
             message = f"another sync to `{path_text(self.root)}` is running on the worker"
             raise RefusedError("refused", message) from error
-        make_folder(self.path(RSYNC))
+        # A sync that was killed may have left its files.
+        self.forget_stage()
+        make_folder(self.stage)
         self._open = {"": True}
         return lock
 
     def plan(self, entries: list[FileEntry], *, delete: bool) -> dict[str, Any]:
         """Return all differences, as the client gets them."""
         gone, kept = self.obsolete({entry.path for entry in entries}) if delete else ([], [])
-        about = {"folder": to_text(self.root), "delete": gone, "kept": kept, "rsync": bool(shutil.which("rsync"))}
-        return {**self.compare(entries), **about}
+        return {**self.compare(entries), "folder": to_text(self.root), "delete": gone, "kept": kept}
+
+    def receive(self, stream: Stream, entries: dict[str, FileEntry]) -> None:
+        """Receive files into the stage, without those that the client calls broken then."""
+        for number in itertools.count():
+            entry = stream.next_member()
+            if entry is None:
+                break
+            part = b"%s/%d" % (self.stage, number)
+            try:
+                stream.receive_file(part, entry.size)
+            except OSError as error:
+                message = "`%s` cannot be written on the worker: %s" % (entry.path, reason(error))
+                raise RefusedError("refused", message) from error
+            known = entries[entry.path]
+            # The stream has the time in seconds. If the file has changed within this second, the next sync compares contents.
+            is_known = (known.size, known.mtime // 10**9) == (entry.size, entry.mtime // 10**9)
+            self.arrived[entry.path] = known if is_known else entry, part
+        for name in stream.receive():
+            self.arrived.pop(name, None)
 
     def apply(self, entries: list[FileEntry], plan: dict[str, Any], same: list[int]) -> None:
         """Give all files their names, create the symlinks, and delete."""
@@ -142,21 +149,20 @@ class SyncFolder:
         digests = dict(plan["digests"])
         for number in plan["touch"] + same:
             self.touch(entries[number], digests.get(number))
-        new = sorted([*self.whole, *(entries[number] for number in plan["link"])])
-        for entry in new:
+        links = [(entries[number], os.path.join(self.stage, b"link")) for number in plan["link"]]
+        new = sorted([*self.arrived.values(), *links])
+        for entry, _ in new:
             self.make_room(entry.path)
-        for entry in new:
-            self.put(entry)
+        for entry, part in new:
+            self.put(entry, part)
         self.deleted = [name for name in plan["delete"] if self.remove(name)]
-        self.forget_stage()
 
     def compare(self, entries: list[FileEntry]) -> dict[str, Any]:
         """Return the numbers of entries to send, to link, and to change the mode of, and digests if only times differ.
 
-        `foreign`: those that would replace an entry that no sync put there, or that has changed since. `parts`: how many bytes
-        of files an earlier connection has stored, and their digests.
+        `foreign`: those that would replace an entry that no sync put there, or that has changed since.
         """
-        send, link, attributes, foreign, parts, digests = [], [], [], [], [], []
+        send, link, attributes, foreign, digests = [], [], [], [], []
         for number, entry in enumerate(entries):
             name = entry.path
             if name.startswith("/") or "\0" in name or not {"", ".", ".."}.isdisjoint(name.split("/")):
@@ -170,8 +176,6 @@ class SyncFolder:
                 link.append(number)
             elif status is None or not stat.S_ISREG(status.st_mode) or status.st_size != entry.size:
                 send.append(number)
-                if length := part_length(self.stage, entry):
-                    parts.append([number, length, digest(os.path.join(self.stage, entry.part), length)])
             elif status.st_mtime_ns != entry.mtime:
                 digests.append([number, digest(self.path(name))])
             elif status.st_mode & 0o777 != entry.mode & 0o777:
@@ -181,9 +185,7 @@ class SyncFolder:
                 continue
             if status is not None and not stat.S_ISDIR(status.st_mode) and not self.is_ours(name, status):
                 foreign.append(number)
-        return {
-            "send": send, "link": link, "touch": attributes, "digests": digests, "foreign": foreign, "parts": parts,
-        }  # fmt: skip
+        return {"send": send, "link": link, "touch": attributes, "digests": digests, "foreign": foreign}
 
     def obsolete(self, names: set[str]) -> tuple[list[str], list[str]]:
         """Return what a sync put here and is no longer in the tree: unchanged entries, and changed ones."""
@@ -200,35 +202,10 @@ class SyncFolder:
                 (gone if self.is_ours(name, status) else kept).append(name)
         return gone, kept
 
-    def adopt(self, entry: FileEntry) -> bool:
-        """Take a file that rsync sent. Return False if it is not whole."""
-        sent = self.path(RSYNC + "/" + entry.path)
-        status = status_or_none(sent)
-        # An old rsync stores times in seconds.
-        if not status or status.st_size != entry.size or status.st_mtime_ns // 10**9 != entry.mtime // 10**9:
-            return False
-        os.replace(sent, os.path.join(self.stage, entry.part))
-        self.whole.append(entry)
-        return True
-
-    def receive(self, stream: Stream, entry: FileEntry, offset: int) -> None:
-        """Receive a file into the stage."""
-        try:
-            stream.receive_file(os.path.join(self.stage, entry.part), entry, offset)
-            self.whole.append(entry)
-        except UnsentFileError:
-            pass
-        except OSError as error:
-            message = f"`{entry.path}` cannot be written on the worker: {reason(error)}"
-            raise RefusedError("refused", message) from error
-
-    def put(self, entry: FileEntry) -> None:
+    def put(self, entry: FileEntry, part: bytes) -> None:
         """Give a file its name, or create a symlink."""
-        name = entry.path
-        part, path = os.path.join(self.stage, entry.part), self.path(name)
+        name, path = entry.path, self.path(entry.path)
         if entry.target is not None:
-            if status_or_none(part) is not None:  # an attempt was killed
-                os.unlink(part)
             os.symlink(to_bytes(entry.target), part)
         else:
             os.chmod(part, entry.mode & 0o777)
@@ -343,7 +320,7 @@ class SyncFolder:
 
     def path(self, name: str) -> bytes:
         """Return the path of a file of the tree on the worker."""
-        return os.path.join(self.root, to_bytes(name))
+        return b"%s/%s" % (self.root.rstrip(b"/"), to_bytes(name))
 
     def status(self, name: str) -> os.stat_result | None:
         """Return the status of the entry at a path, without following any symlink below the root."""
@@ -370,12 +347,52 @@ class SyncFolder:
         """Store the record of what was put here."""
         part = self.note + b".part"
         with open(part, "w", encoding="ascii") as file:
-            json.dump({"folder": path_text(self.root), "files": self.records}, file)
+            file.write(json.dumps({"folder": path_text(self.root), "files": self.records}))
         os.replace(part, self.note + b".json")
 
     def forget_stage(self) -> None:
         """Remove unfinished files."""
         shutil.rmtree(self.stage, ignore_errors=True)
+
+
+def lock_file(path: bytes, token: str, patience: float) -> int:
+    """Create and lock a file, and return its descriptor. Raises `BlockingIOError` after `patience` in seconds.
+
+    A program with the same token that holds the lock has lost its client, and is terminated.
+    """
+    until = time.monotonic() + patience
+    make_folder(os.path.dirname(path))
+    while True:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(lock, 200, 0).decode().split()
+            if len(holder) == 2 and holder[1] == token:
+                with suppress(ProcessLookupError):
+                    os.kill(int(holder[0]), signal.SIGTERM)
+            os.close(lock)
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.05)
+            continue
+        except OSError as error:
+            if error.errno not in {errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS}:  # of a file system without locks
+                raise
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, ("%d %s" % (os.getpid(), token)).encode(), 0)
+        return lock
+
+
+def digest(path: bytes) -> str:
+    """Return a digest of the contents of a file. Raises `OSError`."""
+    found = hashlib.blake2b(digest_size=16)
+    with open(path, "rb", buffering=0) as file:
+        while True:
+            block = file.read(1 << 20)
+            if not block:
+                return found.hexdigest()
+            found.update(block)
 
 
 def version_of(path: bytes, status: os.stat_result) -> list[Any]:
@@ -423,10 +440,19 @@ def put_in_place(part: bytes, path: bytes) -> bool:
 
 def rename_to(source: bytes, target: bytes, flag: int) -> int:
     """Rename an entry with a flag; return the number of the error, 0 without. Nothing is ever replaced."""
+    found = renameat2()
+    if found is None:  # macOS, and old systems
+        return errno.ENOSYS
+    rename, get_error = found
+    return 0 if rename(CURRENT_FOLDER, source, CURRENT_FOLDER, target, flag) == 0 else get_error()
+
+
+@lru_cache(maxsize=None)  # noqa: UP033  # Python 3.8 has no `cache`
+def renameat2() -> tuple[Callable[..., int], Callable[[], int]] | None:
+    """Return the call of the system and what returns its error; None on other systems."""
     try:
         import ctypes  # noqa: PLC0415  # it costs as much as the rest of the program
 
-        rename = ctypes.CDLL(None, use_errno=True).renameat2
-    except (ImportError, AttributeError, OSError):  # macOS, and old systems
-        return errno.ENOSYS
-    return 0 if rename(CURRENT_FOLDER, source, CURRENT_FOLDER, target, flag) == 0 else ctypes.get_errno()
+        return ctypes.CDLL(None, use_errno=True).renameat2, ctypes.get_errno
+    except (ImportError, AttributeError, OSError):
+        return None

@@ -81,7 +81,6 @@ class RunFlags:
         is_flag=True,
         help="Run on the reachable workers if some cannot be reached. [default: run on none]",
     )
-    partial: bool = option("--partial", is_flag=True, hidden=True, help="Old name of --allow-unreachable.")
     if_idle: bool = option(
         "--if-idle",
         group=OptionGroup.SAFETY,
@@ -313,7 +312,7 @@ def _parse_request(
         takes_stdin=not flags.no_stdin,
         fanout=fanout,
         batch=flags.batch,
-        allow_unreachable=flags.allow_unreachable or flags.partial,
+        allow_unreachable=flags.allow_unreachable,
         fail_fast=flags.fail_fast,
         timeout=_time_limit(flags.timeout),
         connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,

@@ -13,17 +13,18 @@ from tpuctl.app.route_options import route_options
 from tpuctl.app.value_completion import complete_file, complete_label, complete_node
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration, format_size
-from tpuctl.errors import ExitCode, InvalidInputError, NotFoundError, RemoteCommandError
+from tpuctl.errors import ExitCode, NotFoundError, RemoteCommandError
 from tpuctl.models.node import WorkerSet
 from tpuctl.output.terminal import StatusLine, View
 from tpuctl.ssh.answers import UnexpectedAnswerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from click.shell_completion import CompletionItem
 
     from tpuctl.app.app import App
+    from tpuctl.clock import Clock
     from tpuctl.workers.copying import CopyProgress, CopyResult
 
 
@@ -54,9 +55,6 @@ def _complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     help="Copy to or from all nodes with this label; write the path as :PATH. Repeatable.",
 )
 @fanout_option("copies")
-@click.option(
-    "--scp-flag", hidden=True, multiple=True, help="Flag of gcloud; not supported, because tpuctl starts no scp."
-)
 @route_options
 def command(
     app: App,
@@ -67,7 +65,6 @@ def command(
     preserve: bool,
     selector: tuple[str, ...],
     fanout: int,
-    scp_flag: tuple[str, ...],
 ) -> int:
     """Copy files to or from all workers of a node.
 
@@ -75,7 +72,7 @@ def command(
     are relative to the login's home, and each worker expands ~ and wildcards. A copy from several workers creates a folder
     for each: DST/0, DST/1, or DST/NODE-0 for several nodes.
 
-    A file appears under its name only when it is complete. To resume an interrupted copy, repeat the command.
+    Files appear under their names when all have arrived, each complete; a new folder appears at once.
 
     \b
     Examples:
@@ -83,13 +80,10 @@ def command(
       tpuctl scp -r data trainer:/mnt/disks/data --worker 0
       tpuctl scp 'trainer:/tmp/tpu_logs/*' logs
     """
-    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
-    from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
-    if scp_flag:
-        hint = "put options of ssh in `~/.ssh/config`; `-p`, `-r` and `--worker` are options of tpuctl"
-        raise InvalidInputError("`--scp-flag` is not supported: tpuctl starts `ssh`, not `scp`", hint=hint)
     request, workers = parse_copy_request(places, has_labels=bool(selector)), WorkerSet.parse(worker)
     options, folder = CopyOptions(recurse=recurse, preserve=preserve, fanout=fanout), app.invocation.folder
     listing = list_local_files(request.sources, folder, recurse=recurse) if request.is_upload else None
@@ -98,12 +92,11 @@ def command(
     # Copies take real time, also in a sandbox with a faster clock.
     clock = app.invocation.clock or SystemClock()
     started = clock.monotonic()
-    kept = "the received parts stay beside their destination, in a folder `.tpuctl-parts…`"
-    with app.in_flight(kept, resume=app.command_line()), StatusLine(app.terminal, clock) as line:
-
-        def draw(shares: Sequence[CopyProgress]) -> None:
-            line.show(lambda: describe_copy(shares, clock.monotonic() - started))
-
+    with (
+        app.in_flight("some workers do not have all files yet", resume=app.command_line()),
+        StatusLine(app.terminal, clock) as line,
+    ):
+        draw = show_copies(line, clock)
         if listing is not None:
             copied = upload(chosen, listing, request.destination, options=options, clock=clock, on_progress=draw)
         else:
@@ -163,9 +156,7 @@ def _summary(copied: Sequence[CopyResult], duration: timedelta) -> str:
         files, size = sizes.pop()
         each = f" for each of {len(copied)} workers"
     words = f"{files} file{'' if files == 1 else 's'}, {format_size(size)}{each}"
-    moved = sum(one.moved for one in copied)
-    resumed = "" if moved >= sum(one.size for one in copied) else f"; {format_size(moved)} transferred"
-    return f"copied {words} in {format_duration(duration)}{resumed}"
+    return f"copied {words} in {format_duration(duration)}"
 
 
 def _problems(one: CopyResult, *, is_single: bool) -> list[str]:
@@ -183,7 +174,7 @@ def _error_for(copied: Sequence[CopyResult], failed: Sequence[CopyResult]) -> Ex
     first = failed[0].error
     hints = dict.fromkeys(one.error.hint for one in failed if one.error and one.error.hint)
     # A problem with a file occurs again, unlike a broken connection.
-    retry = "fix this, then repeat the command: complete files are not sent again"
+    retry = "fix this, then repeat the command"
     hint = "\n".join(hints) or (retry if failed[0].problems else None)
     if len(copied) == 1:
         if first is not None and not failed[0].problems:
@@ -213,6 +204,12 @@ def _to_json(one: CopyResult) -> dict[str, Any]:
     return body | ({"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {})
 
 
+def show_copies(line: StatusLine, clock: Clock) -> Callable[[Sequence[CopyProgress]], None]:
+    """Return what shows the progress of copies and syncs on a status line."""
+    started = clock.monotonic()
+    return lambda shares: line.show(lambda: describe_copy(shares, clock.monotonic() - started))
+
+
 _MAX_SECONDS_LEFT = 10**9
 
 
@@ -223,7 +220,7 @@ def describe_copy(shares: Sequence[CopyProgress], elapsed: timedelta) -> str:
     workers = f"{ended} of {len(shares)} workers ended" if len(shares) > 1 else ""
     if not known:
         return "  ".join(filter(None, ("connecting", workers)))
-    arrived, moved = sum(one.kept + one.moved for one in shares), sum(one.total_moved for one in shares)
+    arrived, moved = sum(one.moved for one in shares), sum(one.total_moved for one in shares)
     # Copies of unknown size are assumed to be as large as the others.
     size = sum(known) * len(shares) // len(known)
     percent = f"{min(100, arrived * 100 // size) if size else 100:>3}%"

@@ -47,13 +47,6 @@ class SyncFlags:
         is_flag=True,
         help="List the files to send and to delete, and change nothing.",
     )
-    via: str = option(
-        "--via",
-        type=click.Choice(["auto", "rsync", "ssh"]),
-        default="auto",
-        show_default=True,
-        help="How files are sent; auto: with rsync from 1 MB on, if both sides have it.",
-    )
 
 
 @cli_command("sync")
@@ -88,10 +81,10 @@ def command(
       tpuctl sync trainer src --to '~/code/src' --delete
       tpuctl sync -l team=vision --watch
     """
-    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # as above
-    from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # --help does not need it
+    from tpuctl.workers.commands.node_selection import find_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once  # noqa: PLC0415  # as above
     from tpuctl.workers.file_tree import read_tree  # noqa: PLC0415  # as above
-    from tpuctl.workers.syncing import SyncRequest, SyncTransport  # noqa: PLC0415  # as above
+    from tpuctl.workers.syncing import SyncRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     if flags.watch and flags.dry_run:
@@ -99,12 +92,7 @@ def command(
     nodes, source = _parse_words(app, words, selector)
     home = app.invocation.environ.get("HOME", "").rstrip("/")
     workers = WorkerSet.parse(worker)
-    request = SyncRequest(
-        folder=_worker_folder(folder, source, home),
-        delete=flags.delete,
-        dry_run=flags.dry_run,
-        via=SyncTransport(flags.via),
-    )
+    request = SyncRequest(folder=_worker_folder(folder, source, home), delete=flags.delete, dry_run=flags.dry_run)
     read = partial(read_tree, source, app.invocation.environ)
 
     def find() -> Sequence[Target]:

@@ -11,9 +11,9 @@ from tpuctl.durations import format_size, local_time
 from tpuctl.errors import ExitCode, RemoteCommandError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.output.terminal import Cell, StatusLine, View, table_view
-from tpuctl.output.transfer_progress import TransferProgress
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
+from tpuctl.workers.commands.scp import show_copies
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def sync_once(
         app.in_flight("some workers do not have all files yet", resume=app.command_line()),
         StatusLine(app.terminal, clock) as line,
     ):
-        progress, options = TransferProgress(line, clock), shared_connection_options(app)
+        progress, options = show_copies(line, clock), shared_connection_options(app)
         synced = sync_workers(targets, tree, request, clock=clock, on_progress=progress, ssh_options=options)
     app.show(_view(synced, dry_run=request.dry_run))
     _note(app, _remarks(synced))
@@ -104,7 +104,7 @@ def _failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-    reasons = [f"`{_printable(name)}`: {why}" for name, why in sorted(synced.unreadable.items())]
+    reasons = [_printable(why) for _, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
     return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
@@ -177,7 +177,6 @@ def _to_json(target: Target, changes: SyncChanges | TpuctlError) -> dict[str, An
         "deleted": list(map(_printable, changes.deleted)),
         "kept": list(map(_printable, changes.kept)),
         "replaced": list(map(_printable, changes.replaced)),
-        "via": changes.via and str(changes.via),
     }
 
 
@@ -212,8 +211,6 @@ def _remarks(synced: SyncResult) -> Iterator[str]:
     for names, workers in _grouped(synced, lambda one: one.replaced):
         yield f"replaced on {workers}, though not from a sync or changed since: {_listed(names)}"
         yield "  the old files are kept on the worker, below ~/.tpuctl/sync"
-    for notes, workers in _grouped(synced, lambda one: one.notes):
-        yield f"{workers}: {'; '.join(map(escape_unprintable, notes))}"
 
 
 def _grouped(
