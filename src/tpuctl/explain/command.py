@@ -330,7 +330,7 @@ def _follow_stdin(app: App) -> tuple[ScanResult, bool]:
     def print_new(scan: ScanResult) -> None:
         for sighting in scan.sightings:
             is_harmless = sighting.message.role in {MessageRole.HARMLESS, MessageRole.RECOVERY}
-            if sighting.message.id not in printed and not is_harmless and not sighting.is_quoted:
+            if sighting.message.id not in printed and not is_harmless:
                 printed.add(sighting.message.id)
                 app.terminal.note(f"line {sighting.first.line}: {sighting.message.id}")
 

@@ -27,7 +27,7 @@ from tpuctl.explain.messages import (
     fill_message,
     message_by_id,
 )
-from tpuctl.explain.scanner import error_score
+from tpuctl.explain.suspect_lines import error_score
 from tpuctl.explain.unrecognised import describe, guess, is_final, kind_by_id
 
 if TYPE_CHECKING:
@@ -270,18 +270,17 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     ]
     alarming = [one for one in scan.sightings if one.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY}]
     places = [place for one in alarming for place in (one.first, one.last)]
+    is_quoted = scan.is_document or scan.is_binary
     timeline = _FailureTimeline(
-        tuple(one for one in alarming if not (one.is_quoted or scan.is_binary)),
-        tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
+        () if is_quoted else tuple(alarming),
+        () if is_quoted else tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY),
         is_timed=all(place.time for place in places) and len(set(map(_is_naive, places))) == 1,
     )
     why = _BINARY_REASON if scan.is_binary else _QUOTED_REASON
     conclusions: list[Conclusion] = []
     for one in alarming:
         recovered = timeline.recovered(one)
-        if one.is_quoted and (_ends_well(scan) or _over_at(one, scan.endings)):
-            harmless.append(_conclusion(one, Confidence.LOW, known, why))
-        elif one.is_quoted or scan.is_binary:
+        if is_quoted:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
         elif recovered and (
             one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS} or _works_from(recovered, scan)
@@ -589,9 +588,9 @@ def _with_source(sighting: Sighting, name: str) -> Sighting:
 
 
 def _merged(one: Sighting, other: Sighting) -> Sighting:
-    """Merge one message of two logs. A real occurrence goes before a quote, then an older one if both logs give times."""
-    is_other_first = one.is_quoted and not other.is_quoted
-    if one.is_quoted == other.is_quoted and one.first.time is not None and other.first.time is not None:
+    """Merge one message of two logs, the older occurrence first if both logs give times."""
+    is_other_first = False
+    if one.first.time is not None and other.first.time is not None:
         has_same_form = (one.first.time.tzinfo is None) == (other.first.time.tzinfo is None)
         is_other_first = has_same_form and other.first.time < one.first.time
     first, second = (other, one) if is_other_first else (one, other)
@@ -602,7 +601,6 @@ def _merged(one: Sighting, other: Sighting) -> Sighting:
         first,
         last=last,
         count=first.count + second.count,
-        quoted=first.quoted + second.quoted,
         workers={**first.workers, **second.workers, **first.workers},  # in this order; the places of the first log win
         memory=first.memory or second.memory,
     )
@@ -624,8 +622,7 @@ def conclude_single_message(
 
     Quotation marks round the message are the user's: it is never treated as a quote.
     """
-    unquoted = tuple(replace(sighting, quoted=0) for sighting in scan.sightings)
-    scan = replace(scan, sightings=unquoted)
+    scan = replace(scan, is_document=False)
     explanation = _conclude_known(scan, known)
     if explanation.conclusions or explanation.harmless:
         return explanation
