@@ -270,17 +270,18 @@ def _conclude_known(scan: ScanResult, known: Mapping[str, str]) -> Explanation:
     ]
     alarming = [one for one in scan.sightings if one.message.role not in {MessageRole.HARMLESS, MessageRole.RECOVERY}]
     places = [place for one in alarming for place in (one.first, one.last)]
-    is_quoted = scan.is_document or scan.is_binary
     timeline = _FailureTimeline(
-        () if is_quoted else tuple(alarming),
-        () if is_quoted else tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY),
+        tuple(one for one in alarming if not (one.is_quoted or scan.is_binary)),
+        tuple(one for one in scan.sightings if one.message.role is MessageRole.RECOVERY and not one.is_quoted),
         is_timed=all(place.time for place in places) and len(set(map(_is_naive, places))) == 1,
     )
     why = _BINARY_REASON if scan.is_binary else _QUOTED_REASON
     conclusions: list[Conclusion] = []
     for one in alarming:
         recovered = timeline.recovered(one)
-        if is_quoted:
+        if one.is_quoted and (_ends_well(scan) or _over_at(one, scan.endings)):
+            harmless.append(_conclusion(one, Confidence.LOW, known, why))
+        elif one.is_quoted or scan.is_binary:
             conclusions.append(_conclusion(one, Confidence.LOW, known, why))
         elif recovered and (
             one.message.role in {MessageRole.SYMPTOM, MessageRole.PROGRESS} or _works_from(recovered, scan)
@@ -409,7 +410,7 @@ def _over_after(
 
     own = next(filter(None, (over_in(place, ending) for ending in endings)), None)
     named = [ending for ending in endings if ending.worker]
-    if own or place.worker or not named or message.role is MessageRole.CAUSE:
+    if own or place.worker or not named or is_fatal:
         return own
     # What names no worker may be a symptom of any.
     marks = [over_in(replace(place, worker=ending.worker), ending) for ending in named]
@@ -588,7 +589,9 @@ def _with_source(sighting: Sighting, name: str) -> Sighting:
 
 
 def _merged(one: Sighting, other: Sighting) -> Sighting:
-    """Merge one message of two logs, the older occurrence first if both logs give times."""
+    """Merge one message of two logs: only the real occurrences if one has any, the older first if both logs give times."""
+    if one.is_quoted != other.is_quoted:
+        return other if one.is_quoted else one
     is_other_first = False
     if one.first.time is not None and other.first.time is not None:
         has_same_form = (one.first.time.tzinfo is None) == (other.first.time.tzinfo is None)
@@ -622,7 +625,7 @@ def conclude_single_message(
 
     Quotation marks round the message are the user's: it is never treated as a quote.
     """
-    scan = replace(scan, is_document=False)
+    scan = replace(scan, sightings=tuple(replace(sighting, is_quoted=False) for sighting in scan.sightings))
     explanation = _conclude_known(scan, known)
     if explanation.conclusions or explanation.harmless:
         return explanation

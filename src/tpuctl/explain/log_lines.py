@@ -35,6 +35,8 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _MAX_BYTE_ORDER_MARK = 4
+# Bytes at the start that tell what a file is.
+_START_SIZE = 1024
 # The first bytes of files that are not text: gzip, zstd, xz, bzip2, zip, ELF, an SQLite database, a PNG.
 _BINARY_SIGNATURES = (
     b"\x1f\x8b",
@@ -169,7 +171,7 @@ class LineSplitter:
     def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[LogLines]:
         """Yield the lines of each complete block; with `is_last` all remaining lines."""
         self.size += len(data)
-        self.start += data[: max(0, 64 - len(self.start))]
+        self.start += data[: max(0, _START_SIZE - len(self.start))]
         text = self._decode(data, is_last=is_last)  # may take back what waits
         self._waiting += text
         offset = 0
@@ -623,6 +625,7 @@ class Sighting:
     first: LogPlace
     last: LogPlace
     count: int = 1
+    is_quoted: bool = False  # each only quotes the message: documentation, a search, a test
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     # For each worker that logged the message the first place, in the order of the log.
     workers: Mapping[str, LogPlace] = field(default_factory=lambda: MappingProxyType({}))
@@ -647,7 +650,6 @@ class ScanResult:
     lines: int
     size: int  # bytes of the log
     is_binary: bool = False  # not text
-    is_document: bool = False  # documentation, source code and the like, which quotes messages
     endings: tuple[LogEnding, ...] = ()  # of each worker that wrote one of the last lines
     own_pids: frozenset[str] = frozenset()  # of processes that the log names as those of this run
 

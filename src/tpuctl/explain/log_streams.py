@@ -17,6 +17,7 @@ from tpuctl.explain.log_lines import (
     parse_header,
     parse_worker,
 )
+from tpuctl.explain.quotations import is_framed, is_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -178,6 +179,7 @@ class FoundMessage(NamedTuple):
     column: int
     last: int  # the line in which it ends
     line: ParsedLine
+    is_quoted: bool
 
 
 def search_lines(
@@ -190,6 +192,7 @@ def search_lines(
     lines = [stream.line(at) for at in range(first, last)]
     glued = [line.is_glued for line in lines]
     wrapped = [a or b for a, b in zip(glued, _find_wrapped(lines), strict=True)]
+    raw = [line.raw[line.header.end :] for line in lines]
     spaced = _joined(lines, glued)
     texts = [spaced] if wrapped == glued else [_joined(lines, wrapped), spaced]
     taken = bytearray(len(spaced[0]) + 1)
@@ -204,7 +207,9 @@ def search_lines(
                 start, stop = spaced[1][at] + column, spaced[1][end] + match.end() - starts[end]
                 if taken.find(1, start, stop) < 0:
                     taken[start:stop] = b"\1" * (stop - start)
-                    found.append(FoundMessage(order, match, first + at, column, first + end, lines[at]))
+                    stop = column + stop - start if end == at else len(lines[at].text)
+                    quoted = is_framed(raw, at) or is_quoted(raw[at], lines[at].text, column, stop)
+                    found.append(FoundMessage(order, match, first + at, column, first + end, lines[at], quoted))
     return sorted(found, key=lambda one: (one.at, one.column))
 
 

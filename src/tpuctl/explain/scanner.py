@@ -39,6 +39,7 @@ from tpuctl.explain.log_streams import (
     split_by_worker,
 )
 from tpuctl.explain.messages import Detail, MatchedBy, known_messages
+from tpuctl.explain.quotations import begins_document, is_document
 from tpuctl.explain.suspect_lines import SuspectLines, error_score
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class MessageCounter:
             if worker and worker not in self.workers and len(self.workers) < _MAX_WORKERS:
                 self.workers[worker] = stream.place(found.at, found.column)
 
-    def sighting(self) -> Sighting:
+    def sighting(self, *, is_quoted: bool) -> Sighting:
         """Return the occurrences so far."""
         facts = dict(self.facts)
         if self.message.detail is Detail.TASKS:
@@ -189,6 +190,7 @@ class MessageCounter:
             self.first,
             self.last,
             self.count,
+            is_quoted,
             MappingProxyType(facts),
             MappingProxyType(dict(self.workers)),
             memory=parse_memory_usage(self.following) if self.message.detail is Detail.MEMORY else None,
@@ -247,7 +249,8 @@ class LogScanner:
     messages: Sequence[Message]
     literals: LiteralIndex
     suspects: SuspectLines = field(default_factory=SuspectLines)
-    counters: dict[int, MessageCounter] = field(default_factory=dict)
+    # By the order of the message, and whether it is only quoted.
+    counters: dict[tuple[int, bool], MessageCounter] = field(default_factory=dict)
     _waiting: LogLines = field(default_factory=LogLines)
     _last_lines: LogLines = field(default_factory=LogLines)
     # The shapes of lines that hold no literal, each with the line before it, as a literal may begin there: logs repeat
@@ -308,16 +311,16 @@ class LogScanner:
         """Count the messages that start before a line. Return where the lines begin that wait."""
         for first, last, messages in _ranges(hits, len(stream.texts)):
             patterns = [(order, _compiled(self.messages[order].match)) for order in sorted(messages)]
-            counted: dict[int, list[FoundMessage]] = {}
+            counted: dict[tuple[int, bool], list[FoundMessage]] = {}
             for found in search_lines(stream, first, last, patterns):
                 if found.at < end:
                     # The lines that it ends in are finished, too.
                     end = max(end, found.last + 1)
-                    counted.setdefault(found.order, []).append(found)
-            for order, occurrences in counted.items():
-                counter = self.counters.get(order)
+                    counted.setdefault((found.order, found.is_quoted), []).append(found)
+            for key, occurrences in counted.items():
+                counter = self.counters.get(key)
                 if counter is None:
-                    counter = self.counters[order] = MessageCounter.begin(self.messages[order], stream, occurrences[0])
+                    counter = self.counters[key] = MessageCounter.begin(self.messages[key[0]], stream, occurrences[0])
                 counter.add(stream, occurrences)
         return end
 
@@ -355,10 +358,12 @@ class LogReader:
     """Takes a log in pieces of any size. Pure: neither opens files nor reads a clock.
 
     Never fails on any bytes. Takes time linear in their number, and memory that does not depend on it. `known` are the
-    messages to search for, specific before generic: of two that share a part of the text the first wins.
+    messages to search for, specific before generic: of two that share a part of the text the first wins. `name` is that of
+    the file: documents only quote messages.
     """
 
-    def __init__(self, known: Sequence[Message] | None = None) -> None:
+    def __init__(self, known: Sequence[Message] | None = None, *, name: str = "") -> None:
+        self._is_document = is_document(name)
         self._splitter, self._records = LineSplitter(), JsonRecordReader()
         self._scanner = LogScanner(*(_known_searchable() if known is None else _searchable(known)))
 
@@ -375,9 +380,15 @@ class LogReader:
             rest.extend(records.read(lines))
         rest.extend(records.end())
         scanner.scan(rest, is_last=True)
-        counters = sorted(scanner.counters.items(), key=lambda item: (item[1].first.line, item[0]))
+        # A real occurrence counts more than quotations.
+        found = dict(sorted(scanner.counters, reverse=True))
+        sightings = [
+            scanner.counters[key].sighting(is_quoted=key[1] or self._is_document or begins_document(splitter.start))
+            for key in sorted(found.items())
+        ]
+        sightings.sort(key=lambda sighting: sighting.first.line)
         return ScanResult(
-            tuple(counter.sighting() for _, counter in counters),
+            tuple(sightings),
             scanner.suspects.suspects,
             splitter.lines,
             splitter.size,
