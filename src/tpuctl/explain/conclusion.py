@@ -412,8 +412,10 @@ def _over_after(
     named = [ending for ending in endings if ending.worker]
     if own or place.worker or not named or is_fatal:
         return own
-    # What names no worker may be a symptom of any.
-    marks = [over_in(replace(place, worker=ending.worker), ending) for ending in named]
+    # What names no worker may be of any: each must work afterwards, and take steps if it may be a cause.
+    of_each = [(replace(place, worker=ending.worker), ending) for ending in named]
+    is_cause = message.role is MessageRole.CAUSE
+    marks = [_first_behind(*one, one[1].steps) if is_cause else over_in(*one) for one in of_each]
     return marks[-1] if all(marks) else None
 
 

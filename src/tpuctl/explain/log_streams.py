@@ -203,6 +203,8 @@ def search_lines(
                 if match.start() == match.end():
                     continue
                 at, end = (bisect_right(starts, place) - 1 for place in (match.start(), match.end() - 1))
+                if at == end and starts is not spaced[1]:
+                    continue  # in one line: not where words are joined
                 column = match.start() - starts[at]
                 start, stop = spaced[1][at] + column, spaced[1][end] + match.end() - starts[end]
                 if taken.find(1, start, stop) < 0:

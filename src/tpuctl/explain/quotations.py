@@ -23,8 +23,8 @@ _DOCUMENT_START = re.compile(
     re.IGNORECASE,
 )
 _QUOTING_LINE = re.compile(
-    # A command that a shell shows.
-    r"\+ [a-z]|"
+    # A command that a shell shows, a comment, source code.
+    r"\+ [a-z]|\s{0,40}(?://|<!--|raise [\w.]{1,80}\(|log(?:ger|ging)?\.\w{1,10}\(|\$ (?:grep|rg) )|"
     # Found by a search.
     r"[\w./-]{1,200}\.(?:py|md|rst|txt|sh|ya?ml|json|go|log|out|html|js|ts):\d{1,7}:(?! \S)|"
     r"\d{1,7}:\s{0,40}(?:>|raise|return|assert|if) |"
@@ -37,7 +37,10 @@ _QUOTING_LINE = re.compile(
 # Right before the message.
 _ANNOUNCED = re.compile(
     r"\b(?:match(?:es|ing)?|contain(?:s|ing)?|such as|like|e\.g\.|for example|"
-    r"(?:if|when) (?:\w{1,20} ){1,3}(?:see|get|say|show)s?)(?:[: ]{1,2}|:? [\"'`](?:\w{1,12} )?)$",
+    r"(?:if|when) (?:\w{1,20} ){1,3}(?:see|get|say|show)s?)(?:[: ]{1,2}|:? [\"'`](?:\w{1,12} )?)$"
+    # A setting of what a program looks for.
+    r"|(?:\b|_)(?:patterns?|regex|keywords?|re(?:try|start)[_-]on)[\"']?\s?[=:]\s?"
+    r"(?:[^:=]{0,200},\s{0,3})?[\"'(\[]{0,4}(?:\w{1,12} )?$",
     re.IGNORECASE,
 )
 _EXPECTED = re.compile(r"\bas (?:it should|expected)\b|\(expected\)", re.IGNORECASE)

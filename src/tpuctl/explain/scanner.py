@@ -262,6 +262,8 @@ class LogScanner:
         """Take the next lines; with `is_last` nothing comes after them."""
         self._last_lines = (self._last_lines + lines.since(-ENDING_LINES)).since(-ENDING_LINES)
         block = self._waiting + lines
+        if not len(block):
+            return
         streams = split_by_worker(block)
         searched: list[bytes] = []
         waiting: list[int] = []
