@@ -365,7 +365,7 @@ def parse_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
 
 
 def has_worker_numbers(lines: list[bytes]) -> bool:
-    """Tell whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
+    """Return whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
     filled = [line for line in lines if line.strip()]
     numbered = [found for found in map(_NUMBERED_LINE.match, filled) if found]
     bare = [found for found in numbered if found["numbered"] or found["behind"]]

@@ -225,7 +225,7 @@ def _joined(lines: Sequence[ParsedLine], glued: Sequence[bool]) -> tuple[str, li
 
 
 def _find_wrapped(rows: Sequence[ParsedLine]) -> list[bool]:
-    """Tell for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
+    """Return for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
     widths = [len(row.raw) for row in rows]
     found = [False] * len(rows)
     for index in range(1, len(rows)):

@@ -28,7 +28,7 @@ _QUOTING_LINE = re.compile(
     # Found by a search.
     r"[\w./-]{1,200}\.(?:py|md|rst|txt|sh|ya?ml|json|go|log|out|html|js|ts):\d{1,7}:(?! \S)|"
     r"\d{1,7}:\s{0,40}(?:>|raise|return|assert|if) |"
-    # Of a test: an exception in it is real, what it compares is not.
+    # Tests print these: an exception in a test is real, what it compares is not.
     r"E {2,}(?:assert|AssertionError)\b|(?:FAILED|PASSED) \S{1,300}::|\S{1,200}?::\w.{0,500}\b(?:PASSED|FAILED)\b|"
     # A field of a catalogue, a row of a table.
     r"\s{0,20}(?:- )?[\"']?(?:match|example|pattern|regex|description|meaning|expected)s?[\"']?:\s|\|.{1,2000}\|$|"
@@ -73,6 +73,6 @@ def is_framed(lines: Sequence[str], at: int) -> bool:
     """Return whether a line is quoted by those around it: below a heading, between two fences, in a reply."""
     fences = [index for index, line in enumerate(lines) if line.startswith(_FENCE)]
     is_fenced = sum(index < at for index in fences) % 2 == 1 and fences[-1] > at
-    # Of a log of which each line is quoted, the lines are real.
+    # If each line of a log is quoted, the lines are real.
     is_of_reply = lines[at].startswith(_REPLY) and not all(line.startswith(_REPLY) for line in lines if line)
     return is_fenced or is_of_reply or (at > 0 and _HEADING.match(lines[at - 1]) is not None)

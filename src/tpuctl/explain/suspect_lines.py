@@ -134,7 +134,7 @@ _SCORES: tuple[tuple[re.Pattern[str], int, tuple[str, ...]], ...] = (
     ),
 )
 _BEST_SCORE = _SCORES[0][1]
-# Of a line that was logged as an error, and has a word of one.
+# A line that was logged as an error, and has a word of one, has this score.
 _LOGGED_ERROR_SCORE = 6
 # Wordings that look alarming but are harmless.
 _HARMLESS_WORDING = re.compile(
@@ -163,7 +163,7 @@ class SuspectLines:
         return tuple(suspect for _, suspect in self._kept)
 
     def may_be_in(self, text: bytes) -> bool:
-        """Tell whether a text may hold a line to keep. Only the letters of the text are given."""
+        """Return whether a text may hold a line to keep. Only the letters of the text are given."""
         if len(self._kinds) >= _MAX_KINDS or (
             len(self._kept) == _MAX_SUSPECTS and self._kept[-1][1].score >= _BEST_SCORE
         ):
