@@ -17,7 +17,7 @@ from tpuctl.explain.log_lines import (
     parse_header,
     parse_worker,
 )
-from tpuctl.explain.quotations import is_framed, is_quoted
+from tpuctl.explain.quotations import framed_lines, is_quoted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -193,6 +193,7 @@ def search_lines(
     glued = [line.is_glued for line in lines]
     wrapped = [a or b for a, b in zip(glued, _find_wrapped(lines), strict=True)]
     raw = [line.raw[line.header.end :] for line in lines]
+    framed = framed_lines(raw)
     spaced = _joined(lines, glued)
     texts = [spaced] if wrapped == glued else [_joined(lines, wrapped), spaced]
     taken = bytearray(len(spaced[0]) + 1)
@@ -210,7 +211,7 @@ def search_lines(
                 if taken.find(1, start, stop) < 0:
                     taken[start:stop] = b"\1" * (stop - start)
                     stop = column + stop - start if end == at else len(lines[at].text)
-                    quoted = is_framed(raw, at) or is_quoted(raw[at], lines[at].text, column, stop)
+                    quoted = at in framed or is_quoted(raw[at], lines[at].text, column, stop)
                     found.append(FoundMessage(order, match, first + at, column, first + end, lines[at], quoted))
     return sorted(found, key=lambda one: (one.at, one.column))
 

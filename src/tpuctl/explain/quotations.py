@@ -69,10 +69,11 @@ def is_quoted(line: str, text: str, start: int, end: int) -> bool:
     )
 
 
-def is_framed(lines: Sequence[str], at: int) -> bool:
-    """Return whether a line is quoted by those around it: below a heading, between two fences, in a reply."""
-    fences = [index for index, line in enumerate(lines) if line.startswith(_FENCE)]
-    is_fenced = sum(index < at for index in fences) % 2 == 1 and fences[-1] > at
+def framed_lines(lines: Sequence[str]) -> frozenset[int]:
+    """Return the lines that those around them quote: below a heading, between two fences, in a reply."""
+    fences = [at for at, line in enumerate(lines) if line.startswith(_FENCE)]
+    framed = {at for first, last in zip(fences[::2], fences[1::2], strict=False) for at in range(first, last)}
+    framed.update(at + 1 for at, line in enumerate(lines) if _HEADING.match(line))
+    reply = {at for at, line in enumerate(lines) if line.startswith(_REPLY)}
     # If each line of a log is quoted, the lines are real.
-    is_of_reply = lines[at].startswith(_REPLY) and not all(line.startswith(_REPLY) for line in lines if line)
-    return is_fenced or is_of_reply or (at > 0 and _HEADING.match(lines[at - 1]) is not None)
+    return frozenset(framed if len(reply) == sum(map(bool, lines)) else framed | reply)
