@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -84,11 +85,20 @@ class ParsedLine(NamedTuple):
 def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:
     """Return one parsed line. `counted`: a number before a line is a worker."""
     raw, origin = lines.texts[index], lines.origins[index]
-    is_glued = origin is not None and origin.is_glued
-    header = NO_HEADER if is_glued else parse_header(raw, counted=counted and origin is None)
-    text = raw.decode("utf-8", "replace")
-    return ParsedLine(text, " ".join(text[header.end :].split()), header, origin, lines.numbers[index])
+    parse = _parse_repeated if len(raw) <= _MAX_REPEATED else _parse
+    text, collapsed, header = parse(raw, origin is None or not origin.is_glued, counted and origin is None)
+    return ParsedLine(text, collapsed, header, origin, lines.numbers[index])
 
+
+def _parse(raw: bytes, has_header: bool, counted: bool) -> tuple[str, str, LineHeader]:  # noqa: FBT001  # for a cache
+    header = parse_header(raw, counted=counted) if has_header else NO_HEADER
+    text = raw.decode("utf-8", "replace")
+    return text, " ".join(text[header.end :].split()), header
+
+
+# Logs repeat lines as a whole, too. Longer ones are not remembered.
+_MAX_REPEATED = 500
+_parse_repeated = functools.lru_cache(maxsize=1024)(_parse)
 
 # Lines of a block that are examined for workers, or numbers, before each line.
 _SAMPLE_LINES = 32

@@ -171,8 +171,10 @@ class MessageCounter:
         """Count occurrences in a stream, in the order of the log."""
         self.count += len(occurrences)
         self.last = stream.place(occurrences[-1].at, occurrences[-1].column)
+        for name in self.message.latest:
+            if text := next((text for found in reversed(occurrences) if (text := found.match[name])), ""):
+                self.facts[name] = text
         for found in occurrences:
-            self.facts.update((name, text) for name in self.message.latest if (text := found.match[name]))
             worker = found.line.worker or stream.worker
             if worker and worker not in self.workers and len(self.workers) < _MAX_WORKERS:
                 self.workers[worker] = stream.place(found.at, found.column)
