@@ -60,7 +60,7 @@ def _is_right(log: Labelled) -> bool:
     from tpuctl.explain.conclusion import conclude  # noqa: PLC0415  # as above
     from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
-    reader = LogReader()
+    reader = LogReader(name=log.name)
     reader.feed(log.data)
     return not wrong_verdicts(log, conclude(reader.so_far()))
 

@@ -26,9 +26,9 @@ _AIM, _AIM_REPEATS, _AIM_MEMORY = 15.0, 3.0, 100.0
 _LARGE = 1_000_000_000
 _REPEATS = "only `Retrying (12/120)`"
 _PARTS = {
-    "cutting into lines, decoding, headers": ("log_lines.py",),
-    "searching for messages": ("scanner.py", "messages.py"),
-    "judging quotations": ("quoting.py",),
+    "cutting into lines, decoding, headers": ("log_lines.py", "log_streams.py"),
+    "searching for messages": ("scanner.py", "suspect_lines.py", "messages.py"),
+    "telling quotations": ("quotations.py",),
     "drawing the conclusion": ("conclusion.py", "device_memory.py"),
 }
 _SPEED_TEXT = f"""The reader of `tpuctl explain` on generated logs of {_SIZE / 1e6:g} MB each. CPU time, the best of {_RUNS}

@@ -115,6 +115,6 @@ def accuracy(logs: Sequence[UnseenLog]) -> Accuracy:
 
 
 def _explained(path: Path) -> Explanation:
-    reader = LogReader()
+    reader = LogReader(name=path.name)
     reader.feed(path.read_bytes())
     return conclude(reader.so_far())

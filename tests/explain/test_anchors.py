@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tpuctl.explain.messages import known_messages
-from tpuctl.explain.scanner import AnchorSearch, index_anchors, without_whitespace
+from tpuctl.explain.scanner import index_literals, without_whitespace
 
-_ANCHORS = index_anchors(known_messages())
+_INDEX = index_literals(known_messages())
 # Those that need their digits are searched in another way.
 _LITERALS = [
     (order, message.id, anchor)
     for order, message in enumerate(known_messages())
     for anchor in message.anchors
-    if without_whitespace(anchor.encode()) not in _ANCHORS.exact
+    if without_whitespace(anchor.encode()) not in _INDEX.exact
 ]
 
 
@@ -28,8 +28,7 @@ def test_anchor_is_found_at_any_line_cut(width: int, between: str) -> None:
         for before in ("", "worker said: ", "the program of the trainer failed with "):
             line = f"{before}{anchor.upper()} of something"
             text = between.join(line[at : at + width] for at in range(0, len(line), width))
-            found, _ = AnchorSearch(_ANCHORS).found(text.encode())
-            if not any(order in _ANCHORS.owners[literal] for literal in found):
+            if not any(order in hit.messages for hit in _INDEX.find(text.encode())):
                 overlooked.append((id_, text))
 
     assert overlooked == []

@@ -163,13 +163,10 @@ def verdicts(*sightings: Sighting) -> list[tuple[str, str | None, str]]:
             id="what was over comes after what was not",
         ),
         pytest.param(
-            (sighting(DISK, place(5), count=3, quoted=3),), [("disk", None, "low")], id="only quoted"
+            (sighting(DISK, place(5), count=3, is_quoted=True),), [("disk", None, "low")], id="only quoted"
         ),
         pytest.param(
-            (sighting(DISK, place(5), count=3, quoted=2),), [("disk", None, "high")], id="quoted and real"
-        ),
-        pytest.param(
-            (sighting(MEMORY, place(5), quoted=1), sighting(SOCKET, place(9))),
+            (sighting(MEMORY, place(5), is_quoted=True), sighting(SOCKET, place(9))),
             [("socket", None, "medium"), ("memory", None, "low")],
             id="a quote explains nothing",
         ),
@@ -265,6 +262,7 @@ _GOES_ON = replace(_AT_5, level=LogLevel.ERROR, text="Continuing without metrics
         pytest.param(sighting(MEMORY, _AT_5), LogEnding(works=place(3)), ["memory"], id="worked-before"),
         pytest.param(sighting(MEMORY, _AT_5, place(12)), LogEnding(works=place(9)), ["memory"], id="again-later"),
         pytest.param(sighting(MEMORY, _AT_5), LogEnding("3", works=place(9)), ["memory"], id="another-worker"),
+        pytest.param(sighting(MEMORY, _AT_5), LogEnding("3", steps=place(9)), [], id="all-workers-take-steps"),
         pytest.param(sighting(MEMORY, _AT_5), LogEnding(calm=place(9)), ["memory"], id="calm-after-an-error"),
         pytest.param(sighting(MEMORY, _WARNED), LogEnding(calm=place(9)), [], id="calm-after-a-warning"),
         pytest.param(sighting(NODE, _WARNED), LogEnding(calm=place(9)), ["node"], id="calm-without-the-node"),
@@ -303,7 +301,7 @@ def test_known_failure_of_the_program_outranks_a_good_end() -> None:
 
 
 def test_quote_in_a_log_that_ends_well_is_harmless() -> None:
-    quoted = sighting(MEMORY, _AT_5, quoted=1)
+    quoted = sighting(MEMORY, _AT_5, is_quoted=True)
 
     assert conclude(scan_of(quoted, endings=(LogEnding(works=place(9), is_well=True),))).conclusions == ()
     assert [one.id for one in conclude(scan_of(quoted)).conclusions] == ["memory"]

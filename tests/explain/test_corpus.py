@@ -17,7 +17,7 @@ _EVERY = 5
 
 @functools.cache
 def _explained(log: Labelled) -> Explanation:
-    reader = LogReader()
+    reader = LogReader(name=log.name)
     reader.feed(log.data)
     return conclude(reader.so_far())
 
@@ -78,7 +78,7 @@ def test_corpus_guesses_speak_about_failures_and_seldom_about_harmless_logs() ->
 def test_corpus_is_independent_of_pieces() -> None:
     chance = random.Random(7)  # noqa: S311  # not a secret, but the same in every run
     for log in corpus()[::_EVERY]:
-        reader, rest = LogReader(), log.data
+        reader, rest = LogReader(name=log.name), log.data
         while rest:
             size = chance.choice((1, 2, 7, 63, 400, 5000))
             reader.feed(rest[:size])

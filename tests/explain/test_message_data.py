@@ -50,6 +50,17 @@ def test_ids_are_a_contract() -> None:
     assert [id_ for id_ in _IDS.split() if id_ not in ids] == []
 
 
+# How a remedy begins that only looks.
+_CHECK = re.compile(r"(?:check|see|read|look|compare|search|find|run `tpuctl (?:unstick|doctor))\b|it is \{state\}")
+
+
+def test_several_remedies_without_an_action_begin_with_a_check() -> None:
+    several = [one for one in known_messages() if one.action is Action.NONE and one.check_first and len(one.remedy) > 1]
+
+    assert several
+    assert [one.id for one in several if not _CHECK.match(one.remedy[0])] == []
+
+
 def unbounded(pattern: str) -> list[str]:
     """Return the quantifiers without an upper limit: what stands outside of escapes and of sets of characters."""
     without_escapes = re.sub(r"\\.", "a", pattern)

@@ -66,7 +66,7 @@ def test_recreated_node_explains_no_older_log(state: str) -> None:
 
 
 def test_quote_is_not_explained_by_node() -> None:
-    quoted = conclude(scan_of(sighting(SOCKET, place(5), quoted=1)))
+    quoted = conclude(scan_of(sighting(SOCKET, place(5), is_quoted=True)))
     first, second = apply_node_evidence(quoted, NodeEvidence("trainer", "PREEMPTED")).conclusions
     assert (first.id, second.symptom_of, str(second.confidence)) == ("node-preempted", None, "low")
 

@@ -10,7 +10,8 @@ from tests.explain.reported import place
 from tpuctl.explain.conclusion import conclude
 from tpuctl.explain.log_lines import Suspect
 from tpuctl.explain.messages import Action
-from tpuctl.explain.scanner import LogReader, error_score
+from tpuctl.explain.scanner import LogReader
+from tpuctl.explain.suspect_lines import error_score
 from tpuctl.explain.unrecognised import describe, guess, search_term, unrecognised_kinds
 
 

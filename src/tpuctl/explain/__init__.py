@@ -14,11 +14,11 @@ What a reader must know:
 
 - Messages are data, `data/messages/*.yaml`. The order counts: the first entry that matches wins. CONTRIBUTING, "What tpuctl
   knows", says how to add one; nothing else needs a change. The second document of each file has its examples.
-- A pattern is never searched in a whole log. A block of 128 KiB without an anchor (a literal of a known message) is
-  finished at once; where an anchor is, a few dozen lines of one worker are joined, so that a wrapped message is whole, and
-  only there the patterns are searched. Each quantifier is bounded, lines that were searched before are skipped: time is
-  linear in the log, memory does not depend on it, hostile logs included.
+- A pattern is never searched in a whole log. Lines that hold no literal (anchor) of a known message are finished at once, and
+  so are later lines of the same shape; around a literal, a few dozen lines of one worker are joined, so that a wrapped message
+  is whole, and only there the patterns of its messages are searched. Each quantifier is bounded: time is linear in the log,
+  memory does not depend on it, hostile logs included.
 - The result does not depend on how the bytes are cut into pieces.
-- `quoting` decides whether a message is only quoted, by documentation, a search or a test; in doubt it is real.
+- `quotations` tells messages that are only quoted by the kind of file or of line; in doubt a message is real.
 - `tests/corpus` compares the verdicts on real logs with what an expert would say.
 """

@@ -392,7 +392,7 @@ def read_file(path: Path, name: str) -> ScanResult:
     try:
         _reject_endless_device(path)
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            return read_pieces(available_pieces(stream))
+            return read_pieces(available_pieces(stream), name)
     except (OSError, EOFError) as error:
         why = getattr(error, "strerror", None) or str(error)
         hint = f"name the files in it, such as `{name}/*`" if path.is_dir() else "name a log file, or `-` for stdin"
@@ -408,9 +408,9 @@ def _reject_endless_device(path: Path) -> None:
         raise OSError(errno.EINVAL, "it is a device")
 
 
-def read_pieces(pieces: Iterable[bytes]) -> ScanResult:
+def read_pieces(pieces: Iterable[bytes], name: str = "") -> ScanResult:
     """Return the content of a log."""
-    reader = LogReader()
+    reader = LogReader(name=name)
     for piece in pieces:
         reader.feed(piece)
     return reader.so_far()

@@ -27,7 +27,7 @@ from tpuctl.explain.messages import (
     fill_message,
     message_by_id,
 )
-from tpuctl.explain.scanner import error_score
+from tpuctl.explain.suspect_lines import error_score
 from tpuctl.explain.unrecognised import describe, guess, is_final, kind_by_id
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ _CHECK_FIRST_REASONS = {
     CheckFirst.NODE_STATE: "usually a symptom: check the state of the node first, `tpuctl status {node}`",
     CheckFirst.NODE_HEALTH: "usually a symptom: check the health of the node first, `tpuctl status {node}`",
     CheckFirst.OTHER_WORKERS_LOG: "usually a symptom of a failure on another worker: read the logs of the others first",
-    CheckFirst.SEVERAL_CAUSES: "several causes are possible: try the remedies in this order",
+    CheckFirst.SEVERAL_CAUSES: "several causes are possible: check first, then fix, in this order",
 }
 _UNEXPLAINED_REASONS = {
     MessageRole.SYMPTOM: "usually a symptom of another failure, which this log does not show",
@@ -175,7 +175,7 @@ class _FailureTimeline:
         )
 
     def _recovered_between(self, first: Sighting, second: Sighting) -> bool:
-        """Tell whether the log says, between two failures, that the program works again."""
+        """Return whether the log says, between two failures, that the program works again."""
         places = (place for recovery in self.recoveries for place in (recovery.first, recovery.last))
         return any(is_before(first.last, place) and is_before(place, second.first) for place in places)
 
@@ -257,7 +257,7 @@ def _ends_of_a_guess(suspect: Suspect, ending: LogEnding) -> tuple[LogPlace | No
 
 
 def _leaves_cause_open(conclusion: Conclusion) -> bool:
-    """Tell whether a verdict only says that there is a cause, which no known message tells, or that there are several."""
+    """Return whether a verdict only says that there is a cause, which no known message tells, or that there are several."""
     if conclusion.symptom_of is not None or conclusion.confidence is Confidence.LOW:
         return False
     is_doubtful = conclusion.confidence is Confidence.MEDIUM and conclusion.action is Action.NONE
@@ -342,7 +342,7 @@ _MESSAGE_LINES = 3
 
 
 def _is_recognised(place: LogPlace, scan: ScanResult) -> bool:
-    """Tell whether a known message stands in a line."""
+    """Return whether a known message stands in a line."""
     known = (one for sighting in scan.sightings for one in (sighting.first, sighting.last))
     return any(one.source == place.source and abs(one.line - place.line) <= _MESSAGE_LINES for one in known)
 
@@ -352,12 +352,12 @@ def _is_open_cause(conclusion: Conclusion) -> bool:
 
 
 def _ends_well(scan: ScanResult) -> bool:
-    """Tell whether the last lines of each worker show that the program works or has ended well."""
+    """Return whether the last lines of each worker show that the program works or has ended well."""
     return bool(scan.endings) and all(ending.is_well for ending in scan.endings)
 
 
 def _works_from(place: LogPlace, scan: ScanResult) -> bool:
-    """Tell whether the log shows behind a place that a program works, and nothing that looks like its end."""
+    """Return whether the log shows behind a place that a program works, and nothing that looks like its end."""
     behind = [one for one in scan.endings if one.works and is_before(place, one.works)]
     return bool(behind) and not any(one.failure and is_before(place, one.failure) for one in scan.endings)
 
@@ -410,10 +410,12 @@ def _over_after(
 
     own = next(filter(None, (over_in(place, ending) for ending in endings)), None)
     named = [ending for ending in endings if ending.worker]
-    if own or place.worker or not named or message.role is MessageRole.CAUSE:
+    if own or place.worker or not named or is_fatal:
         return own
-    # What names no worker may be a symptom of any.
-    marks = [over_in(replace(place, worker=ending.worker), ending) for ending in named]
+    # What names no worker may be of any: each must work afterwards, and take steps if it may be a cause.
+    of_each = [(replace(place, worker=ending.worker), ending) for ending in named]
+    is_cause = message.role is MessageRole.CAUSE
+    marks = [_first_behind(*one, one[1].steps) if is_cause else over_in(*one) for one in of_each]
     return marks[-1] if all(marks) else None
 
 
@@ -423,7 +425,7 @@ def _calm_behind(place: LogPlace, ending: LogEnding) -> LogPlace | None:
 
 
 def _is_of_the_same_program(place: LogPlace, ending: LogEnding) -> bool:
-    """Tell whether the program that wrote a line prints the end of the log, not another one behind a later prompt."""
+    """Return whether the program that wrote a line prints the end of the log, not another one behind a later prompt."""
     return ending.prompt is None or is_before(ending.prompt, place)
 
 
@@ -435,7 +437,7 @@ def _first_behind(place: LogPlace, ending: LogEnding, *marks: LogPlace | None) -
 
 
 def is_before(one: LogPlace, other: LogPlace) -> bool:
-    """Tell whether one place is before another: by time if the log gives both times, else by line within one file."""
+    """Return whether one place is before another: by time if the log gives both times, else by line within one file."""
     if (
         one.time is not None
         and other.time is not None
@@ -502,12 +504,12 @@ def _without_circles(conclusions: Sequence[Conclusion]) -> Iterable[Conclusion]:
 
 
 def _is_self_explanatory(message: Message) -> bool:
-    """Tell whether a message alone says what is wrong, so that there is no need to check anything first."""
+    """Return whether a message alone says what is wrong, so that there is no need to check anything first."""
     return message.role is MessageRole.CAUSE and (message.check_first is None or message.of_the_node)
 
 
 def _is_lost_node(cause: Sighting, effect: Sighting) -> bool:
-    """Tell whether one message says something of the node that explains why a program lost it."""
+    """Return whether one message says something of the node that explains why a program lost it."""
     return cause.message.of_the_node and not effect.message.of_the_node and effect.message.check_first in _NODE_CHECKS
 
 
@@ -589,9 +591,11 @@ def _with_source(sighting: Sighting, name: str) -> Sighting:
 
 
 def _merged(one: Sighting, other: Sighting) -> Sighting:
-    """Merge one message of two logs. A real occurrence goes before a quote, then an older one if both logs give times."""
-    is_other_first = one.is_quoted and not other.is_quoted
-    if one.is_quoted == other.is_quoted and one.first.time is not None and other.first.time is not None:
+    """Merge one message of two logs: only the real occurrences if one has any, the older first if both logs give times."""
+    if one.is_quoted != other.is_quoted:
+        return other if one.is_quoted else one
+    is_other_first = False
+    if one.first.time is not None and other.first.time is not None:
         has_same_form = (one.first.time.tzinfo is None) == (other.first.time.tzinfo is None)
         is_other_first = has_same_form and other.first.time < one.first.time
     first, second = (other, one) if is_other_first else (one, other)
@@ -602,7 +606,6 @@ def _merged(one: Sighting, other: Sighting) -> Sighting:
         first,
         last=last,
         count=first.count + second.count,
-        quoted=first.quoted + second.quoted,
         workers={**first.workers, **second.workers, **first.workers},  # in this order; the places of the first log win
         memory=first.memory or second.memory,
     )
@@ -624,8 +627,7 @@ def conclude_single_message(
 
     Quotation marks round the message are the user's: it is never treated as a quote.
     """
-    unquoted = tuple(replace(sighting, quoted=0) for sighting in scan.sightings)
-    scan = replace(scan, sightings=unquoted)
+    scan = replace(scan, sightings=tuple(replace(sighting, is_quoted=False) for sighting in scan.sightings))
     explanation = _conclude_known(scan, known)
     if explanation.conclusions or explanation.harmless:
         return explanation
@@ -701,7 +703,7 @@ def apply_node_evidence(explanation: Explanation, evidence: NodeEvidence) -> Exp
 
 
 def _depends_on_node(conclusion: Conclusion) -> bool:
-    """Tell whether the state of the node decides about a verdict."""
+    """Return whether the state of the node decides about a verdict."""
     is_open = conclusion.symptom_of is None and conclusion.confidence is not Confidence.LOW
     return is_open and conclusion.sighting.message.check_first is not None
 

@@ -96,9 +96,9 @@ def render_explanation(explanation: Explanation, *, width: int, colored: bool) -
 def render_suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
     """Yield the lines that look most like an error, with their numbers."""
     numbers = [_numbered(place) for place in explanation.suspicious]
-    room = max(map(len, numbers), default=0)
+    digits = max(map(len, numbers), default=0)
     for number, place in zip(numbers, explanation.suspicious, strict=True):
-        yield styled(f"{number:>{room}}", "dim", colored=colored) + f"  {_text(place)}"
+        yield styled(f"{number:>{digits}}", "dim", colored=colored) + f"  {_text(place)}"
 
 
 def first_failed_worker(conclusion: Conclusion) -> str | None:

@@ -239,7 +239,7 @@ def judge_ending(worker: str | None, lines: Sequence[JudgedLine]) -> LogEnding:
 
 
 def is_error(place: LogPlace, score: int) -> bool:
-    """Tell whether a line with this score of an error is one, by its level if it has one."""
+    """Return whether a line with this score of an error is one, by its level if it has one."""
     return place.level is LogLevel.ERROR or (score >= _FAILED_SCORE and place.level is None)
 
 
@@ -253,7 +253,7 @@ def _last_crash(lines: Sequence[JudgedLine]) -> int:
 
 
 def _is_traceback(line: JudgedLine) -> bool:
-    """Tell whether a line is of a traceback of Python, or an error of gcloud, so that the program has ended."""
+    """Return whether a line is of a traceback of Python, or an error of gcloud, so that the program has ended."""
     return line.place.text.startswith(_GCLOUD_ERROR) or _TRACEBACK.match(line.place.text) is not None
 
 
@@ -287,14 +287,14 @@ def _last_trace(lines: Sequence[JudgedLine]) -> LogPlace | None:
 
 
 def is_newest_first(places: Sequence[LogPlace]) -> bool:
-    """Tell whether lines, in the order of their log, run back in time."""
+    """Return whether lines, in the order of their log, run back in time."""
     times = [place.time for place in places if place.time is not None and place.time.tzinfo is not None]
     times = times or [place.time for place in places if place.time is not None]
     return len(times) > 1 and times[0] > times[-1]
 
 
 def shows_saved(text: str) -> bool:
-    """Tell whether a line says that a state was saved."""
+    """Return whether a line says that a state was saved."""
     return _SAVED.search(text) is not None and not _NOT_WELL.search(_NO_FAILURES.sub("", text))
 
 
@@ -309,7 +309,7 @@ _SUCCESS_WORDS = (  # noqa: SIM905  # a list would fill a page
 
 @functools.lru_cache(maxsize=2 * ENDING_LINES)
 def shows_success(text: str) -> bool:
-    """Tell whether a line shows that a program works, or that it has ended well."""
+    """Return whether a line shows that a program works, or that it has ended well."""
     lower = text.lower()
     if not any(word in lower for word in _SUCCESS_WORDS):
         return False

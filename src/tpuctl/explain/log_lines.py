@@ -12,7 +12,6 @@ import codecs
 import copy
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
@@ -36,6 +35,8 @@ _BYTE_ORDER_MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _MAX_BYTE_ORDER_MARK = 4
+# Bytes at the start that tell what a file is.
+_START_SIZE = 1024
 # The first bytes of files that are not text: gzip, zstd, xz, bzip2, zip, ELF, an SQLite database, a PNG.
 _BINARY_SIGNATURES = (
     b"\x1f\x8b",
@@ -135,6 +136,13 @@ class LogLines:
         """Return the lines from that index."""
         return LogLines(self.texts[start:], self.numbers[start:], self.origins[start:])
 
+    def at(self, indices: Sequence[int]) -> LogLines:
+        """Return the lines with those indices."""
+        lines = LogLines()
+        for index in indices:
+            lines.add(self.texts[index], self.numbers[index], self.origins[index])
+        return lines
+
 
 @dataclass(slots=True)
 class LineSplitter:
@@ -163,7 +171,7 @@ class LineSplitter:
     def feed(self, data: bytes, *, is_last: bool = False) -> Iterator[LogLines]:
         """Yield the lines of each complete block; with `is_last` all remaining lines."""
         self.size += len(data)
-        self.start += data[: max(0, 64 - len(self.start))]
+        self.start += data[: max(0, _START_SIZE - len(self.start))]
         text = self._decode(data, is_last=is_last)  # may take back what waits
         self._waiting += text
         offset = 0
@@ -357,7 +365,7 @@ def parse_worker(line: bytes, *, counted: bool) -> tuple[bytes, int]:
 
 
 def has_worker_numbers(lines: list[bytes]) -> bool:
-    """Tell whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
+    """Return whether most of these lines begin with a number that stands for a worker, or with a time and such a number."""
     filled = [line for line in lines if line.strip()]
     numbered = [found for found in map(_NUMBERED_LINE.match, filled) if found]
     bare = [found for found in numbered if found["numbered"] or found["behind"]]
@@ -611,26 +619,17 @@ class LogPlace:
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One known message and where it occurs.
-
-    `quoted` of the `count` occurrences only quote the message: documentation, the output of a test, a search. `first` and
-    `facts` belong to an occurrence that is not a quote, if there is one.
-    """
+    """One known message and where it occurs."""
 
     message: Message
     first: LogPlace
     last: LogPlace
     count: int = 1
-    quoted: int = 0
+    is_quoted: bool = False  # each only quotes the message: documentation, a search, a test
     facts: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     # For each worker that logged the message the first place, in the order of the log.
     workers: Mapping[str, LogPlace] = field(default_factory=lambda: MappingProxyType({}))
     memory: MemoryUsage | None = None  # parsed from the lines that follow a memory message
-
-    @property
-    def is_quoted(self) -> bool:
-        """Whether all occurrences are quotes."""
-        return self.quoted == self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -653,19 +652,6 @@ class ScanResult:
     is_binary: bool = False  # not text
     endings: tuple[LogEnding, ...] = ()  # of each worker that wrote one of the last lines
     own_pids: frozenset[str] = frozenset()  # of processes that the log names as those of this run
-
-
-# Characters. A longer text is searched in parts of this size that overlap.
-_MAX_SEARCHED = 64 * 1024
-_SEARCH_OVERLAP = 4096
-# A line that a terminal wrapped is as long as the terminal is wide.
-_MIN_TERMINAL_WIDTH = 40
-_NEIGHBOUR_ROWS = 12
-_MAX_FOLLOWING = 16 * 1024
-# Characters of a long line that decide whether a message in it is a quotation.
-_NEARBY_CHARACTERS = 600
-# Characters of a long line before the message in the evidence.
-_EVIDENCE_BEFORE = 120
 
 
 # The level of a line, as programs for logging write it: in the header, or at the beginning.
@@ -708,184 +694,3 @@ def line_level(header: str, text: str) -> LogLevel | None:
         return {"error": LogLevel.ERROR, "warning": LogLevel.WARNING}.get(found.lastgroup or "", LogLevel.INFO)
     named = _LEVEL_NAMED.match(text[:400])
     return _LEVELS.get((named[named.lastgroup or 0]).upper()) if named else None
-
-
-class ParsedLine(NamedTuple):
-    """A parsed line."""
-
-    position: int
-    data: bytes
-    raw: str
-    is_indented: bool
-    text: str  # of `raw`, without the header and with single spaces
-    header: LineHeader
-    origin: LineOrigin | None
-    number: int
-
-    def near(self, column: int) -> tuple[str, int]:
-        """Return the line without its header, in part if it is long, and where a column of its text is in that."""
-        start = max(0, column - _NEARBY_CHARACTERS)
-        if start or len(self.raw) > column + 2 * _NEARBY_CHARACTERS:
-            return self.text[start : column + 2 * _NEARBY_CHARACTERS], column - start
-        body = self.body
-        before = column - self.text.count(" ", 0, column)
-        at = 0
-        while at < len(body) and (before or body[at].isspace()):
-            before -= not body[at].isspace()
-            at += 1
-        return body, at
-
-    @property
-    def body(self) -> str:
-        """The line without its header, otherwise unchanged."""
-        return self.raw[self.header.end :]
-
-    @property
-    def worker(self) -> str | None:
-        """The worker that wrote the line."""
-        return self.header.worker or (self.origin.worker if self.origin else None)
-
-    @property
-    def has_header(self) -> bool:
-        """Whether a logging program wrote something before it, or a record held it."""
-        return (
-            self.header.form is not None
-            or (self.header.end > 0 and self.header.worker is None)
-            or self.origin is not None
-        )
-
-    def place(self, column: int, *, worker: str | None) -> LogPlace:
-        """Return the place of the line; a long line in part, around the column."""
-        text = self.text
-        if len(text) > MAX_EVIDENCE_LENGTH:
-            start = max(0, min(column - _EVIDENCE_BEFORE, len(text) - MAX_EVIDENCE_LENGTH))
-            text = text[start : start + MAX_EVIDENCE_LENGTH]
-        time = self.header.time or (self.origin.time if self.origin else None)
-        return LogPlace(
-            self.number,
-            text,
-            self.worker or worker,
-            time,
-            level=line_level(self.raw[: self.header.end], self.raw[self.header.end :])
-            or (self.origin.level if self.origin else None),
-            is_logged=self.header.is_logged,
-        )
-
-
-def parse_line(lines: LogLines, index: int, *, counted: bool) -> ParsedLine:
-    """Return one parsed line."""
-    raw, origin = lines.texts[index], lines.origins[index]
-    is_glued = origin is not None and origin.is_glued
-    header = NO_HEADER if is_glued else parse_header(raw, counted=counted and origin is None)
-    text = raw.decode("utf-8", "replace")
-    body = text[header.end :]
-    return ParsedLine(
-        index, raw, text, body[:1].isspace(), " ".join(body.split()), header, origin, lines.numbers[index]
-    )
-
-
-class PatternMatch(NamedTuple):
-    """A match of a pattern. `start` and `end` are the index of a row in the window and a column of its text."""
-
-    match: re.Match[str]
-    start: tuple[int, int]
-    end: tuple[int, int]
-
-
-class SearchWindow:
-    """Rows joined by spaces; rows that may be wrapped in the middle of a word are joined without a space as well."""
-
-    def __init__(self, rows: Sequence[ParsedLine]) -> None:
-        self.rows = rows
-        glued = [row.origin is not None and row.origin.is_glued for row in rows]
-        wrapped = [a or b for a, b in zip(glued, _find_wrapped_rows(rows), strict=True)]
-        self._spaced = _JoinedText(rows, glued)
-        self._texts = [self._spaced] if wrapped == glued else [_JoinedText(rows, wrapped), self._spaced]
-        self._taken = bytearray(len(self._spaced.text) + 1)
-
-    def take_until(self, row: int, column: int) -> None:
-        """Exclude the text before this position, which was searched already."""
-        end = self._spaced.starts[row] + column
-        self._taken[:end] = b"\1" * end
-
-    def search(self, pattern: re.Pattern[str]) -> Iterator[PatternMatch]:
-        """Yield all matches that do not overlap an earlier match, and mark them as taken."""
-        starts, taken = self._spaced.starts, self._taken
-        for text in self._texts:
-            for match in _iter_matches(pattern, text.text):
-                start, end = match.span()
-                if start == end or (text is not self._spaced and not text.has_seam(start, end)):
-                    continue
-                found = text.found(match)
-                start, end = starts[found.start[0]] + found.start[1], starts[found.end[0]] + found.end[1] + 1
-                if taken.find(1, start, end) < 0:
-                    taken[start:end] = b"\1" * (end - start)
-                    yield found
-
-    def following(self, found: PatternMatch, behind: Sequence[ParsedLine]) -> str:
-        """Return the text from the start of a match, with line ends except in the middle of words."""
-        row, column = found.start
-        rows = [*self.rows, *behind][row:]
-        is_wrapped = _find_wrapped_rows(rows)
-        parts = [("" if is_wrapped[index] else "\n") + one.text for index, one in enumerate(rows)]
-        return "".join([rows[0].text[column:], *parts[1:]])[:_MAX_FOLLOWING]
-
-
-class _JoinedText:
-    """The text of joined rows; a glued row follows without a space. Empty rows add no text."""
-
-    def __init__(self, rows: Sequence[ParsedLine], glued: Sequence[bool]) -> None:
-        parts: list[str] = []
-        self.starts: list[int] = []  # of each row
-        self._seams: list[int] = []  # starts of glued rows
-        offset = 0
-        for row, is_glued in zip(rows, glued, strict=True):
-            if row.text and offset:
-                if is_glued:
-                    self._seams.append(offset)
-                else:
-                    parts.append(" ")
-                    offset += 1
-            self.starts.append(offset)
-            parts.append(row.text)
-            offset += len(row.text)
-        self.text = "".join(parts)
-
-    def found(self, match: re.Match[str]) -> PatternMatch:
-        """Return a match with the rows where it starts and ends."""
-        starts, (start, end) = self.starts, match.span()
-        first = bisect_right(starts, start) - 1
-        last = bisect_right(starts, end - 1, first) - 1
-        return PatternMatch(match, (first, start - starts[first]), (last, end - 1 - starts[last]))
-
-    def has_seam(self, start: int, end: int) -> bool:
-        """Tell whether a glued row starts in this part of the text."""
-        index = bisect_right(self._seams, start)
-        return index < len(self._seams) and self._seams[index] < end
-
-
-def _find_wrapped_rows(rows: Sequence[ParsedLine]) -> list[bool]:
-    """Tell for each row whether it may continue a word: the row before it is as wide as any of its neighbours."""
-    widths = [len(row.raw) for row in rows]
-    found = [False] * len(rows)
-    for index in range(1, len(rows)):
-        width, before, row = widths[index - 1], rows[index - 1], rows[index]
-        is_full = width >= _MIN_TERMINAL_WIDTH and not before.raw[-1:].isspace()
-        may_continue = row.text and not row.is_indented and row.origin is None and widths[index] <= width
-        found[index] = bool(
-            (is_full and may_continue)
-            and width >= max(widths[max(0, index - _NEIGHBOUR_ROWS) : index + _NEIGHBOUR_ROWS])
-        )
-    return found
-
-
-def _iter_matches(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches in a text; a long text is searched in parts."""
-    if len(text) <= _MAX_SEARCHED:
-        yield from pattern.finditer(text)
-        return
-    step = _MAX_SEARCHED - _SEARCH_OVERLAP
-    for start in range(0, len(text), step):
-        for match in pattern.finditer(text, start, start + _MAX_SEARCHED):
-            if match.start() < start + step:
-                yield match

@@ -62,7 +62,7 @@ _TRY_AGAIN = re.compile(
 _TRIED_AGAIN = re.compile(r"(?i)\bretry|\battempt \d|\btry(?:ing)? again|\breconnect")
 # Lines that are no failure of this program.
 _UNTELLING = re.compile(
-    # Of a lower level.
+    # Lines of a lower level.
     r"^[IW]\d{4} |^\[?(?:INFO|DEBUG|NOTICE|WARN(?:ING)?)\b|\b(?:WARNING|INFO|DEBUG)[: ]"
     r"|\b\w{0,40}Warning: |^(?:rm|mkdir|cp|mv|kill|pkill|killall): "
     # Source code and tables.
@@ -109,7 +109,7 @@ def kind_by_id(id_: str) -> Message | None:
 
 
 def is_final(suspect: Suspect) -> bool:
-    """Tell whether a line looks like the exception that ends a program."""
+    """Return whether a line looks like the exception that ends a program."""
     return suspect.score >= _FINAL_SCORE
 
 
