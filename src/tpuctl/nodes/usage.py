@@ -164,6 +164,33 @@ def use_details(use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
         yield "" if index else "in use", line, "yellow"
 
 
+_CHIP_TIMEOUT: Final = timedelta(seconds=1)
+
+
+def chip_details(app: App, node: Node, use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
+    """Yield memory and duty cycle of the chips of a node in use, of the workers that answer within a second."""
+    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
+    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # as above
+
+    if use is None or not use.uses or not use.was_examined or node.state is not NodeState.READY:
+        return
+    with MetricsStream(_connect(app, node), present_connection_options(app), None) as stream:
+        stream.collect(_CHIP_TIMEOUT)
+    reports = [worker.report for worker in stream.workers if worker.report]
+    shares = [
+        100 * device.hbm_used / device.hbm_total
+        for report in reports
+        for device in report.devices
+        if device.hbm_used is not None and device.hbm_total
+    ]
+    duties = [duty for report in reports for duty in report.values("duty")]
+    asked = f" of {len(reports)} of {node.workers} workers" if len(reports) < node.workers else ""
+    if shares:
+        yield "HBM", f"{min(shares):.0f}-{max(shares):.0f}% used{asked}", ""
+    if duties:
+        yield "duty cycle", f"{min(duties):.0f}-{max(duties):.0f}%{asked}", "" if max(duties) else "yellow"
+
+
 def require_idle(nodes: Sequence[Node], uses: Mapping[NodeName, NodeUse]) -> None:
     """Raise `ConflictError`, which says who uses them, unless all nodes are known to be idle."""
     busy = [text for node in nodes if (text := describe_use(node, uses[node.name]))]

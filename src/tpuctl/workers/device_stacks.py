@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.ssh.tpu_metrics import CoreState, MetricsStream, WorkerState
 from tpuctl.workers.execution import label_ranges
-from tpuctl.workers.worker_metrics import CoreState, MetricsStream, WorkerState, failures
+from tpuctl.workers.worker_metrics import failures
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -78,7 +79,7 @@ class DeviceStacks:
 
 def list_device_stacks(scope: JobScope) -> DeviceStacks:
     """Ask all workers what their cores run. Raises `SshProgramMissingError`."""
-    with MetricsStream(scope, None, with_cores=True) as stream:
+    with MetricsStream(scope.targets, scope.ssh_options, None, with_cores=True) as stream:
         stream.collect()
     return DeviceStacks(tuple(stream.workers), failures(stream.workers))
 

@@ -161,7 +161,7 @@ def test_program_without_usable_metrics_says_why(pair: Pair, words: tuple[str, .
 
 
 def test_metric_that_libtpu_lacks_is_unknown(pair: Pair) -> None:
-    lacking = OTHER_METRICS.format(changed='None if name == sandbox_metrics._DUTY else values(self, name)')
+    lacking = OTHER_METRICS.format(changed="None if name == sandbox_metrics._DUTY else values(self, name)")
     with programs(pair, lacking):
         worker, _ = top(pair)
 

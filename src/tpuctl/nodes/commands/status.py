@@ -12,7 +12,7 @@ from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.lookup import IncompleteListError, find_request
 from tpuctl.nodes.node_guard import describe_guard
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
-from tpuctl.nodes.usage import find_node_uses, use_details
+from tpuctl.nodes.usage import chip_details, find_node_uses, use_details
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 
@@ -34,7 +34,8 @@ def command(app: App, *, selection: GivenSelection) -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
 
     A node that does not exist yet is shown by the queued resource that requests it. JSON is always an array. On a terminal it
-    also asks the workers, for at most 5 s, which jobs, TPU processes and ssh sessions use them.
+    also asks the workers, for at most 5 s, which jobs, TPU processes and ssh sessions use them; of one node in use, memory and
+    duty cycle of its chips.
 
     \b
     Examples:
@@ -51,7 +52,8 @@ def command(app: App, *, selection: GivenSelection) -> None:
         for index, each in enumerate(found):
             if index:
                 terminal.write("")
-            terminal.details(_details(app, each, uses))
+            chips = chip_details(app, each, uses.get(each.name)) if isinstance(each, Node) and len(found) == 1 else ()
+            terminal.details((*_details(app, each, uses), *chips))
 
     def show_rows(terminal: Terminal) -> None:
         layout = choose_columns(NODE_COLUMNS, None, sort=None, is_wide=False)

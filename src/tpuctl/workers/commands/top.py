@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.output.column_widths import Column
     from tpuctl.output.tables import TableLayout
-    from tpuctl.workers.worker_metrics import MetricsStream
+    from tpuctl.ssh.tpu_metrics import MetricsStream
 
 _SHORTEST, _LONGEST = timedelta(seconds=0.5), timedelta(minutes=10)
 
@@ -67,7 +67,8 @@ def command(
       tpuctl top 'train-*' --sort duty
       tpuctl top trainer --once -o json | jq '.workers[] | select(.isOutlier)'
     """
-    from tpuctl.workers.worker_metrics import TOP_COLUMNS, MetricsStream, failures, top_view  # noqa: PLC0415  # not needed by --help
+    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.worker_metrics import TOP_COLUMNS, failures, top_view  # noqa: PLC0415  # as above
 
     if not nodes and not selector:
         raise InvalidInputError("no node given", hint="name one, or use `-l KEY=VALUE`")
@@ -76,7 +77,7 @@ def command(
     layout = table.layout(app, TOP_COLUMNS)
     scope = job_targets(app, nodes, selector, worker)
     is_live = app.terminal.is_interactive and not once and app.format in {OutputFormat.TABLE, OutputFormat.WIDE}
-    with MetricsStream(scope, interval if is_live else None) as stream:
+    with MetricsStream(scope.targets, scope.ssh_options, interval if is_live else None) as stream:
         if is_live:
             with suppress(KeyboardInterrupt):
                 _show_live(app, stream, layout)
