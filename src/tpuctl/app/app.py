@@ -732,7 +732,7 @@ def lease_service(app: App) -> LeaseKeeper:
     else:
         from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # most commands change nothing
 
-        local = LocalLeaseStore(app.state_folder / "leases", app.clock)
+        local = LocalLeaseStore(app.state_folder / "leases", app.clock, notify=app.terminal.warn)
         app.on_close(local.close)
         store = local
     leases = LeaseKeeper(store, app.clock, LeaseOwner(socket.gethostname(), os.getpid(), secrets.token_hex(8)))

@@ -191,10 +191,10 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
         if note:
             node.report(EventKind.EXPIRED, note)
         return NodeResult(None)
-    took = node.seen.waited(node.now)
+    took = node.time_to_usable() if level.is_usable else node.seen.waited(node.now)
     node.ensure_expiry()
     node.start_guard(level)
-    node.record_usable(level)
+    node.record_usable(level, took)
     found, now = node.seen.node, node.now.utc
     notes = [note, expiry_note(found, now)] if found is not None and level.is_usable else [note]
     text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
