@@ -399,7 +399,7 @@ def test_deletion_refused_until_the_deadline_says_what_bills(tpuctl: Console, sa
     out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "5m")
 
     assert (out, code) == ("", 7)
-    assert err.count(f"its deletion was not accepted, and is sent again: {_PER_MINUTE}") > 1
+    assert err.count(f"not deleted yet, the next try follows: {_PER_MINUTE}") > 1
     assert err.endswith(
         said(
             f"error: {_PER_MINUTE}",

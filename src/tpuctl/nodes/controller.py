@@ -196,6 +196,8 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
     node.start_guard(level)
     node.record_usable(level, took)
     found, now = node.seen.node, node.now.utc
+    if level is Condition.GONE and node.goal.pending is not None and not node.seen.was_there:
+        node.history.write(str(EventKind.STATE), state=None)  # it was gone at the first look
     notes = [note, expiry_note(found, now)] if found is not None and level.is_usable else [note]
     text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
     if node.has_degraded:
@@ -384,7 +386,15 @@ def watch_nodes(
     errors: dict[NodeName, TpuctlError] = {}
     try:
         for node in controller:
-            _begin_watch(node, ends_expired=end_node is not None)
+            try:
+                _begin_watch(node, ends_expired=end_node is not None)
+            except (TakenOverError, DeletedByOtherError) as ended:
+                if len(goals) == 1:
+                    raise
+                # Not in the journal: this run has done nothing with the node.
+                node.report(EventKind.GAVE_UP, ended.message, error=ended.kind, hint=ended.hint)
+                errors[node.name] = ended
+                controller.remove(node)
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
                 result: NodeResult | TpuctlError | None
@@ -417,7 +427,7 @@ def watch_nodes(
 
 
 def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
-    """Take the lease of a node. An expired node that another command ended, and that still exists, is watched without it.
+    """Take the lease of a node, whose watch alone ends if another command ended the node. An expired node that another command ended, and that still exists, is watched without it.
 
     A run that was killed between the end of the lease and its delete request leaves such a node. Raises `ConflictError` if
     another client holds the lease, `TakenOverError` or `DeletedByOtherError` if another command ended the node.

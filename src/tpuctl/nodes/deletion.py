@@ -174,7 +174,7 @@ class _GroupDeletion:
         self.error_of_rest: TpuctlError | None = None
         self._context, self._lock, self._leases, self._by = context, lock, leases, by
         self._removals = [_RequestRemoval(context, deletion, request, self._judge) for request in self.group.requests]
-        self._is_announced = self._has_ended_rest = self._may_be_gone = False
+        self._is_announced = self._has_ended_rest = self._may_be_gone = self._has_waited = False
         self._refusal: TpuctlError | None = None
 
     def send(self, *, wait: bool) -> Ended | Wait:
@@ -186,7 +186,7 @@ class _GroupDeletion:
             if not wait:
                 raise
             self._refusal = error
-            return Wait(f"its deletion was not accepted, and is sent again: {error.lines[0]}", error.retry_after)
+            return Wait(f"not deleted yet, the next try follows: {error.lines[0]}", error.retry_after)
 
     def end_rest(self) -> None:
         """End what goes with the group, once."""
@@ -202,8 +202,9 @@ class _GroupDeletion:
         for removal in self._removals:
             waits = removal.advance(removal.look())
             if waits is not None:
+                self._has_waited = True
                 return waits
-            if not self.group.nodes:
+            if not self.group.nodes or self._has_waited:
                 text = f"its queued resource `{removal.request.queued_resource_id}` is gone"
                 self._context.report(EventKind.REACHED, self.group.name, text)
         return Ended.DELETED
