@@ -155,6 +155,7 @@ def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandb
 
     assert (out, code, sandbox.changes()) == ("demo\n", 0, ["delete"])
     assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone"]
+    assert told(err)[-1] != "its queued resource is being deleted"
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 

@@ -378,7 +378,7 @@ def watch_nodes(
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
     the same node in another zone, which is watched from then on, and a pause before it. `end_node` ends a node or a request
     whose time has ended, and an idle node; without it none is ended for that. Raises `AccessError` as soon as the credentials
-    stop working, and the errors of `_begin_watch`.
+    stop working, and the errors of `_begin_watch`; but if another command ended one of several nodes, only its watch ends.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -427,7 +427,7 @@ def watch_nodes(
 
 
 def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
-    """Take the lease of a node, whose watch alone ends if another command ended the node. An expired node that another command ended, and that still exists, is watched without it.
+    """Take the lease of a node. An expired node that another command ended, and that still exists, is watched without it.
 
     A run that was killed between the end of the lease and its delete request leaves such a node. Raises `ConflictError` if
     another client holds the lease, `TakenOverError` or `DeletedByOtherError` if another command ended the node.

@@ -45,6 +45,8 @@ def show_plan(app: App, steps: Iterable[PlanStep]) -> None:
                     terminal.write("   " + dump_printable_json(terminal.masked(request["body"])))
             for line in entry.get("gcloud", ()):
                 terminal.write(f"   $ {line}")
+            if step.is_recreation:
+                terminal.write("   a creation follows, once the node is gone")
         terminal.note("dry run: nothing was changed")
         if any(spec.setup for spec in specs):
             terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
