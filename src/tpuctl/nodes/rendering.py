@@ -250,7 +250,7 @@ def nodes_json(
     from tpuctl.nodes.past import Past  # noqa: PLC0415  # as above
 
     now = app.now()
-    facts = CostFacts(now, app.prices, requests, app.settings.grants(), past or (lambda _: Past()))
+    facts = CostFacts(now, requests, app.settings.grants(), past or (lambda _: Past()))
     rates = node_rates(nodes, facts)
     begins = [billed_since(node, facts.past(node.name)) for node in nodes]
     return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
@@ -474,7 +474,7 @@ def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
     requests = (
         queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
     )
-    for cost in node_costs(nodes, CostFacts(app.now(), app.prices, requests, app.settings.grants())):
+    for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
         node, note = cost.node, f" ({cost.note})" if cost.note else ""
         app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
 

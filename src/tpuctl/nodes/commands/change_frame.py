@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.errors import NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.selected_changes import require_selected, show_selected, without_kept
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
@@ -165,6 +165,6 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
             reconciled = reconcile_nodes(context, tasks, once=not options.wait)
             results |= zip((task.name for task in tasks), reconciled, strict=True)
         code = show_results(app, [*(results[node.name] for node, _ in items), *(() if has_noted else refused)])
-        return worst_exit_code((code, *(refusal.exit_code for refusal in refused)))
+        return worst_exit_code((ExitCode(code), *(refusal.exit_code for refusal in refused)))
 
     return run_change(app, options, plan)
