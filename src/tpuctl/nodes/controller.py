@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration
-from tpuctl.errors import AccessError, ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import AccessError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import (
@@ -34,7 +34,7 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.expiry import expiry_note
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.lease import LeaseError
+from tpuctl.nodes.lease import RELEASE_TIMEOUT, LeaseError
 from tpuctl.nodes.lease_guard import DeletedByOtherError, TakenOverError
 from tpuctl.nodes.polling import WATCH_INTERVAL
 from tpuctl.nodes.reconciler import NodeReconciler
@@ -244,7 +244,6 @@ _MAX_SURVEYS = 16
 _BATCH_WINDOW = timedelta(seconds=1)
 # No decision is made on what was seen longer ago, while changes of other nodes were sent.
 _FRESH = timedelta(seconds=30)
-_RELEASE_TIMEOUT = timedelta(seconds=5)
 
 
 class Controller:
@@ -281,7 +280,7 @@ class Controller:
 
     def close(self) -> None:
         """Release all nodes within 5 seconds: the run may have been interrupted, and leases expire by themselves."""
-        with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
+        with limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             for node in self:
                 self.remove(node)
 
@@ -433,7 +432,7 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
     another client holds the lease, `TakenOverError` or `DeletedByOtherError` if another command ended the node.
     """
     try:
-        is_ours = node.lease.take()
+        node.lease.require()
     except (TakenOverError, DeletedByOtherError):
         if not ends_expired:
             raise
@@ -441,9 +440,3 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
             node.fetch()
         if not node.has_expired:
             raise
-        return
-    if not is_ours:
-        raise ConflictError(
-            f"`{node.name.node_id}` is in use by {node.lease.held_by}",
-            hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
-        )

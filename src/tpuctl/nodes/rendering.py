@@ -52,7 +52,7 @@ NODE_COLUMNS = (
     Column("note", Kind.TEXT),
 )
 
-_NODE_STATE_STYLES = {
+NODE_STATE_STYLES: Mapping[str, str] = {
     NodeState.READY: "green",
     NodeState.STOPPED: "dim",
     NodeState.PREEMPTED: "red",
@@ -94,7 +94,7 @@ def _node_row(node: Node, now: datetime, wide: tuple[Cell, ...]) -> tuple[Cell, 
         Cell(node.name.node_id),
         Cell(node.name.zone),
         Cell(node.accelerator_type),
-        Cell(str(node.state), style=_NODE_STATE_STYLES.get(node.state, "yellow")),
+        Cell(str(node.state), style=NODE_STATE_STYLES.get(node.state, "yellow")),
         Cell(health, style=_health_style(node.health)),
         chips_cell(node.chips),
         age_cell(node.created, now),
@@ -261,13 +261,12 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "name", node.name.node_id, "bold"
     yield "zone", node.name.zone, ""
     yield "project", node.name.project, ""
-    yield "state", str(node.state), _NODE_STATE_STYLES.get(node.state, "yellow")
+    yield "state", str(node.state), NODE_STATE_STYLES.get(node.state, "yellow")
     if node.health is not Health.HEALTH_UNSPECIFIED:
         text = f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
         yield "health", text, _health_style(node.health)
     shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
-    workers = f"{node.workers} worker{'s' if node.workers > 1 else ''}"
-    yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {workers}", ""
+    yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {count_words(node.workers, 'worker')}", ""
     yield "version", node.runtime_version, ""
     yield "tier", str(node.tier), ""
     if node.owner:
@@ -344,8 +343,7 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     shown = dead[:3]
     named = ", ".join(f"{request.zone}/{request.queued_resource_id}" for request in shown)
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
-    count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
-    verb = "hold" if len(dead) > 1 else "holds"
+    count, verb = count_words(len(dead), "queued resource"), "hold" if len(dead) > 1 else "holds"
     nodes = [quote_word(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""

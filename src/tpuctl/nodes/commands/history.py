@@ -16,6 +16,8 @@ from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone
 from tpuctl.nodes.past import PassedEnd, Past, past_of
+from tpuctl.nodes.queue_rendering import INITIATORS
+from tpuctl.nodes.rendering import NODE_STATE_STYLES, count_words
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
@@ -134,14 +136,7 @@ _BAR_COLUMN = Column("bar", Kind.TIME, " ")
 
 _GONE = "gone"
 _EXPIRED = "expired"
-_STATE_STYLES = {
-    "READY": "green",
-    "STOPPED": "dim",
-    "PREEMPTED": "red",
-    "TERMINATED": "red",
-    "UNKNOWN": "red",
-    _GONE: "dim",
-}
+_STATE_STYLES: Mapping[str, str] = {**NODE_STATE_STYLES, _GONE: "dim"}
 _EVENT_MARKS = {"usable": "✓", "recovered": "✓", "preempted": "!", "maintenance": "!", "gave-up": "!", "note": "·"}
 _MARK_STYLES = {"✓": "green", "→": "cyan", "!": "red", "·": ""}
 _BEGINNINGS = frozenset({"create", "start", "restart", "bringing-up"})
@@ -242,8 +237,9 @@ def _expiry_entry(passed: PassedEnd) -> _JournalEntry:
 def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:
     """Return the line for a state of the node's queued resource."""
     state, initiator = str(entry.get("state")), str(entry.get("text") or "")
-    why = {"USER": "by a user", "SERVICE": "by the service"}.get(initiator, initiator)
-    return _TimelineLine(at, f"request {state}", why, is_state=state != QueuedState.ACTIVE)
+    return _TimelineLine(
+        at, f"request {state}", INITIATORS.get(initiator, initiator), is_state=state != QueuedState.ACTIVE
+    )
 
 
 def _timeline_rows(found: Sequence[_TimelineLine], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:
@@ -304,8 +300,8 @@ def _timeline_totals(
     repairs = [event.replace("delete", "recreation") for at, event in past.repairs if at >= begin]
     summary = [
         ("usable", usable_text, ""),
-        ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
-        ("preempted", _count(sum(at >= begin for at in past.preemptions), "time"), ""),
+        ("repairs", ", ".join(count_words(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
+        ("preempted", count_words(sum(at >= begin for at in past.preemptions), "time"), ""),
     ]
     if times := [took.total_seconds() for at, took in past.times_to_usable.items() if at >= begin]:
         import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
@@ -370,10 +366,6 @@ def _bar(length: timedelta | None, longest: timedelta, room: int) -> str:
         return ""
     whole, rest = divmod(max(round(length / longest * room * 8), 1), 8)
     return "█" * whole + (_EIGHTHS[rest] if rest else "")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _dated(entries: Sequence[_JournalEntry]) -> list[tuple[datetime, _JournalEntry]]:
