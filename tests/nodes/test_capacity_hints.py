@@ -31,7 +31,11 @@ def test_hints_without_capacity_create_a_node_of_the_typed_type_and_tier(
     _, err, code = tpuctl(*typed)
 
     commands = re.findall(r"`tpuctl (up [^`]*)`", err)
-    assert (code, commands) == (6, ["up demo --zone any --type v6e-8 --spot", "up demo --queue --type v6e-8 --spot --zone us-east5-b"])
+    assert code == 6
+    assert commands == [
+        "up demo --zone any --type v6e-8 --spot",
+        "up demo --queue --type v6e-8 --spot --zone us-east5-b",
+    ]
     for command in commands:
         out, _, ended = tpuctl(*shlex.split(command), "--dry-run", "-o", "json")
         body = json.dumps(json.loads(out)[0]["request"]["body"])
