@@ -15,11 +15,14 @@ import select
 import stat
 import time
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
 
+from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, deadline_has_passed, time_until_deadline
 from tpuctl.command_text import command_word
-from tpuctl.errors import InvalidInputError
+from tpuctl.durations import format_duration
+from tpuctl.errors import InvalidInputError, ServiceUnavailableError
 from tpuctl.platforms import flush_to_disk
 from tpuctl.shapes import MapOf, ShapeError, parse_json
 
@@ -360,14 +363,73 @@ def create_unlinked_file(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def file_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that serves only as a lock."""
+def file_lock(path: Path, *, notify: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+    """Hold the lock of a file that serves only as a lock. Raises `LockedFileError`; see `wait_for_lock`."""
     descriptor = open_private_file(path)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        wait_for_lock(descriptor, fcntl.LOCK_EX, path, notify)
         yield
     finally:
         os.close(descriptor)
+
+
+# How long a lock is awaited, and after which time the user gets a message about that.
+LOCK_TIMEOUT: Final = timedelta(seconds=30)
+_LOCK_NOTICE: Final = timedelta(seconds=1)
+_LONGEST_LOCK_PAUSE: Final = timedelta(milliseconds=50)
+
+
+class LockedFileError(ServiceUnavailableError):
+    """Another process kept a file locked. A run that waits for an unavailable service waits for it too."""
+
+    def __init__(self, path: Path, holder: int | None, waited: timedelta) -> None:
+        process = "another process" if holder is None else f"process {holder}"
+        find = f"`ps -fp {holder}`" if holder is not None else f"`fuser -v {command_word('path', path)}`"
+        super().__init__(
+            f"{process} keeps `{path}` locked: gave up after {format_duration(waited)}",
+            hint=f"{find} shows that process; end it if it hangs, then try again",
+        )
+
+
+def wait_for_lock(descriptor: int, kind: int, path: Path, notify: Callable[[str], None]) -> None:
+    """Lock an open file, shared or exclusive (`kind`). `notify` gets a message if that takes longer than a second.
+
+    The deadline of a long run decides how long this waits; otherwise it is half a minute. Raises `LockedFileError` then, and
+    `OSError` on a file system without locks.
+    """
+    clock, has_notified = SystemClock(), False
+    started, left = clock.monotonic(), time_until_deadline()
+    is_long = left is not None and left > CLOUD_CALL_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            waited = clock.monotonic() - started
+        else:
+            return
+        if waited >= _LOCK_NOTICE:
+            holder = _lock_holder(descriptor)
+            if deadline_has_passed() or (waited >= LOCK_TIMEOUT and not is_long):
+                raise LockedFileError(path, holder, waited)
+            if not has_notified:
+                has_notified = True
+                notify(
+                    f"waiting for {'another process' if holder is None else f'process {holder}'}, which locks `{path}`"
+                )
+        clock.sleep(min(_LONGEST_LOCK_PAUSE, waited / 10 + timedelta(milliseconds=1)))
+
+
+def _lock_holder(descriptor: int) -> int | None:
+    """Return the id of a process that locks an open file; None if the system does not tell (macOS, other containers)."""
+    status = os.fstat(descriptor)
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    with contextlib.suppress(OSError, ValueError):
+        # 1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF [proc_locks(5)]; `->` marks a process that waits.
+        for line in Path("/proc/locks").read_text(encoding="utf-8").splitlines():
+            words = line.split()
+            if words[1] == "FLOCK" and words[5] == device and int(words[4]) > 0:
+                return int(words[4])
+    return None
 
 
 @contextmanager

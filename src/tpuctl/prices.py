@@ -5,10 +5,10 @@ The table is `data/prices.yaml`, with its date. A price that it lacks is unknown
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tpuctl.accelerators import find_accelerator_type
 from tpuctl.names import region_of_zone
@@ -45,42 +45,47 @@ class Price:
         return {"perHour": per_hour, "isAbout": self.is_about, "asOf": self.as_of}
 
 
-@dataclass(frozen=True, slots=True)
-class PriceList:
-    """Dollars for one chip and one hour, by generation, region and column (`on_demand`, `spot`), with source and date."""
+def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:
+    """Return the price of a node for an hour, in which it is READY; `tier` None is on-demand.
 
-    source: str
-    as_of: str
-    per_chip: Mapping[str, Mapping[str, Mapping[str, Decimal]]] = field(repr=False)
+    Prices of reserved, flex-start and best-effort capacity are in no list.
+    """
+    accelerator, tier = find_accelerator_type(accelerator_type), tier or "on-demand"
+    generation = accelerator.generation.name if accelerator else ""
+    if accelerator is not None and accelerator.is_slice and generation in _GENERATIONS_WITH_PODS:
+        generation = pod_key(generation)
+    table = _price_table()
+    per_chip = table["per_chip"].get(generation, {}).get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
+    per_hour = None
+    if accelerator is not None and per_chip is not None:
+        per_hour = (accelerator.chips * Decimal(str(per_chip))).quantize(_CENT, ROUND_HALF_UP)
+    return Price(per_hour, tier != "on-demand", table["as_of"])
 
-    def __str__(self) -> str:
-        return f"{self.source} of {self.as_of}"
 
-    def hourly_price(self, accelerator_type: str, zone: str, tier: str | None) -> Price:
-        """Return the price of a node for an hour; `tier` None is on-demand.
+# What the table has.
+PRICE_SOURCE = "list prices"
 
-        Prices of reserved, flex-start and best-effort capacity are in no list.
-        """
-        accelerator, tier = find_accelerator_type(accelerator_type), tier or "on-demand"
-        generation = accelerator.generation.name if accelerator else ""
-        if accelerator is not None and accelerator.is_slice and generation in _GENERATIONS_WITH_PODS:
-            generation = pod_key(generation)
-        regions = self.per_chip.get(generation, {})
-        per_chip = regions.get(region_of_zone(zone), {}).get(_COLUMNS.get(tier, ""))
-        per_hour = None
-        if accelerator is not None and per_chip is not None:
-            per_hour = (accelerator.chips * per_chip).quantize(_CENT, ROUND_HALF_UP)
-        return Price(per_hour, tier != "on-demand", self.as_of)
+
+def price_date() -> str:
+    """Return the month of the table."""
+    return str(_price_table()["as_of"])
+
+
+def price_source() -> str:
+    """Return where the prices are from, with the date."""
+    return f"{PRICE_SOURCE} of {price_date()}"
+
+
+@cache
+def _price_table() -> Mapping[str, Any]:
+    """Return dollars for one chip and one hour (`per_chip`), by generation, region and column, with the date (`as_of`)."""
+    table: Mapping[str, Any] = load_data("prices.yaml")
+    return table
 
 
 def pod_key(generation: str) -> str:
     """Return the key of a price list for slices of a generation whose slices have another price than single nodes."""
     return f"{generation} pod"
-
-
-def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:
-    """Return the price of a node for an hour by the built-in table. It is billed while the node is READY."""
-    return price_table().hourly_price(accelerator_type, zone, tier)
 
 
 def within_budget(price: Price, limit: Decimal | None, *, allow_unknown: bool = False) -> bool:
@@ -95,20 +100,3 @@ def budget_words(price: Price, limit: Decimal) -> str:
     if price.per_hour is None:
         return f"has no known price, and the limit is ${limit:,}/h"
     return f"costs {price}, more than the limit of ${limit:,}/h"
-
-
-@cache
-def price_table() -> PriceList:
-    """Return the built-in list prices."""
-    data = load_data("prices.yaml")
-    return PriceList(
-        "list prices",
-        data["as_of"],
-        {
-            generation: {
-                region: {column: Decimal(str(dollars)) for column, dollars in columns.items()}
-                for region, columns in data["per_chip"][generation].items()
-            }
-            for generation in data["per_chip"]
-        },
-    )

@@ -78,6 +78,11 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
             "use `-l KEY=VALUE`, `--state READY`, `--older-than 2d`, `--mine`",
         ),
         (("types", "--filter=x"), "`tpuctl types` has no option `--filter`", "use `-o json` and jq"),
+        (
+            ("up", "a", "--unhealthy-after", "9m"),
+            "`tpuctl up` has no option `--unhealthy-after`",
+            "use `TPUCTL_UNHEALTHY_AFTER`, or the setting `unhealthy_after`",
+        ),
         (("rm", "demo", "--force"), "`tpuctl delete` has no option `--force`", "use `--yes`"),
         (
             ("ssh", "demo", "--strict-host-key-checking=no"),

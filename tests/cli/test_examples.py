@@ -236,4 +236,5 @@ def test_systemd_unit_restarts_except_after_errors_a_person_must_fix() -> None:
         ExitCode.NOT_ALLOWED,
         ExitCode.CONFLICT,
         ExitCode.BROKEN,
+        ExitCode.REMOTE_FAILED,
     }

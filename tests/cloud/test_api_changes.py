@@ -222,6 +222,32 @@ def test_ending_looks_right_before_each_sending(
         assert (looks, server.lines.count(line)) == ([{}, {"tpuctl-keep": "yes"}], 1)
 
 
+@pytest.mark.parametrize("refusal", [refuse(403, "PERMISSION_DENIED"), refuse(429, "RESOURCE_EXHAUSTED")])
+@pytest.mark.parametrize(("state", "line", "end"), ENDINGS, ids=["delete", "stop"])
+def test_refused_look_after_a_lost_answer_leaves_the_outcome_unknown(
+    state: str, line: str, end: Callable[[TpuClient, Callable[[Node], None]], Operation], refusal: Reply
+) -> None:
+    looks = [Reply(node(state)), Reply(node(state))]
+
+    def script(request: Received) -> Reply | Drop:
+        if request.method != "GET":
+            return Drop()
+        return looks.pop(0) if looks else refusal
+
+    with client_of(script, clock=ManualClock()) as (client, server):
+        with pytest.raises(OutcomeUnknownError):
+            end(client, meant)
+        assert server.lines.count(line) == 1
+
+
+def test_update_with_a_lost_answer_lists_no_operations() -> None:
+    """Without the name of its operation the list says nothing."""
+    service = Service(node=node(labels={"x": "y"}), faults=[Drop()])
+    with client_of(service) as (client, server):
+        client.change_node(NAME, add_label)
+        assert [line for line in server.lines if "operations" in line] == []
+
+
 def test_ending_without_an_answer_to_the_look_is_not_sent() -> None:
     with client_of(lambda _: FAULT, clock=ManualClock()) as (client, server):
         with pytest.raises(ServiceUnavailableError) as raised:

@@ -48,7 +48,6 @@ from tpuctl.models.queued import QUEUED_RESOURCE, QueuedResource
 from tpuctl.models.spec import NodeSpec
 from tpuctl.nodes.costs import CostFacts, node_rates
 from tpuctl.nodes.rendering import node_details, node_json, node_rows
-from tpuctl.prices import price_table
 from tpuctl.shapes import ANY, ITEM, MAX_JSON_DEPTH, ListOf, MapOf, Page, Scalar, Shape, ShapeError, parse_json
 
 NOW = datetime(2026, 1, 1, 10, tzinfo=UTC)
@@ -119,7 +118,7 @@ def read_node(data: Any) -> Any:
     """Read a node, and every property of it."""
     node = Node.from_api(data)
     spec = NodeSpec.from_node(node)
-    (rate,) = node_rates([node], CostFacts(NOW, price_table()))
+    (rate,) = node_rates([node], CostFacts(NOW))
     shown = (
         node_rows([node], NOW),
         list(node_details(node, NOW)),

@@ -9,6 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, put, said
+from tests.others import errors
 
 SLICE, SPOT = {"acceleratorType": "v4-16"}, {"schedulingConfig": {"spot": True}}
 DISK = {"sourceDisk": f"projects/sandbox/zones/{ZONE}/disks/old", "mode": "READ_WRITE"}
@@ -89,5 +90,5 @@ def test_impossible_node_is_left_out_of_a_selection_and_stops_a_named_change(
     assert (named[0], named[2], between) == ("", 8, [])
     assert ([step["node"] for step in json.loads(plan[0])], plan[2]) == (["good"], 8)
     assert (out.split("\t")[0], code, sandbox.changes()) == ("good", 8, changes), err
-    assert "left out: " in err
+    assert [line for line in err.splitlines() if line.startswith(("error: ", "left out: "))] == errors(err)
     assert "`bad`" in err.splitlines()[-2] + err.splitlines()[-1]

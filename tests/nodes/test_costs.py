@@ -16,7 +16,7 @@ from tpuctl.models.queued import QueuedResource
 from tpuctl.names import NodeName
 from tpuctl.nodes.costs import CostFacts, NodeCost, group_costs, node_costs
 from tpuctl.nodes.past import past_of
-from tpuctl.prices import hourly_price, price_table
+from tpuctl.prices import hourly_price
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 EAST = "us-east5-b"
@@ -84,7 +84,7 @@ def costs_of(
     requests: Sequence[QueuedResource] = (),
     entries: Sequence[dict[str, Any]] = (),
 ) -> list[NodeCost]:
-    return node_costs(nodes, CostFacts(at(10), price_table(), requests, grants, lambda _: past_of(entries)))
+    return node_costs(nodes, CostFacts(at(10), requests, grants, lambda _: past_of(entries)))
 
 
 def label(hours: float) -> dict[str, str]:

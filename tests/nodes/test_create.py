@@ -35,7 +35,7 @@ def test_create_of_an_existing_name_is_refused_before_any_call(tpuctl: Console, 
         "",
         said(
             f"error: node `demo` already exists in us-central2-b; its state is {state}",
-            "  hint: `tpuctl up demo --zone us-central2-b` continues with it; "
+            "  hint: `tpuctl up demo --type v4-8 --zone us-central2-b` continues with it; "
             "`tpuctl delete demo --zone us-central2-b` deletes it",
         ),
         8,

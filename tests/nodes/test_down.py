@@ -142,6 +142,7 @@ def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandb
 
     assert (out, code, sandbox.changes()) == ("demo\n", 0, ["delete"])
     assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone"]
+    assert told(err)[-1] != "its queued resource is being deleted"
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
 
@@ -376,7 +377,7 @@ def test_deletion_refused_until_the_deadline_says_what_bills(tpuctl: Console, sa
     out, err, code = tpuctl("down", "demo", "--yes", "--timeout", "5m")
 
     assert (out, code) == ("", 7)
-    assert err.count(f"its deletion was not accepted, and is sent again: {_PER_MINUTE}") > 1
+    assert err.count(f"not deleted yet, the next try follows: {_PER_MINUTE}") > 1
     assert err.endswith(
         said(
             f"error: {_PER_MINUTE}",

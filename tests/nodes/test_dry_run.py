@@ -42,6 +42,7 @@ def plan(tpuctl: Console, *arguments: str) -> tuple[list[str], list[str]]:
 
 GCLOUD = "gcloud compute tpus"
 B = "--zone us-central2-b --project sandbox"
+FOLLOWS = "a creation follows, once the node is gone"
 
 
 @both_faces
@@ -79,13 +80,24 @@ B = "--zone us-central2-b --project sandbox"
         (
             ("up", "preempted"),
             ["1. delete preempted in us-central2-b: it was preempted: only its record is left",
-             "DELETE …/us-central2-b/nodes/preempted"],
+             "DELETE …/us-central2-b/nodes/preempted", FOLLOWS],
             [f"tpu-vm delete preempted {B} --quiet"],
         ),
         (
             ("reset", "demo"),
             ["1. stop demo in us-central2-b: requested", "POST …/us-central2-b/nodes/demo:stop"],
             [f"tpu-vm stop demo {B}"],
+        ),
+        (
+            ("reset", "demo", "--mode", "recreate"),
+            ["1. delete demo in us-central2-b: requested", "DELETE …/us-central2-b/nodes/demo", FOLLOWS],
+            [f"tpu-vm delete demo {B} --quiet"],
+        ),
+        (
+            ("up", "demo", "--type", "v4-16", "--replace"),
+            ["1. delete demo in us-central2-b: it differs: accelerator_type: wanted `v4-16`, found `v4-8`",
+             "DELETE …/us-central2-b/nodes/demo", FOLLOWS],
+            [f"tpu-vm delete demo {B} --quiet"],
         ),
         (
             ("reset", "pod"),

@@ -275,6 +275,66 @@ def test_history_of_a_node_that_a_guard_deleted_ends_with_its_time(tpuctl: Conso
     assert "2026-01-01T00:01:40Z\tREADY HEALTHY\t3500s\t\n" in tpuctl("history", "trainer")[0]
 
 
+RECREATED = [(7200, "create", {"spec": SPEC, "reason": "there is none"}), seen(7210, "CREATING", node_id="2")]
+_GONE = "gone\t\twhen is not known: no run looked"
+# What the journal has of an earlier node, and what the timeline says of its end.
+ENDINGS: dict[str, tuple[tuple[Told, ...], list[str]]] = {
+    "expired": (
+        GUARDED,
+        [
+            "00:01:40Z\tREADY HEALTHY\t3500s\t",
+            "01:00:00Z\texpired\t\tits time ended: the guard on worker 0 deletes it, unless it was extended elsewhere",
+        ],
+    ),
+    "not-seen": (GUARDED[:3], ["00:01:40Z\tREADY HEALTHY\t\t", f"02:00:00Z\t{_GONE}"]),
+    "down-without-a-wait": (
+        (*GUARDED[:3], (400, "delete", {"id": "1", "reason": "asked for"})),
+        ["00:01:40Z\tREADY HEALTHY\t300s\t", "00:06:40Z\tdelete\t\tasked for", f"02:00:00Z\t{_GONE}"],
+    ),
+    "down-that-was-interrupted": (
+        (*GUARDED[:3], (400, "delete", {"id": "1", "reason": "asked for"}), seen(402, "DELETING")),
+        ["00:06:40Z\tdelete\t\tasked for", "00:06:42Z\tDELETING\t\t", f"02:00:00Z\t{_GONE}"],
+    ),
+    "gone": (
+        (*GUARDED[:3], (400, "delete", {"id": "1", "reason": "asked for"}), seen(402, "DELETING"), seen(450, None)),
+        ["00:06:42Z\tDELETING\t48s\t", "00:07:30Z\tgone\t\t"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("life", "ending"), ENDINGS.values(), ids=ENDINGS)
+def test_history_shows_how_each_node_ended(tpuctl: Console, life: tuple[Told, ...], ending: list[str]) -> None:
+    write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"), (*life, *RECREATED))
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=3))
+
+    lines = [line.removeprefix("2026-01-01T") for line in tpuctl("history", "trainer")[0].splitlines()]
+
+    before = lines[: next(index for index, line in enumerate(lines) if line.startswith("02:00:00Z\tcreate"))]
+    assert [line for line in before if "usable" not in line and "guard\t" not in line][-len(ending) :] == ending
+
+
+def test_history_says_once_that_the_request_is_active(tpuctl: Console) -> None:
+    """Each run that finds it ACTIVE writes that."""
+    active: Told = (50, "request", {"state": "ACTIVE", "text": "USER"})
+    life = (
+        LIFE[0],
+        active,
+        *LIFE[2:5],
+        (300, *active[1:]),
+        (7100, "delete", {"id": "1"}),
+        *RECREATED,
+        (7300, *active[1:]),
+    )
+    write(Journal(Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"), life)
+    tpuctl("list")
+    tpuctl.clock.sleep(timedelta(hours=3))
+
+    out = tpuctl("history", "trainer")[0]
+
+    assert [line[11:19] for line in out.splitlines() if "request ACTIVE" in line] == ["00:00:50", "02:01:40"]
+
+
 def test_history_after_only_extend_claims_neither_guard_nor_state(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.add_node("mine", zone=ZONE)
     assert tpuctl("extend", "mine", "1h", "--yes")[2] == 0

@@ -6,20 +6,22 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Sandbox
-from tpuctl.clock import ManualClock
+from tpuctl.clock import ManualClock, SystemClock, limit_cloud_calls
 from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
 from tpuctl.cloud.storage import Blob, StorageClient
-from tpuctl.errors import ExitCode
+from tpuctl.errors import ExitCode, TpuctlError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName
 from tpuctl.nodes.journal import BucketJournalStore, Journal, JournalError
+from tpuctl.nodes.lease import LeaseRecord, LocalLeaseStore
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp
@@ -68,6 +70,7 @@ def test_torn_line_is_reported_once_and_loses_no_other_line(tmp_path: Path) -> N
 
 _WRITER = """
 import sys
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 from tpuctl.nodes.journal import Journal
@@ -293,3 +296,71 @@ def test_missing_bucket_raises_before_a_deletion(storage: StorageClient, clock: 
 )
 def test_local_disk_is_persistent_outside_ci_and_pods(environ: dict[str, str], lasts: bool) -> None:
     assert Journal(Path("/proc/1")).is_lasting(environ) is lasts
+
+
+_LOCKER = """
+import fcntl, sys
+from pathlib import Path
+file = Path(sys.argv[1]).open("a")
+fcntl.flock(file, fcntl.LOCK_EX)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def locker(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Start a process that keeps a file locked until it is terminated."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(file: str) -> subprocess.Popen[str]:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        argv = [sys.executable, "-c", _LOCKER, str(tmp_path / file)]
+        started.append(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert started[-1].stdout
+        started[-1].stdout.readline()
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.communicate("")
+
+
+_LEASE_LOCK = "p/us-central2-b/trainer.lock"
+_LEASE = LeaseRecord("ada", "up on ada", "up", timedelta(minutes=2))
+_USES: dict[str, tuple[str, Callable[[Path, Callable[[str], None]], object]]] = {
+    "journal, written": (_FILE, lambda folder, warn: Journal(folder, warn=warn).append(NAME, "delete", AT)),
+    "journal, read": (_FILE, lambda folder, warn: Journal(folder, warn=warn).entries(NAME)),
+    "lease": (
+        _LEASE_LOCK,
+        lambda folder, warn: LocalLeaseStore(folder, SystemClock(), notify=warn).write(NAME, _LEASE, expected=None),
+    ),
+}
+
+
+@pytest.mark.parametrize(("file", "use"), _USES.values(), ids=_USES)
+def test_file_that_another_process_keeps_locked_is_named_and_then_an_error(
+    tmp_path: Path,
+    locker: Callable[[str], subprocess.Popen[str]],
+    file: str,
+    use: Callable[[Path, Callable[[str], None]], object],
+) -> None:
+    path, said, process = tmp_path / file, list[str](), locker(file)
+
+    with pytest.raises(TpuctlError) as refused, limit_cloud_calls(SystemClock(), timedelta(seconds=1.5)):
+        use(tmp_path, said.append)
+
+    assert said == [f"waiting for process {process.pid}, which locks `{path}`"]
+    assert f"process {process.pid} keeps `{path}` locked: gave up after " in str(refused.value)
+    assert f"`ps -fp {process.pid}` shows that process" in str(refused.value.hint)
+
+
+def test_lock_that_is_released_is_awaited(tmp_path: Path, locker: Callable[[str], subprocess.Popen[str]]) -> None:
+    journal, process = Journal(tmp_path, writer="here 1"), locker(_FILE)
+    ending = threading.Timer(0.3, process.terminate)
+    ending.start()
+
+    journal.append(NAME, "create", AT)
+
+    ending.join()
+    assert [entry["event"] for entry in journal.entries(NAME)] == ["create"]

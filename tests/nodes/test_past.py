@@ -92,6 +92,8 @@ QUESTIONS: dict[str, Callable[[Past], Any]] = {
     "creations": lambda past: [minute(one.at) for one in past.creations],
     "lost a race": lambda past: (past.has_lost_race, past.may_have_node),
     "stopped": lambda past: past.stopped,
+    "ways": lambda past: [way / timedelta(minutes=1) for way in past.times_to_usable.values()],
+    "passed ends": lambda past: [(minute(one.at), one.has_guard) for one in past.passed_ends],
     "is left": lambda past: [past.is_left(node("1", 1), at(now)) for now in (9, 99)],
 }
 LIVES = [
@@ -140,6 +142,22 @@ LIVES = [
     ("memory", "0 create at=yesterday; 1 state READY", (None, None)),
     ("of spot", "0 create spot; 1 state READY", (1, None)),
     ("on demand", "0 create; 1 state READY", (1, None)),
+    # How long until the node was usable, from its first request in any run.
+    ("ways", "0 create; 3 gave-up error=timed_out; 9 bringing-up #1; 12 usable #1", [12]),
+    ("ways", "0 create; 3 note error=no_capacity; 4 create; 12 usable #1", [12]),
+    ("ways", "0 create; 3 gave-up error=no_capacity; 90 create; 95 usable #1", [5]),
+    ("ways", "0 create; 4 usable #1; 30 restart #1; 33 usable #1", [4, 3]),
+    ("ways", "0 create; 2 delete reason=sick; 3 create; 8 usable #1", [5]),
+    ("ways", "0 start #1; 2 stop #1; 60 start #1; 63 usable #1", [3]),
+    ("ways", "0 create; 4 usable #1 took=600", [10]),
+    (
+        "ways",
+        "0 create; 1 bringing-up #1; 2 guard #1 ok=true until=2026-01-01T12:10:00Z; 60 create; 64 usable #2",
+        [4],
+    ),
+    ("passed ends", "0 create; 2 guard #1 ok=true until=2026-01-01T12:10:00Z; 5 delete; 60 create", []),
+    ("passed ends", "0 create; 2 guard #1 ok=true until=2026-01-01T12:10:00Z; 60 create; 70 create", [(10, True)]),
+    ("passed ends", "0 create; 2 extend until=2026-01-01T12:10:00Z; 60 create", [(10, False)]),
     # Since when a request of noon waits.
     ("waits since", "", None),
     ("waits since", f"5 request {WAITING}", 5),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import both_faces, put, said, told
+from tests.lifecycle import ZONE, EventfulClock, both_faces, put, said, told
 
 SLICE: dict[str, Any] = {"acceleratorType": "v4-16"}
 RESTART = "restart `demo` (terminates what runs on it, keeps its boot disk; the start needs free capacity)?"
@@ -160,3 +161,36 @@ def test_reset_without_capacity_reports_the_stopped_node(tpuctl: Console, sandbo
 
     assert (out, code, sandbox.changes()) == ("", 6, ["stop", "start"])
     assert tpuctl("list")[0].split("\t")[3] == "STOPPED"
+
+
+@pytest.fixture
+def clock() -> EventfulClock:
+    return EventfulClock()
+
+
+# After so long a reset is interrupted: the mode, and what it says was sent.
+INTERRUPTED = {
+    "deleted": (1, "recreate", "its deletion was sent, its creation was not"),
+    "created": (60, "recreate", "its deletion and its creation were sent; it is not usable yet"),
+    "stopped": (1, "restart", "its stop was sent, its start was not"),
+    "started": (90, "restart", "its start was sent; it is not usable yet"),
+}
+
+
+@pytest.mark.parametrize(("seconds", "mode", "left"), INTERRUPTED.values(), ids=INTERRUPTED)
+def test_interrupted_reset_says_what_was_sent(
+    sandbox: Sandbox, tpuctl: Console, clock: EventfulClock, *, seconds: int, mode: str, left: str
+) -> None:
+    put(sandbox)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    clock.after(timedelta(seconds=seconds), interrupt)
+
+    _, err, code = tpuctl("reset", "demo", "--mode", mode, "--yes")
+
+    assert (code, err.splitlines()[-2:]) == (
+        130,
+        [f"warning: interrupted: `{ZONE}/demo`: {left}", f"  resume: tpuctl up {ZONE}/demo"],
+    )

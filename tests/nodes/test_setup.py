@@ -15,7 +15,7 @@ from tests.lifecycle import ZONE
 from tpuctl.app.app import App, Invocation
 from tpuctl.app.spec_options import SpecOptions, build_spec
 from tpuctl.errors import InvalidInputError
-from tpuctl.models.spec import NodeSpec
+from tpuctl.models.spec import FIELDS, NodeSpec
 from tpuctl.output.terminal import StandardStreams
 
 LINES = "pip install -U jax[tpu]\ngit clone https://example.com/train\n"
@@ -33,7 +33,8 @@ def app_in(folder: Path, environ: Mapping[str, str] | None = None) -> App:
 
 
 def spec_of(app: App, **given: Any) -> NodeSpec:
-    spec = build_spec(app, SpecOptions(type="v4-8", **given))
+    values = {name: given.pop(name) for name in list(given) if name in FIELDS and name != "type"}
+    spec = build_spec(app, SpecOptions(type="v4-8", values=values, **given))
     assert spec is not None
     return spec
 

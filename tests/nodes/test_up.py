@@ -160,7 +160,7 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
         "",
         said(
             "error: `demo` does not exist and was not created",
-            "  hint: nothing is billed; `tpuctl up demo --zone us-central2-b …` creates it",
+            "  hint: nothing is billed; `tpuctl up demo --type v4-8 --zone us-central2-b` creates it",
         ),
         5,
     )

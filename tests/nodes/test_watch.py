@@ -62,6 +62,25 @@ def test_other_nodes_are_watched_after_one_is_given_up(tpuctl: Console, sandbox:
     assert (code, sandbox.changes(), clock.monotonic()) == (3, ["delete", "delete", "create"], 8 * MINUTE)
 
 
+def test_other_nodes_are_watched_if_one_was_stopped_before(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    put(sandbox, "a")
+    put(sandbox, "b")
+    assert tpuctl("stop", "a", "--yes")[2] == 0
+    end = clock.monotonic() + 8 * MINUTE
+
+    alone = tpuctl("watch", "a", "--until", "8m")
+    out, _, code = tpuctl("watch", "a", "b", "--until", "8m", "--events", "-")
+
+    assert (alone[2], errors(alone[1])[0].startswith("error: `stop` ended `a` (stop on ")) == (8, True)
+    assert [event for event in events(out, "node", "event") if event[1] != "state"] == [
+        ("a", "gave-up"),
+        ("b", "reached"),
+    ]
+    assert (code, clock.monotonic()) == (8, end)
+
+
 def test_preempted_queued_resource_is_reported_and_given_up(
     tpuctl: Console, sandbox: Sandbox, watch: Callable[..., Result], tmp_path: Path
 ) -> None:

@@ -179,7 +179,7 @@ def test_up_ends_when_the_time_of_its_request_has_ended(
     _, err, code = tpuctl(*UP, "--queue", "--ttl", "20m", *options)
 
     assert "the time of `demo` ended 2026-01-01T00:20:0" in err
-    assert f"ask again with a longer time limit: `tpuctl up demo --queue --ttl 12h --zone {ZONE}`" in err
+    assert f"ask again with a longer time limit: `tpuctl up demo --queue --ttl 12h --type v4-8 --zone {ZONE}`" in err
     assert (code, tpuctl("queue", "list")[0], sandbox.changes()) == (5, "", ["create", "delete"])
     assert clock.monotonic() < 25 * MINUTE
 

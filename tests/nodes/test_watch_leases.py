@@ -42,7 +42,7 @@ def test_second_watch_on_one_machine_is_refused(tpuctl: Console, sandbox: Sandbo
 
     ((_, err, code),) = second
     assert (first[2], code, sandbox.changes()) == (0, 8, [])
-    assert errors(err)[0].startswith("error: `demo` is in use by watch on ")
+    assert errors(err)[0].startswith(f"error: `demo` in {ZONE} is in use by watch on ")
     assert "`--force-lease`" in err
 
 

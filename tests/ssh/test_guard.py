@@ -199,11 +199,12 @@ def test_guard_refused_by_the_api_tries_again_and_logs_it(guarded: Guarded) -> N
     with guarded.state.write() as session:
         add_fault(session, Fault(FaultKind.HTTP_ERROR, method="*.nodes.delete", status=403, count=2))
         add_fault(session, Fault(FaultKind.HTTP_ERROR, method="*.nodes.get", status=503, count=2))
+        add_fault(session, Fault(FaultKind.HTTP_ERROR, method="*.nodes.get", status=404, count=3))
     guarded.clock.sleep(timedelta(hours=2))
 
     guarded.until(guarded.is_deleting)
     failed = [line.partition(":")[0] for line in guarded.log() if line.startswith("failed")]
-    assert failed == ["failed (api)", "failed (api)", "failed (permission)", "failed (permission)"]
+    assert failed == [*["failed (api)"] * 5, *["failed (permission)"] * 2]
     guarded.until(lambda: "requests succeed again" in guarded.log())
 
 

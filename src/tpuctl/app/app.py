@@ -54,7 +54,6 @@ if TYPE_CHECKING:
     from tpuctl.output.progress import Progress
     from tpuctl.output.step_summary import StepSummary
     from tpuctl.output.terminal import Cell, StandardStreams, View
-    from tpuctl.prices import PriceList
     from tpuctl.sandbox.state import SandboxState
 
 # Options whose setting has another name, and options that add to a setting instead of replacing it.
@@ -318,13 +317,6 @@ class App:
     def leases(self) -> LeaseKeeper:
         """The leases: which run of tpuctl may change which node."""
         return lease_service(self)
-
-    @cached_property
-    def prices(self) -> PriceList:
-        """The prices of nodes."""
-        from tpuctl.prices import price_table  # noqa: PLC0415  # most commands show no price
-
-        return price_table()
 
     @cached_property
     def workers(self) -> SshWorkers:
@@ -744,7 +736,7 @@ def lease_service(app: App) -> LeaseKeeper:
     else:
         from tpuctl.nodes.lease import LocalLeaseStore  # noqa: PLC0415  # most commands change nothing
 
-        local = LocalLeaseStore(app.state_folder / "leases", app.clock)
+        local = LocalLeaseStore(app.state_folder / "leases", app.clock, notify=app.terminal.warn)
         app.on_close(local.close)
         store = local
     leases = LeaseKeeper(store, app.clock, LeaseOwner(socket.gethostname(), os.getpid(), secrets.token_hex(8)))

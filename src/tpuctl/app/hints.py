@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import replace
-from itertools import takewhile
+from itertools import takewhile, zip_longest
 from typing import TYPE_CHECKING
 
 import click
@@ -30,11 +30,11 @@ _ZONE_LIKE = re.compile(r"\b[a-z]+-[a-z]+\d+-[a-z0-9]+\b|(?<=\blocations/)[a-z0-
 
 # Commands that make no API calls.
 _LOCAL_COMMANDS = frozenset({"explain", "config", "completion", "version", "trust", "sandbox"})
-# Words that create a node, and options that do not describe it. A suggested `up` repeats none of the others: the mark keeps
-# it from being pasted as it is. Without `--spot` it could create a node that costs more.
+# Words that create a node, and options that decide what it costs. A suggested `up` repeats these: without `--spot` it could
+# create a node that costs more, without a type none.
 _CREATE_WORDS = frozenset({"create", "up", "--up"})
-_NOT_OF_A_NODE = frozenset({"--project", "--endpoint", "--sandbox", "--no-sandbox", "--zone", "--timeout", "--yes"})
-_OTHER_OPTIONS = "…"
+_TYPE_OPTIONS = {"--type": "--type", "--accelerator-type": "--type", "--up": "--type", "--tier": "--tier"}
+_PURCHASE_FLAGS = frozenset({"--spot", "--preemptible", "--reserved", "--on-demand", "--queue", "--race"})
 _COMMAND = re.compile(r"`tpuctl ([a-z][^`]*)`")
 
 
@@ -44,7 +44,21 @@ def with_typed_options(app: App, text: str) -> str:
     typed = {word.partition("=")[0] for word in takewhile(lambda word: word != "--", app.invocation.arguments)}
     if tree is None or not any(word.startswith("-") for word in typed):
         return text
-    return _COMMAND.sub(lambda match: f"`tpuctl {_with_options(match[1], options, typed, tree)}`", text)
+    bought = _typed_purchase(app.invocation.arguments) if typed & _CREATE_WORDS else []
+    return _COMMAND.sub(lambda match: f"`tpuctl {_with_options(match[1], options, typed, tree, bought)}`", text)
+
+
+def _typed_purchase(arguments: Sequence[str]) -> list[str]:
+    """Return the typed options that decide what a new node costs."""
+    words: list[str] = []
+    typed = list(takewhile(lambda word: word != "--", arguments))
+    for word, following in zip_longest(typed, typed[1:], fillvalue=""):
+        option, equals, value = word.partition("=")
+        if option in _TYPE_OPTIONS:
+            words += [_TYPE_OPTIONS[option], quote_word(value if equals else following)]
+        elif word in _PURCHASE_FLAGS:
+            words.append(word)
+    return words
 
 
 def report_with_typed_options(app: App, report: CheckReport) -> CheckReport:
@@ -63,7 +77,9 @@ def report_with_typed_options(app: App, report: CheckReport) -> CheckReport:
     return replace(report, findings=findings)
 
 
-def _with_options(command: str, options: Mapping[str, Sequence[str]], typed: Set[str], tree: click.Command) -> str:
+def _with_options(
+    command: str, options: Mapping[str, Sequence[str]], typed: Set[str], tree: click.Command, bought: Sequence[str]
+) -> str:
     own, separator, remote = command.partition(" -- ")
     try:
         words = shlex.split(own)
@@ -78,7 +94,7 @@ def _with_options(command: str, options: Mapping[str, Sequence[str]], typed: Set
             return command
         found, arguments = inner, arguments[1:]
     present = {word.partition("=")[0] for word in arguments}
-    names_same = not typed.isdisjoint(arguments)
+    names_same = not typed.isdisjoint(word for word in arguments if not word.startswith("-"))
     extra: list[str] = []
     for param in found.params:
         is_missing = param.name in options and present.isdisjoint((*param.opts, *param.secondary_opts))
@@ -86,9 +102,8 @@ def _with_options(command: str, options: Mapping[str, Sequence[str]], typed: Set
             extra += options[param.name or ""]
     added = [*map(quote_word, extra)]
     # One with a type describes the node itself.
-    if found.name == "up" and names_same and typed & _CREATE_WORDS and "--type" not in present:
-        left_out = {word for word in typed if word.startswith("-")} - present - _NOT_OF_A_NODE
-        added += [_OTHER_OPTIONS] if left_out else []
+    if found.name == "up" and names_same and "--type" not in present:
+        added = [*(word for word in bought if word not in present), *added]
     return " ".join([own, *added]) + separator + remote
 
 

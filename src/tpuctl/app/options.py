@@ -448,6 +448,15 @@ FOREIGN_OPTIONS = {
     "--batch-size": "`--fanout`",
     "--volume": "`--mount`",
     "--compress": "`Compression yes` in `~/.ssh/config`",
+    # Of earlier versions.
+    "--zone-order": "not needed: a list of zones is tried in its order, and `any` by rank",
+    **{
+        f"--{name.replace('_', '-')}": f"`TPUCTL_{name.upper()}`, or the setting `{name}`"
+        for name in (
+            *("unhealthy_after", "unanswered_after", "devices_after", "starting_after", "restarting_after"),
+            *("repairing_after", "provisioning_after", "recheck_after", "per_worker"),
+        )
+    },
 }
 
 

@@ -578,6 +578,8 @@ class TpuClient(ApiClient):
         None if no client did that, or if that is unknown: the account may not list operations, or the answer was lost.
         """
         name = read.name
+        if operation.name is None:
+            return None  # the answer was lost
         try:
             with limit_cloud_calls(SystemClock(), _OPERATIONS_LIMIT):
                 listed = list_operations(self, name.project, name.zone, {str(name), str(read.raw.get("name"))})
@@ -794,8 +796,8 @@ class TpuClient(ApiClient):
             for sent in range(1, _MAX_SENDS + 1):
                 try:
                     return send()
-                except ServiceUnavailableError as error:
-                    # The look before the request had no answer.
+                except (ServiceUnavailableError, QuotaError, AccessError) as error:
+                    # The look before the request failed: that says nothing about the sending before it.
                     if failure is None:
                         raise
                     raise _unknown_outcome_error(verb, name, failure) from error

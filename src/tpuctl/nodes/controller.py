@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration
-from tpuctl.errors import AccessError, ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import AccessError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import (
@@ -34,7 +34,7 @@ from tpuctl.nodes.conditions import (
 from tpuctl.nodes.expiry import expiry_note
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
-from tpuctl.nodes.lease import LeaseError
+from tpuctl.nodes.lease import RELEASE_TIMEOUT, LeaseError
 from tpuctl.nodes.lease_guard import DeletedByOtherError, TakenOverError
 from tpuctl.nodes.polling import WATCH_INTERVAL
 from tpuctl.nodes.reconciler import NodeReconciler
@@ -191,11 +191,13 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
         if note:
             node.report(EventKind.EXPIRED, note)
         return NodeResult(None)
-    took = node.seen.waited(node.now)
+    took = node.time_to_usable() if level.is_usable else node.seen.waited(node.now)
     node.ensure_expiry()
     node.start_guard(level)
-    node.record_usable(level)
+    node.record_usable(level, took)
     found, now = node.seen.node, node.now.utc
+    if level is Condition.GONE and node.goal.pending is not None and not node.seen.was_there:
+        node.history.write(str(EventKind.STATE), state=None)  # it was gone at the first look
     notes = [note, expiry_note(found, now)] if found is not None and level.is_usable else [note]
     text = "; ".join(filter(None, (f"{_describe_reached(node.policy, level)} after {format_duration(took)}", *notes)))
     if node.has_degraded:
@@ -242,7 +244,6 @@ _MAX_SURVEYS = 16
 _BATCH_WINDOW = timedelta(seconds=1)
 # No decision is made on what was seen longer ago, while changes of other nodes were sent.
 _FRESH = timedelta(seconds=30)
-_RELEASE_TIMEOUT = timedelta(seconds=5)
 
 
 class Controller:
@@ -279,7 +280,7 @@ class Controller:
 
     def close(self) -> None:
         """Release all nodes within 5 seconds: the run may have been interrupted, and leases expire by themselves."""
-        with limit_cloud_calls(SystemClock(), _RELEASE_TIMEOUT):
+        with limit_cloud_calls(SystemClock(), RELEASE_TIMEOUT):
             for node in self:
                 self.remove(node)
 
@@ -376,7 +377,7 @@ def watch_nodes(
     still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
     the same node in another zone, which is watched from then on, and a pause before it. `end_node` ends a node or a request
     whose time has ended, and an idle node; without it none is ended for that. Raises `AccessError` as soon as the credentials
-    stop working, and the errors of `_begin_watch`.
+    stop working, and the errors of `_begin_watch`; but if another command ended one of several nodes, only its watch ends.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -384,7 +385,15 @@ def watch_nodes(
     errors: dict[NodeName, TpuctlError] = {}
     try:
         for node in controller:
-            _begin_watch(node, ends_expired=end_node is not None)
+            try:
+                _begin_watch(node, ends_expired=end_node is not None)
+            except (TakenOverError, DeletedByOtherError) as ended:
+                if len(goals) == 1:
+                    raise
+                # Not in the journal: this run has done nothing with the node.
+                node.report(EventKind.GAVE_UP, ended.message, error=ended.kind, hint=ended.hint)
+                errors[node.name] = ended
+                controller.remove(node)
         while any(node.name not in errors for node in controller) and (end is None or context.clock.monotonic() < end):
             for node, failure in controller.observe_due():
                 result: NodeResult | TpuctlError | None
@@ -423,7 +432,7 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
     another client holds the lease, `TakenOverError` or `DeletedByOtherError` if another command ended the node.
     """
     try:
-        is_ours = node.lease.take()
+        node.lease.require()
     except (TakenOverError, DeletedByOtherError):
         if not ends_expired:
             raise
@@ -431,9 +440,3 @@ def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:
             node.fetch()
         if not node.has_expired:
             raise
-        return
-    if not is_ours:
-        raise ConflictError(
-            f"`{node.name.node_id}` is in use by {node.lease.held_by}",
-            hint="only one process may repair a node; stop the other, or take the lease with `--force-lease`",
-        )

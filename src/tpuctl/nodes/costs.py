@@ -28,6 +28,7 @@ from tpuctl.models.node import Node, NodeState, Tier
 from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.past import Past
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.models.grants import Grant
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
-    from tpuctl.prices import Price, PriceList
+    from tpuctl.prices import Price
 
 # In microseconds, the unit of a duration.
 _HOUR = timedelta(hours=1) // timedelta(microseconds=1)
@@ -89,10 +90,9 @@ class NodeCost:
 
 @dataclass(frozen=True, slots=True)
 class CostFacts:
-    """What costs depend on beside the nodes: the journal, prices, the queued resources that own nodes, and grants."""
+    """What costs depend on beside the nodes: the journal, the queued resources that own nodes, and grants."""
 
     now: datetime
-    prices: PriceList
     requests: Sequence[QueuedResource] = ()
     grants: Sequence[Grant] = ()
     past: Callable[[NodeName], Past] = lambda _: Past()
@@ -128,14 +128,14 @@ def node_rates(nodes: Sequence[Node], facts: CostFacts) -> list[NodeRate]:
         is_tier_known = tier is not Tier.ON_DEMAND or _is_owner_known(node, facts.requests)
         key = (node.accelerator_type, node.name.zone, node.state, tier, grant, is_tier_known)
         if key not in known:
-            known[key] = _node_rate(node, facts.prices, tier=tier, grant=grant, is_tier_known=is_tier_known)
+            known[key] = _node_rate(node, tier=tier, grant=grant, is_tier_known=is_tier_known)
         rates.append(known[key])
     return rates
 
 
-def _node_rate(node: Node, prices: PriceList, *, tier: Tier, grant: Grant | None, is_tier_known: bool) -> NodeRate:
+def _node_rate(node: Node, *, tier: Tier, grant: Grant | None, is_tier_known: bool) -> NodeRate:
     billing = billing_in(node.state)
-    price = prices.hourly_price(node.accelerator_type, node.name.zone, tier)
+    price = hourly_price(node.accelerator_type, node.name.zone, tier)
     note = _billing_note(node, tier, price, grant)
     if not is_tier_known:
         price = replace(price, per_hour=None)

@@ -180,7 +180,7 @@ class _GroupDeletion:
             _RequestRemoval(context, deletion, request, self._judge, self._with_own_leases)
             for request in self.group.requests
         ]
-        self._is_announced = self._may_be_gone = False
+        self._is_announced = self._may_be_gone = self._has_waited = False
         self._refusal: TpuctlError | None = None
 
     def send(self, *, wait: bool) -> Ended | Wait:
@@ -192,7 +192,7 @@ class _GroupDeletion:
             if not wait:
                 raise
             self._refusal = error
-            return Wait(f"its deletion was not accepted, and is sent again: {error.lines[0]}", error.retry_after)
+            return Wait(f"not deleted yet, the next try follows: {error.lines[0]}", error.retry_after)
 
     def follow(self) -> Ended | Wait:
         """Wait until its queued resources are gone; one that stays is deleted again."""
@@ -202,8 +202,9 @@ class _GroupDeletion:
             except (ServiceUnavailableError, QuotaError) as error:
                 return Wait("the API does not answer", error.retry_after)
             if waits is not None:
+                self._has_waited = True
                 return waits
-            if not self.group.nodes:
+            if not self.group.nodes or self._has_waited:
                 text = f"its queued resource `{removal.request.queued_resource_id}` is gone"
                 self._context.report(EventKind.REACHED, self.group.name, text)
         return Ended.DELETED

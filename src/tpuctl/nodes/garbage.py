@@ -22,7 +22,7 @@ from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, Node, NodeState, Queued
 from tpuctl.names import NodeName
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.nodes.resource_group import ResourceGroup, belongs_to
-from tpuctl.prices import price_table
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.selection import LabelCondition
-    from tpuctl.prices import PriceList
 
 # A change of the node is under way: its end is waited for.
 _IN_TRANSITION: Final = frozenset(
@@ -99,7 +98,6 @@ class GarbageFacts:
     lost: Mapping[NodeName, str] = field(default_factory=dict)
     # The nodes whose request is labelled as of a race that is over, and of which the journal does not know whether it lost.
     unproven: Collection[NodeName] = ()
-    prices: PriceList = field(default_factory=price_table)
     # The nodes that grants cover: their chips are free.
     covered: Collection[NodeName] = ()
 
@@ -329,7 +327,7 @@ def _hourly_cost(group: ResourceGroup, facts: GarbageFacts) -> Dollars:
         if billing is Billing.NOTHING or node.name in facts.covered:
             amounts.append(NOTHING)
         elif billing is Billing.CHIPS:
-            price = facts.prices.hourly_price(node.accelerator_type, group.zone, group.tier)
+            price = hourly_price(node.accelerator_type, group.zone, group.tier)
             amounts.append(Dollars(price.per_hour, is_about=price.per_hour is not None and price.is_about))
         else:
             amounts.append(UNKNOWN_AMOUNT)

@@ -112,8 +112,7 @@ class Hooks:
     def poll(self) -> tuple[NodeEvent, ...]:
         """Show new output, collect the hooks that have ended, start waiting ones, and return the new failures."""
         self._advance()
-        failures, self._failures = self._failures, []
-        return tuple(failures)
+        return self._take_failures()
 
     def wait(self, report: Callable[[NodeEvent], object] = lambda _: None) -> tuple[NodeEvent, ...]:
         """Wait without a limit until no hook runs or waits. Return the failures that `poll` has not returned.
@@ -147,8 +146,7 @@ class Hooks:
                     event, None, "was skipped, because other hooks were still running when the run ended"
                 )
         self._waiting.clear()
-        failures, self._failures = self._failures, []
-        return tuple(failures)
+        return self._take_failures()
 
     @property
     def are_waiting(self) -> bool:
@@ -162,6 +160,10 @@ class Hooks:
             f"{node.node_id}: the hook for `{hook.event.kind}` (process {hook.pid})"
             for node, hook in self._running.items()
         )
+
+    def _take_failures(self) -> tuple[NodeEvent, ...]:
+        failures, self._failures = self._failures, []
+        return tuple(failures)
 
     def _advance(self) -> None:
         for node, running in tuple(self._running.items()):
@@ -273,20 +275,7 @@ def _describe_exit(code: int) -> str:
 
 
 def _stdin_with(data: bytes) -> int:
-    """Return a descriptor from which the data can be read, without a writer that blocks. The caller closes it.
-
-    A pipe has room for most events, and needs no disk; a file has room for any.
-    """
-    reader, writer = os.pipe()
-    try:
-        os.set_blocking(writer, False)
-        if os.write(writer, data) == len(data):
-            return reader
-    except BlockingIOError:
-        pass
-    finally:
-        os.close(writer)
-    os.close(reader)
+    """Return a descriptor from which the data can be read, without a writer that blocks. The caller closes it."""
     with tempfile.TemporaryFile() as file:
         file.write(data)
         file.seek(0)

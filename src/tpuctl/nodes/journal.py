@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tpuctl.errors import PreconditionFailedError, TpuctlError
-from tpuctl.files import make_private_folder, read_own_file
+from tpuctl.files import LockedFileError, make_private_folder, read_own_file, wait_for_lock
 from tpuctl.names import NodeName, file_stem, node_id_of_file
 from tpuctl.nodes.journal_entries import (
     JournalEntry,
@@ -58,7 +58,7 @@ class Journal:
         self, store: JournalStore | Path, *, warn: Callable[[str], None] = lambda _: None, writer: str | None = None
     ) -> None:
         self._folder = store if isinstance(store, Path) else None
-        self._store: JournalStore = LocalJournalStore(store) if isinstance(store, Path) else store
+        self._store: JournalStore = LocalJournalStore(store, notify=warn) if isinstance(store, Path) else store
         self._warn = warn
         self._writer = writer or f"{os.uname().nodename} {os.getpid()}"
         self._warned: set[NodeName] = set()
@@ -83,8 +83,8 @@ class Journal:
     def entries(self, name: NodeName) -> list[JournalEntry]:
         """Return the entries of a node, oldest first.
 
-        Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; a bucket
-        that cannot be read raises its error.
+        Torn and damaged lines are skipped, and `warn` is called. A file that cannot be read counts as empty; one that
+        another process keeps locked raises `LockedFileError`, a bucket that cannot be read its error.
         """
         try:
             entries, damaged, is_torn = decode_entries(self._store.read(name))
@@ -260,8 +260,8 @@ class LocalJournalStore:
     read too and replaced by the next one.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, notify: Callable[[str], None] = lambda _: None) -> None:
+        self._folder, self._notify = folder, notify
         self._safe: set[Path] = set()
 
     def append(self, name: NodeName, line: bytes, *, durable: bool) -> None:
@@ -269,7 +269,7 @@ class LocalJournalStore:
         path = self._path(name)
         try:
             make_private_folder(path.parent)
-            with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
+            with self._locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
                 size = _write(path, handle, line)
                 if durable:
                     flush_to_disk(handle)
@@ -279,7 +279,9 @@ class LocalJournalStore:
                         _sync(self._folder.parent)
                         self._safe.add(path)
                 if size > JOURNAL_SIZE_LIMIT:
-                    _rotate(path)
+                    self._rotate(path)
+        except LockedFileError as error:
+            raise JournalError(path, error.message, remedy=error.hint) from error
         except _LockError as error:
             remedy = "set TPUCTL_STATE_DIR to a folder on a file system with locks"
             raise JournalError(path, error.strerror or str(error), remedy=remedy) from error
@@ -287,11 +289,11 @@ class LocalJournalStore:
             raise JournalError(path, error.strerror or str(error)) from error
 
     def read(self, name: NodeName) -> bytes:
-        """Return the content of the files. Raises `UnreadableJournalError`."""
+        """Return the content of the files. Raises `UnreadableJournalError`, and `LockedFileError`."""
         path = self._path(name)
         try:
             try:
-                with _locked(path, os.O_RDONLY, fcntl.LOCK_SH):
+                with self._locked(path, os.O_RDONLY, fcntl.LOCK_SH):
                     return _read_both(path)
             except FileNotFoundError:  # there is none, or another process is renaming it
                 return read_own_file(_rotated(path)) if _rotated(path).exists() else b""
@@ -328,6 +330,43 @@ class LocalJournalStore:
     def flush(self, *, only_due: bool) -> None:
         """Do nothing: every line is written at once."""
 
+    def _rotate(self, path: Path) -> None:
+        """Rename a long file, and begin the next one with lines that must outlive a later rename.
+
+        Without them, on a full disk, readers find them in the renamed file.
+        """
+        with suppress(OSError, TpuctlError):
+            kept = last_lines(_read_both(path))
+            path.replace(_rotated(path))
+            with self._locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
+                _write(path, handle, kept)
+                flush_to_disk(handle)
+            _sync(path.parent)
+
+    @contextmanager
+    def _locked(self, path: Path, flags: int, kind: int) -> Iterator[int]:
+        """Open a file and wait for its lock. Yield the handle."""
+        while True:
+            # Opening a pipe for writing would block until it has a reader.
+            handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
+            try:
+                if stat.S_ISFIFO(os.fstat(handle).st_mode):
+                    raise OSError(errno.EINVAL, "it is not a regular file")
+                try:
+                    wait_for_lock(handle, kind, path, self._notify)
+                except OSError as error:
+                    raise _LockError(error.errno, f"it cannot be locked: {error.strerror}") from error
+                try:
+                    is_current = os.path.samestat(os.fstat(handle), path.stat())
+                except FileNotFoundError:
+                    is_current = False
+                # The file may have been renamed meanwhile.
+                if is_current:
+                    yield handle
+                    return
+            finally:
+                os.close(handle)
+
     def _files(self, pattern: str) -> Iterator[Path]:
         # Of a folder that cannot be listed, such as one below /proc, there are no files; a write reports it.
         with suppress(OSError):
@@ -349,48 +388,9 @@ def _write(path: Path, handle: int, line: bytes) -> int:
     return size + len(text)
 
 
-def _rotate(path: Path) -> None:
-    """Rename a long file, and begin the next one with lines that must outlive a later rename.
-
-    Without them, on a full disk, readers find them in the renamed file.
-    """
-    with suppress(OSError, JournalError):
-        kept = last_lines(_read_both(path))
-        path.replace(_rotated(path))
-        with _locked(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as handle:
-            _write(path, handle, kept)
-            flush_to_disk(handle)
-        _sync(path.parent)
-
-
 def _read_both(path: Path) -> bytes:
     newer = read_own_file(path)
     return merge_journals(read_own_file(_rotated(path)) if _rotated(path).exists() else b"", newer)
-
-
-@contextmanager
-def _locked(path: Path, flags: int, kind: int) -> Iterator[int]:
-    """Open a file and wait for its lock. Yield the handle."""
-    while True:
-        # Opening a pipe for writing would block until it has a reader.
-        handle = os.open(path, flags | os.O_NONBLOCK, 0o600)
-        try:
-            if stat.S_ISFIFO(os.fstat(handle).st_mode):
-                raise OSError(errno.EINVAL, "it is not a regular file")
-            try:
-                fcntl.flock(handle, kind)
-            except OSError as error:
-                raise _LockError(error.errno, f"it cannot be locked: {error.strerror}") from error
-            try:
-                is_current = os.path.samestat(os.fstat(handle), path.stat())
-            except FileNotFoundError:
-                is_current = False
-            # The file may have been renamed meanwhile.
-            if is_current:
-                yield handle
-                return
-        finally:
-            os.close(handle)
 
 
 def _sync(folder: Path) -> None:

@@ -487,9 +487,8 @@ class LocalLeaseStore:
     folders and files.
     """
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
-        self._clock = clock
+    def __init__(self, folder: Path, clock: Clock, *, notify: Callable[[str], None] = lambda _: None) -> None:
+        self._folder, self._clock, self._notify = folder, clock, notify
         self._alive: dict[str, int] = {}
 
     def read(self, name: NodeName) -> Lease | None:
@@ -505,7 +504,7 @@ class LocalLeaseStore:
         with self._explained():
             self._mark_alive(record.owner)
             file = self._file(name)
-            with file_lock(file.with_suffix(".lock")):
+            with file_lock(file.with_suffix(".lock"), notify=self._notify):
                 self._expect(file, expected)
                 replace_file(file, json.dumps(document, indent=1).encode() + b"\n")
         return version
@@ -513,7 +512,7 @@ class LocalLeaseStore:
     def remove(self, name: NodeName, *, expected: str) -> None:
         """Remove a version; see `LeaseStore`."""
         file = self._file(name)
-        with self._explained(), file_lock(file.with_suffix(".lock")):
+        with self._explained(), file_lock(file.with_suffix(".lock"), notify=self._notify):
             if file.exists():
                 self._expect(file, expected)
                 file.unlink()

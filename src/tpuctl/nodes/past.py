@@ -31,6 +31,8 @@ FINAL_REASONS: Final = frozenset({"asked for", "expired", "idle"})
 _READY = "READY"
 # A run begins to make the node usable; from one of these, or from a creation, it counts how long that took.
 _BEGINNINGS = frozenset({"bringing-up", "reboot", "restart", "start"})
+# A guard looks each five minutes, and tries a failed request again after at most 15.
+_GUARD_DELAY = timedelta(minutes=15)
 _TIMED = frozenset({"create", "start", "restart", "bringing-up"})
 _USABLE = frozenset({"usable", "recovered"})
 _NOT_USABLE = frozenset(
@@ -50,6 +52,17 @@ class TimeSpan:
     def within(self, since: datetime, now: datetime) -> timedelta:
         """Return how much of the span lies between two times."""
         return max(min(self.end or now, now) - max(self.start, since), timedelta())
+
+
+@dataclass(frozen=True, slots=True)
+class PassedEnd:
+    """An end of a node's time that has passed; `at` is that end, or when the node was seen after it.
+
+    A guard cannot write to the journal. Without one, the node lives until a clean-up runs.
+    """
+
+    at: datetime
+    has_guard: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +196,8 @@ class Past:
     # The steps that count against a budget, with their event.
     repairs: tuple[tuple[datetime, str], ...] = ()
     preemptions: tuple[datetime, ...] = ()
-    times_to_usable: tuple[tuple[datetime, timedelta], ...] = ()
+    # How long the node was on its way, by the time of its end.
+    times_to_usable: Mapping[datetime, timedelta] = field(default_factory=dict)
     # When tpuctl last started each node.
     starts: Mapping[str, datetime] = field(default_factory=dict)
     guards: Mapping[str, GuardStart] = field(default_factory=dict)
@@ -203,7 +217,10 @@ class Past:
     gave_up: bool = False
     is_deleted: bool = False
     is_seen: bool = False
-    # Since when a run has been making the node usable; the race that began last.
+    # Of earlier nodes, those that were created after them.
+    passed_ends: tuple[PassedEnd, ...] = ()
+    # Since when the node is on its way to usable: since its first creation request, or its start, in any run, up to its
+    # usability or deletion. The race that began last.
     way_begun: datetime | None = None
     race_id: str | None = None
 
@@ -232,6 +249,14 @@ class Past:
     def has_failed_creation(self) -> bool:
         """Whether the last attempt to create the node failed, for lack of capacity say, and left no node."""
         return self.gave_up and not self.is_seen
+
+    def passed_end(self, now: datetime) -> PassedEnd | None:
+        """Return the end of the node's time, None if it has none, or if the node was seen alive long after it."""
+        end = self.ends
+        alive_at = self.alive_at or end
+        if end is None or alive_at is None or end > now or alive_at >= end + _GUARD_DELAY:
+            return None
+        return PassedEnd(max(end, alive_at), has_guard=self.guarded is not None and self.guarded == self.node_id)
 
     def made_as(self, node: Node, *, created: datetime | None = None) -> NodeSpec | None:
         """Return the spec that tpuctl created this node with; None if it is not the one of the last creation.
@@ -362,19 +387,24 @@ def _usable_after(past: Past, at: datetime, event: str, entry: Mapping[str, Any]
     is_open = bool(past.usable) and past.usable[-1].end is None
     # A health that is not reported proves nothing.
     is_well = entry.get("state") == _READY and entry.get("health") in {None, "", "HEALTHY", "HEALTH_UNSPECIFIED"}
+    passed = past.passed_end(at) if event == "create" else None
     if event in _USABLE and not is_open:
         changes["usable"] = (*past.usable, TimeSpan(at))
     elif is_open and (event in _NOT_USABLE or (event == "state" and not is_well)):
-        changes["usable"] = (*past.usable[:-1], replace(past.usable[-1], end=at))
+        end = passed.at if passed and passed.has_guard else at
+        changes["usable"] = (*past.usable[:-1], replace(past.usable[-1], end=end))
+    if passed:
+        changes["passed_ends"] = (*past.passed_ends, passed)
     if event in _TIMED:
-        changes["way_begun"] = past.way_begun or at
-    elif event in {"usable", "delete"}:
+        is_new = event == "create" and (passed or past.has_failed_creation)
+        changes["way_begun"] = at if is_new else past.way_begun or at
+    elif event in {"usable", "stop", "delete"}:
         changes["way_begun"] = None
     if event == "usable":
         recorded = entry.get("took")
         took = timedelta(seconds=float(recorded)) if recorded is not None else past.way_begun and at - past.way_begun
         if took is not None:
-            changes["times_to_usable"] = (*past.times_to_usable, (at, took))
+            changes["times_to_usable"] = {**past.times_to_usable, at: took}
     return changes
 
 

@@ -53,6 +53,8 @@ class PlanStep:
     # The full name of the queued resource that owns the node: the deletion goes through it.
     queued_resource: str | None = None
     force: bool = True
+    # A deletion is followed by a creation, once the node is gone.
+    is_recreation: bool = False
     # When the queued resource that a creation makes may be provisioned; None for a node that is created directly.
     window: QueueWindow | None = None
     spec: NodeSpec | None = None  # of the node that is created
@@ -113,11 +115,12 @@ def next_step(
         case Fail(error):
             raise error
         case DeleteRequest(reason, owner, force):
-            return PlanStep(Verb.DELETE, seen.name, reason, owner, force=force)
+            return PlanStep(Verb.DELETE, seen.name, reason, owner, force=force, is_recreation=True)
         case Create(reason):
             return PlanStep(Verb.CREATE, seen.name, reason, window=window, spec=spec)
         case Requeue() | Delete() | Start() | Restart() | Reboot():
-            return PlanStep(_VERBS[type(decision)], seen.name, decision.reason)
+            verb = _VERBS[type(decision)]
+            return PlanStep(verb, seen.name, decision.reason, is_recreation=verb is Verb.DELETE)
         case _:
             assert_never(decision)
 

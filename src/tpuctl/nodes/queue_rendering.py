@@ -46,6 +46,7 @@ _REQUEST_STATE_STYLES = {
     QueuedState.FAILED: "red",
     QueuedState.DELETING: "dim",
 }
+INITIATORS = {"USER": "by a user", "SERVICE": "by the service"}
 # The ids of so many nodes are shown.
 _SHOWN_NODES = 3
 
@@ -108,9 +109,7 @@ def _end_cell(request: QueuedResource, now: datetime) -> Cell:
     end = request.valid_until
     if end is None or request.state is QueuedState.ACTIVE:
         return Cell("")
-    left = end - now
-    text = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
-    return Cell(text, plain=format_timestamp(end))
+    return Cell(_relative(end, now), plain=format_timestamp(end))
 
 
 def _node_list(node_ids: Sequence[str]) -> str:
@@ -122,7 +121,7 @@ def request_note(request: QueuedResource) -> str:
     """Return what users need to know beyond the state: who suspended it, what it holds of the quota, why it FAILED."""
     parts = []
     if request.state in {QueuedState.SUSPENDING, QueuedState.SUSPENDED} and request.initiator:
-        parts.append(f"by {'the service' if request.initiator == 'SERVICE' else 'a user'}")
+        parts.append(INITIATORS.get(request.initiator, request.initiator))
     if request.state.is_dead:
         parts.append(f"still holds quota{f' for {request.chips} chips' if request.chips else ''}")
     if request.error and request.error.message:
@@ -161,12 +160,11 @@ def request_details(
     yield "queued resource", request.queued_resource_id, "bold"
     yield "zone", request.zone, ""
     yield "project", project, ""
-    initiator = {"USER": " by a user", "SERVICE": " by the service"}.get(request.initiator, "")
-    since = ""
+    words, since = [str(request.state), INITIATORS.get(request.initiator, "")], ""
     if begin is not None:
         source = "" if begin.is_from_journal else ", counted from its creation"
         since = f" ({begin.lasted(now)}{source})"
-    yield "state", f"{request.state}{initiator}{since}", _REQUEST_STATE_STYLES.get(request.state, "yellow")
+    yield "state", " ".join(filter(None, words)) + since, _REQUEST_STATE_STYLES.get(request.state, "yellow")
     requested = request.requested_node(project)
     yield "type", request.accelerator_type, ""
     yield "version", requested.runtime_version, ""
@@ -214,9 +212,11 @@ def request_error(cloud: TpuClient, request: QueuedResource) -> TpuctlError | No
 
 
 def _moment(at: datetime, now: datetime) -> str:
-    left = at - now
-    words = f"in {format_duration(left)}" if left.total_seconds() > 0 else f"{format_duration(-left)} ago"
-    return f"{format_timestamp(at)} ({words})"
+    return f"{format_timestamp(at)} ({_relative(at, now)})"
+
+
+def _relative(at: datetime, now: datetime) -> str:
+    return f"in {format_duration(at - now)}" if at > now else f"{format_duration(now - at)} ago"
 
 
 def request_totals(requests: Sequence[QueuedResource]) -> str:

@@ -893,8 +893,19 @@ class NodeReconciler:
         until = {"until": format_timestamp(node.expires)} if node.expires and started.works else {}
         self.history.write("guard", text=started.text, ok=started.works, id=node.id, **until)
 
-    def record_usable(self, level: Condition) -> None:
-        """Record that the node is usable: earlier failures do not count any more.
+    def time_to_usable(self) -> timedelta:
+        """Return how long the node was on its way to usable, set-ups included.
+
+        It counts from the loss of a node that was usable during this run; otherwise from the first creation request, or start,
+        of any run, or from the beginning of this run if that was earlier.
+        """
+        if self._lost_at is not None:
+            return self.now.at - self._lost_at
+        begun, waited = self.history.past.way_begun, self.now.at - self.seen.started
+        return waited if begun is None else max(waited, self._context.clock.now() - begun)
+
+    def record_usable(self, level: Condition, took: timedelta | None = None) -> None:
+        """Record that the node is usable, after `time_to_usable` by default: earlier failures do not count any more.
 
         After `policy.refill` in this state the repair budgets are full again.
         """
@@ -904,7 +915,7 @@ class NodeReconciler:
         seen.is_ours, seen.failure, seen.refused_stop, seen.repaired_at = False, None, None, None
         if self._usable_since is None:
             self._usable_since = now.at
-            took = seen.waited(now) if self._lost_at is None else now.at - self._lost_at
+            took = self.time_to_usable() if took is None else took
             self.history.finish(node.id, level=str(level), took=took.total_seconds())
         if now.at - self._usable_since >= self.policy.refill:
             seen.attempts = RepairAttempts()

@@ -51,7 +51,7 @@ NODE_COLUMNS = (
     Column("note", Kind.TEXT),
 )
 
-_NODE_STATE_STYLES = {
+NODE_STATE_STYLES: Mapping[str, str] = {
     NodeState.READY: "green",
     NodeState.STOPPED: "dim",
     NodeState.PREEMPTED: "red",
@@ -93,7 +93,7 @@ def _node_row(node: Node, now: datetime, wide: tuple[Cell, ...]) -> tuple[Cell, 
         Cell(node.name.node_id),
         Cell(node.name.zone),
         Cell(node.accelerator_type),
-        Cell(str(node.state), style=_NODE_STATE_STYLES.get(node.state, "yellow")),
+        Cell(str(node.state), style=NODE_STATE_STYLES.get(node.state, "yellow")),
         Cell(health, style=_health_style(node.health)),
         chips_cell(node.chips),
         age_cell(node.created, now),
@@ -249,7 +249,7 @@ def nodes_json(
     from tpuctl.nodes.past import Past  # noqa: PLC0415  # as above
 
     now = app.now()
-    facts = CostFacts(now, app.prices, requests, app.settings.grants(), past or (lambda _: Past()))
+    facts = CostFacts(now, requests, app.settings.grants(), past or (lambda _: Past()))
     rates = node_rates(nodes, facts)
     begins = [billed_since(node, facts.past(node.name)) for node in nodes]
     return [node_json(node, rate, now, since=since) for node, rate, since in zip(nodes, rates, begins, strict=True)]
@@ -260,13 +260,12 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "name", node.name.node_id, "bold"
     yield "zone", node.name.zone, ""
     yield "project", node.name.project, ""
-    yield "state", str(node.state), _NODE_STATE_STYLES.get(node.state, "yellow")
+    yield "state", str(node.state), NODE_STATE_STYLES.get(node.state, "yellow")
     if node.health is not Health.HEALTH_UNSPECIFIED:
         text = f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
         yield "health", text, _health_style(node.health)
     shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
-    workers = f"{node.workers} worker{'s' if node.workers > 1 else ''}"
-    yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {workers}", ""
+    yield "type", f"{node.accelerator_type}{f' ({shape})' if shape else ''}, {count_words(node.workers, 'worker')}", ""
     yield "version", node.runtime_version, ""
     yield "tier", str(node.tier), ""
     if node.owner:
@@ -343,8 +342,7 @@ def dead_request_line(requests: Sequence[QueuedResource]) -> str | None:
     shown = dead[:3]
     named = ", ".join(f"{request.zone}/{request.queued_resource_id}" for request in shown)
     more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
-    count = f"{len(dead)} queued resource{'s' if len(dead) > 1 else ''}"
-    verb = "hold" if len(dead) > 1 else "holds"
+    count, verb = count_words(len(dead), "queued resource"), "hold" if len(dead) > 1 else "holds"
     nodes = [quote_word(f"{request.zone}/{request.node_ids[0]}") for request in shown if request.node_ids]
     together = " --all-nodes" if any(len(request.node_ids) > 1 for request in shown) else ""
     remedy = f"; to delete: `tpuctl down {' '.join(nodes)}{together}`" if nodes else ""
@@ -459,7 +457,7 @@ def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
     requests = (
         queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
     )
-    for cost in node_costs(nodes, CostFacts(app.now(), app.prices, requests, app.settings.grants())):
+    for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
         node, note = cost.node, f" ({cost.note})" if cost.note else ""
         app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
 

@@ -16,11 +16,11 @@ from tpuctl.names import parse_whole_number
 from tpuctl.nodes.lookup import IncompleteListError
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.prices import Price
-
 
 TYPE_COLUMNS = (
     Column("type", Kind.NAME),
@@ -71,10 +71,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
         raise NotFoundError(
             f"`{accelerator_type}` is not offered in {where}", hint=f"{meant}`tpuctl types` lists what is offered"
         )
-    prices = [
-        tuple(app.prices.hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT))
-        for zone, name in entries
-    ]
+    prices = [tuple(hourly_price(name, zone, tier) for tier in (Tier.ON_DEMAND, Tier.SPOT)) for zone, name in entries]
     described = [_described(zone, name) for zone, name in entries]
     rows = [
         (*(Cell("" if value is None else str(value)) for value in entry.values()), *map(_price_cell, costs))

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
 from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
-from tpuctl.errors import NotConfirmedError, TpuctlError, worst_exit_code
+from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.selected_changes import require_selected, show_selected, without_kept
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
@@ -98,7 +99,7 @@ class NodeVerb:
     # what has its name right before it is stopped or deleted.
     send: Callable[[ActionContext, Node, PlanStep | None, StillSelected], Goal | NodeResult]
     # What an interruption leaves, and the command that goes on with it; `{}` stands for the nodes.
-    leaves: str
+    leaves: str | Callable[[Sequence[NodeName]], str]
     resume: str
     ends_work: bool = True  # of a selection, kept nodes are left alone
     show: Callable[[App, Planned], None] = show_selected
@@ -130,15 +131,19 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
         planned = [(node, step) for node, step in items if step is not None]
         if not selection.is_by_name:
             verb.show(app, planned)
-            for refusal in refused:
-                app.terminal.note(f"left out: {refusal.message}")
-        confirm(app, options, *verb.question(planned))
+        question, interrupted = verb.question(planned)
+        has_noted = bool(question) and not options.yes
+        for refusal in refused if has_noted else ():
+            app.terminal.note(f"left out: {refusal.message}")
+        confirm(app, options, question, interrupted)
         names = " ".join(f"{node.name.zone}/{node.name.node_id}" for node, _ in items)
+        left = verb.leaves
+        leaves = left.format(names) if isinstance(left, str) else partial(left, [node.name for node, _ in items])
         results: dict[NodeName, NodeResult | TpuctlError] = {}
         tasks: list[Goal] = []
         with (
             app.progress(events=options.events) as progress,
-            app.in_flight(verb.leaves.format(names), resume=verb.resume.format(names)),
+            app.in_flight(leaves, resume=verb.resume.format(names)),
         ):
             context = app.context(progress, preflight=verb.preflight)
             for node, step in items:
@@ -159,6 +164,7 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
             verb.settle(context)
             reconciled = reconcile_nodes(context, tasks, once=not options.wait)
             results |= zip((task.name for task in tasks), reconciled, strict=True)
-        return show_results(app, [*(results[node.name] for node, _ in items), *refused])
+        code = show_results(app, [*(results[node.name] for node, _ in items), *(() if has_noted else refused)])
+        return worst_exit_code((ExitCode(code), *(refusal.exit_code for refusal in refused)))
 
     return run_change(app, options, plan)

@@ -17,6 +17,7 @@ from tpuctl.nodes.lookup import by_zone_and_name, queued_resources_or_none
 from tpuctl.nodes.rendering import dollars_cell, node_labels
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
+from tpuctl.prices import PRICE_SOURCE, price_date, price_source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tpuctl.nodes.costs import NodeCost
     from tpuctl.output.tables import Row, TableLayout
     from tpuctl.output.terminal import Terminal
-    from tpuctl.prices import PriceList
 
 _MAX_PROJECTS = 100
 _AT_ONCE = 8
@@ -72,8 +72,8 @@ def command(app: App, *, by: str | None, all_projects: str | None, table: TableO
     if errors and len(projects) == 1:
         raise errors[0]
     found = [bill.value for bill in bills if bill.value is not None]
-    prices, now = app.prices, app.now()
-    costs = [cost for project in found for cost in _project_costs(app, project, prices, now)]
+    now = app.now()
+    costs = [cost for project in found for cost in _project_costs(app, project, now)]
     groups = group_costs(costs, by) if by else []
     rows: list[Row] = [_sum_row(group) for group in groups] if by else [_node_row(cost, now) for cost in costs]
     if by:
@@ -83,7 +83,6 @@ def command(app: App, *, by: str | None, all_projects: str | None, table: TableO
     report = CostReport(
         tuple(costs),
         tuple(groups) if by else None,
-        prices,
         tuple(zone for project in found for zone in project.unreachable),
         tuple(bill.item for bill in bills if bill.error is not None),
     )
@@ -125,14 +124,14 @@ def _fetch(app: App, project: str) -> _ProjectNodes:
     return _ProjectNodes(project, nodes, requests, tuple(listing.unreachable))
 
 
-def _project_costs(app: App, found: _ProjectNodes, prices: PriceList, now: datetime) -> list[NodeCost]:
+def _project_costs(app: App, found: _ProjectNodes, now: datetime) -> list[NodeCost]:
     own_project = app.project if app.is_sandbox or app.settings["project"] else None
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
     # In a bucket, the journal of each node is a request.
     journals = fan_out(app.journal.past, (node.name for node in found.nodes), limit=_AT_ONCE)
     pasts = {journal.item: journal.get() for journal in journals}
-    facts = CostFacts(now, prices, found.requests, grants, pasts.__getitem__)
+    facts = CostFacts(now, found.requests, grants, pasts.__getitem__)
     return node_costs(found.nodes, facts)
 
 
@@ -187,7 +186,6 @@ class CostReport:
     costs: tuple[NodeCost, ...]
     # The sums by what the user asked for; None if nodes are shown.
     groups: tuple[CostSum, ...] | None
-    prices: PriceList
     unreachable: tuple[str, ...]
     # The projects whose nodes could not be listed.
     unread: tuple[str, ...]
@@ -204,7 +202,7 @@ class CostReport:
             "nodes": [cost.to_json() for cost in self.costs],
             **({"groups": groups} if self.groups is not None else {}),
             "total": self.total.to_json(),
-            "prices": {"source": self.prices.source, "asOf": self.prices.as_of},
+            "prices": {"source": PRICE_SOURCE, "asOf": price_date()},
             "unreachable": list(self.unreachable),
             **({"unreadProjects": list(self.unread)} if self.unread else {}),
         }
@@ -213,7 +211,7 @@ class CostReport:
         """Write the rows, the total, and where the prices are from; in a pipe these two are notes."""
         total = self.total
         sums = f"{total.per_hour} per hour, so far {total.so_far}"
-        source = f"{self.prices}, without discounts, disks and network"
+        source = f"{price_source()}, without discounts, disks and network"
         if rows:
             layout.write(terminal, rows)
         else:

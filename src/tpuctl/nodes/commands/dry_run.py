@@ -10,6 +10,7 @@ from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.expiry import stamp_spec
 from tpuctl.nodes.plan import gcloud_commands
 from tpuctl.output.terminal import View
+from tpuctl.prices import hourly_price
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,7 +35,7 @@ def show_plan(app: App, steps: Iterable[PlanStep]) -> None:
             terminal.write("nothing to do")
         for number, (step, entry) in enumerate(zip(steps, planned, strict=True), start=1):
             terminal.write(f"{number}. {entry['step']} {entry['node']} in {entry['zone']}: {entry['reason']}")
-            if price := _price(app, step):
+            if price := _price(step):
                 dated = f", list of {price.as_of}" if price.per_hour is not None else ""
                 terminal.write(f"   price: {price}{dated}{_file_of_type(app, step)}")
             if request := entry.get("request"):
@@ -43,6 +44,8 @@ def show_plan(app: App, steps: Iterable[PlanStep]) -> None:
                     terminal.write("   " + dump_printable_json(terminal.masked(request["body"])))
             for line in entry.get("gcloud", ()):
                 terminal.write(f"   $ {line}")
+            if step.is_recreation:
+                terminal.write("   a creation follows, once the node is gone")
         terminal.note("dry run: nothing was changed")
         if any(spec.setup for spec in specs):
             terminal.note("the setup commands run over ssh once the node is usable; gcloud has no equivalent")
@@ -64,7 +67,7 @@ def _described(app: App, step: PlanStep) -> dict[str, Any]:
         "project": step.name.project,
         "reason": step.reason,
     }
-    if price := _price(app, step):
+    if price := _price(step):
         entry["price"] = price.to_json()
     preview = app.client.preview(
         step.verb,
@@ -107,10 +110,10 @@ def _file_of_type(app: App, step: PlanStep) -> str:
     return f" (type {kind}: from {file.path.name})" if file and is_from_file else ""
 
 
-def _price(app: App, step: PlanStep) -> Price | None:
+def _price(step: PlanStep) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
     spec = step.spec
-    return app.prices.hourly_price(spec.accelerator_type, step.name.zone, spec.tier) if spec else None
+    return hourly_price(spec.accelerator_type, step.name.zone, spec.tier) if spec else None
 
 
 def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -171,7 +171,6 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
         nodes=nodes.nodes,
         requests=requests.queued_resources,
         unreachable=frozenset((*nodes.unreachable, *requests.unreachable)),
-        prices=app.prices,
         covered=tuple(covering_grants(nodes.nodes, tiers, app.settings.grants(), app.now().date())),
         lost=races.lost,
         unproven=frozenset(name for name in races.unproven if not lease_holder(app, name)),

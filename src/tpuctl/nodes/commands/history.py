@@ -15,7 +15,9 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone
-from tpuctl.nodes.past import Past, past_of
+from tpuctl.nodes.past import PassedEnd, Past, past_of
+from tpuctl.nodes.queue_rendering import INITIATORS
+from tpuctl.nodes.rendering import NODE_STATE_STYLES, count_words
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
 
@@ -60,14 +62,8 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     begin = now - since if isinstance(since, timedelta) else None
     entries = app.journal.entries(name)
     past = past_of(entries, name.zone)
-    passed = _passed_limit(past, now)
-    # What a guard deleted was there until then.
-    seen_until = passed.at if passed and passed.has_guard else None
-    lasting = [
-        line
-        for line in [*_timeline_lines(entries, seen_until), *([passed.line()] if passed else [])]
-        if begin is None or (line.until or line.at) >= begin or _is_open(line)
-    ]
+    lines = _timeline_lines(entries, past, now)
+    lasting = [line for line in lines if begin is None or (line.until or line.at) >= begin or _is_open(line)]
     found = lasting[-last:] if last else lasting
 
     def recent_entries() -> list[dict[str, Any]]:
@@ -85,7 +81,7 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
                 (*_COLUMNS[:-1], _BAR_COLUMN, _COLUMNS[-1]), _timeline_rows(found, now, width=terminal.streams.width)
             )
             terminal.write("")
-            terminal.details(_timeline_totals(entries, past, seen_until or now, since=begin))
+            terminal.details(_timeline_totals(lines, past, now, since=begin))
 
     names = (lambda: [line.what for line in found]) if found else None
     app.show(View(value=recent_entries, names=names, text=show))
@@ -139,14 +135,8 @@ _COLUMNS = (
 _BAR_COLUMN = Column("bar", Kind.TIME, " ")
 
 _GONE = "gone"
-_STATE_STYLES = {
-    "READY": "green",
-    "STOPPED": "dim",
-    "PREEMPTED": "red",
-    "TERMINATED": "red",
-    "UNKNOWN": "red",
-    _GONE: "dim",
-}
+_EXPIRED = "expired"
+_STATE_STYLES: Mapping[str, str] = {**NODE_STATE_STYLES, _GONE: "dim"}
 _EVENT_MARKS = {"usable": "✓", "recovered": "✓", "preempted": "!", "maintenance": "!", "gave-up": "!", "note": "·"}
 _MARK_STYLES = {"✓": "green", "→": "cyan", "!": "red", "·": ""}
 _BEGINNINGS = frozenset({"create", "start", "restart", "bringing-up"})
@@ -164,33 +154,39 @@ class _TimelineLine:
     health: str = ""
     node_id: str | None = None
     until: datetime | None = None
+    # It ended before `until`, while no run looked.
+    has_unknown_end: bool = False
 
     def lasted(self, now: datetime) -> timedelta | None:
         """Return how long the state lasted, until now if it has no end; None for an event, and while the node is gone."""
-        return max((self.until or now) - self.at, timedelta()) if self.is_state and self.what != _GONE else None
+        if not self.is_state or self.what == _GONE or self.has_unknown_end:
+            return None
+        return max((self.until or now) - self.at, timedelta())
 
 
-def _timeline_lines(entries: Sequence[_JournalEntry], until: datetime | None = None) -> list[_TimelineLine]:
+def _timeline_lines(entries: Sequence[_JournalEntry], past: Past, now: datetime) -> list[_TimelineLine]:
     """Return the timeline of a node, oldest first: states, how long each lasted, and actions between them.
 
-    Equal states seen by two writers are one line. The last state lasts until `until`; None: it has no end.
+    Equal states seen by two writers are one line. The last state has no end, unless a guard ended the node.
     """
     found: list[_TimelineLine] = []
-    state = left = begun = None  # index of the open state; time of its deletion request; start of the way to usable
-    waiting = None  # index of the open state of the queued resource
-    for at, entry in _dated(entries):
+    state = left = None  # index of the open state; time of its deletion request
+    request = waiting = None  # the last line of the queued resource; its index while that state is open
+    is_on_way = False
+    passed = filter(None, (*past.passed_ends, past.passed_end(now)))
+    for at, entry in _dated([*entries, *map(_expiry_entry, passed)]):
         event = str(entry.get("event"))
         if event == "request":
             line = _request_line(at, entry)
-            if waiting is None or replace(found[waiting], at=at) != line:
+            if request is None or replace(request, at=at) != line:
                 _end(found, waiting, at)
                 # ACTIVE lasts as long as the node, whose own states follow.
-                waiting = len(found) if line.is_state else None
+                request, waiting = line, len(found) if line.is_state else None
                 found.append(line)
             continue
         if event in {"create", "delete"}:
             _end(found, waiting, at)
-            waiting = None
+            request = waiting = None
         if event == "state":
             known, health = entry.get("state"), entry.get("health")
             line = _TimelineLine(
@@ -206,54 +202,44 @@ def _timeline_lines(entries: Sequence[_JournalEntry], until: datetime | None = N
             state, left = len(found), None
             found.append(line)
             continue
-        if event == "create":
+        if event == "create" and state is not None:
+            is_gone = found[state].what == _GONE
+            found[state] = replace(found[state], until=left or at, has_unknown_end=left is None)
+            if not is_gone:
+                found.append(_TimelineLine(at, _GONE, "when is not known: no run looked", is_state=True))
+            state = left = None
+        if event == _EXPIRED and entry.get("ok"):
             _end(found, state, left or at)
             state = left = None
         if event == "delete":
             left = at
-        if event != "bringing-up" or begun is None:  # the line before says the same
-            found.append(_TimelineLine(at, event, _why(event, entry, at - begun if begun else None)))
-        begun = (begun or at) if event in _BEGINNINGS else None if event in {"usable", "delete"} else begun
-    _end(found, state, left or until)
+        if event != "bringing-up" or not is_on_way:  # the line before says the same
+            found.append(_TimelineLine(at, event, _why(event, entry, past.times_to_usable.get(at))))
+        is_on_way = event in _BEGINNINGS or (is_on_way and event not in {"usable", "delete"})
+    _end(found, state, left)
     return found
 
 
-# A guard looks each five minutes, and tries a failed request again after at most 15.
-_GUARD_DELAY = timedelta(minutes=15)
-
-
-@dataclass(frozen=True, slots=True)
-class _PassedLimit:
-    """The end of a node's time that has passed; `at` is its end, or when the node was seen after that.
-
-    A guard cannot write to this journal. Without one, the node lives until a clean-up runs.
-    """
-
-    at: datetime
-    has_guard: bool
-
-    def line(self) -> _TimelineLine:
-        if self.has_guard:
-            why = "the guard on worker 0 deletes it, unless it was extended elsewhere"
-        else:
-            why = "any clean-up may delete it; the journal knows of no guard on it"
-        return _TimelineLine(self.at, "expired", f"its time ended: {why}")
-
-
-def _passed_limit(past: Past, now: datetime) -> _PassedLimit | None:
-    """Return the end of the node's time, None if it has none, or if the node was seen alive long after it."""
-    end = past.ends
-    alive_at = past.alive_at or end
-    if end is None or alive_at is None or end > now or alive_at >= end + _GUARD_DELAY:
-        return None
-    return _PassedLimit(max(end, alive_at), has_guard=past.guarded is not None and past.guarded == past.node_id)
+def _expiry_entry(passed: PassedEnd) -> _JournalEntry:
+    """Return what the journal would have of the end of a node's time, if a guard could write to it."""
+    if passed.has_guard:
+        why = "the guard on worker 0 deletes it, unless it was extended elsewhere"
+    else:
+        why = "any clean-up may delete it; the journal knows of no guard on it"
+    return {
+        "at": passed.at.isoformat(),
+        "event": _EXPIRED,
+        "text": f"its time ended: {why}",
+        "ok": passed.has_guard,
+    }
 
 
 def _request_line(at: datetime, entry: _JournalEntry) -> _TimelineLine:
     """Return the line for a state of the node's queued resource."""
     state, initiator = str(entry.get("state")), str(entry.get("text") or "")
-    why = {"USER": "by a user", "SERVICE": "by the service"}.get(initiator, initiator)
-    return _TimelineLine(at, f"request {state}", why, is_state=state != QueuedState.ACTIVE)
+    return _TimelineLine(
+        at, f"request {state}", INITIATORS.get(initiator, initiator), is_state=state != QueuedState.ACTIVE
+    )
 
 
 def _timeline_rows(found: Sequence[_TimelineLine], now: datetime, *, width: int) -> list[tuple[Cell, ...]]:
@@ -297,28 +283,27 @@ def _timeline_plain_rows(found: Sequence[_TimelineLine], now: datetime) -> list[
 
 
 def _timeline_totals(
-    entries: Sequence[_JournalEntry], past: Past, now: datetime, *, since: datetime | None = None
+    lines: Sequence[_TimelineLine], past: Past, now: datetime, *, since: datetime | None = None
 ) -> list[tuple[str, str, str]]:
     """Return label, text and style of the totals: usable time, repairs, preemptions, time to usable."""
-    found = _timeline_lines(entries)
-    if not found:
+    if not lines:
         return []
-    begin = max(found[0].at, since) if since else found[0].at
-    end = now if any(_is_open(line) for line in found) else found[-1].until or found[-1].at
+    begin = max(lines[0].at, since) if since else lines[0].at
+    end = now if any(_is_open(line) for line in lines) else lines[-1].until or lines[-1].at
     whole = max(end - begin, timedelta())
     usable = sum((span.within(begin, end) for span in past.usable), timedelta())
     if usable:
         share = f" ({usable / whole:.0%})" if whole else ""
         usable_text = f"{format_duration(usable)} of {format_duration(whole)}{share}"
     else:
-        usable_text = "never" if any(line.is_state for line in found) else "unknown: the journal has no state of it"
+        usable_text = "never" if any(line.is_state for line in lines) else "unknown: the journal has no state of it"
     repairs = [event.replace("delete", "recreation") for at, event in past.repairs if at >= begin]
     summary = [
         ("usable", usable_text, ""),
-        ("repairs", ", ".join(_count(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
-        ("preempted", _count(sum(at >= begin for at in past.preemptions), "time"), ""),
+        ("repairs", ", ".join(count_words(repairs.count(word), word) for word in sorted({*repairs})) or "none", ""),
+        ("preempted", count_words(sum(at >= begin for at in past.preemptions), "time"), ""),
     ]
-    if times := [took.total_seconds() for at, took in past.times_to_usable if at >= begin]:
+    if times := [took.total_seconds() for at, took in past.times_to_usable.items() if at >= begin]:
         import statistics  # noqa: PLC0415  # 4 ms, not needed by `list`
 
         median = format_duration(timedelta(seconds=statistics.median(times)))
@@ -341,8 +326,6 @@ def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
         what = f"{spec.get('accelerator_type')} with {spec.get('runtime_version')}, {spec.get('tier') or 'on-demand'}"
         return f"{reason}: {what}" if reason else what
     if event == "usable":
-        recorded = entry.get("took")
-        took = timedelta(seconds=recorded) if isinstance(recorded, int | float) else took
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
     if event == "race":
         return _race_words(entry)
@@ -383,10 +366,6 @@ def _bar(length: timedelta | None, longest: timedelta, room: int) -> str:
         return ""
     whole, rest = divmod(max(round(length / longest * room * 8), 1), 8)
     return "█" * whole + (_EIGHTHS[rest] if rest else "")
-
-
-def _count(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def _dated(entries: Sequence[_JournalEntry]) -> list[tuple[datetime, _JournalEntry]]:

@@ -156,13 +156,13 @@ def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
     """Return what each node costs, and note where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
+    from tpuctl.prices import price_source  # noqa: PLC0415  # as above
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.
         requests = queued_resources_or_none(app.client, app.project, app.zones)
-    prices = app.prices
-    app.terminal.note(f"dollars per hour: {prices}")
-    return node_rates(nodes, CostFacts(app.now(), prices, requests, app.settings.grants()))
+    app.terminal.note(f"dollars per hour: {price_source()}")
+    return node_rates(nodes, CostFacts(app.now(), requests, app.settings.grants()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,8 @@ from tpuctl.app.options import cli_command, force_lease_option, if_idle_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.check.preflight import preflight_check
+from tpuctl.durations import parse_timestamp
+from tpuctl.errors import TpuctlError
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.actions import NodeReset, request_reset
 from tpuctl.nodes.actuator import REBOOT_PAUSE
@@ -26,14 +28,17 @@ from tpuctl.nodes.policies import choose_goal, deadline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
+    from tpuctl.names import NodeName
     from tpuctl.nodes.actions import StillSelected
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.goal import Goal
+    from tpuctl.nodes.journal import Journal
 
 # The first request of each reset.
 _MODES = {
@@ -47,6 +52,15 @@ _QUESTIONS = {
     ResetMode.RESTART: "restart {} (terminates what runs on it, keeps its boot disk; the start needs free capacity)",
     ResetMode.REBOOT: "reboot every worker of {} (terminates what runs on it, keeps its boot disk)",
     ResetMode.RECREATE: "delete {} and its boot disk, and recreate it",
+}
+
+# What an interruption leaves, by the last event of the journal.
+_LEFT = {
+    "delete": "its deletion was sent, its creation was not",
+    "create": "its deletion and its creation were sent; it is not usable yet",
+    "restart": "its stop was sent, its start was not",
+    "start": "its start was sent; it is not usable yet",
+    "reboot": "its reboot was sent; it is not usable yet",
 }
 
 
@@ -93,7 +107,7 @@ def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode
         plan=partial(_plan, ResetMode(mode)),
         question=_question,
         send=send,
-        leaves="the reset of `{}` has begun; a node may be stopped or deleted now",
+        leaves=partial(_leaves, app.journal, app.clock.now().replace(microsecond=0)),
         resume="tpuctl up {}",
         preflight=preflight_check(app, {}, only_limits=True),
         settle=lambda context: context.clock.sleep(REBOOT_PAUSE) if rebooted else None,
@@ -101,12 +115,33 @@ def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode
     return change_nodes(app, selection.parse(app), verb, options)
 
 
+def _leaves(journal: Journal, begun: datetime, names: Sequence[NodeName]) -> str:
+    """Return what the reset has sent for each node since it began, and what it has not."""
+    return "; ".join(f"`{name.zone}/{name.node_id}`: {_left(journal, begun, name)}" for name in names)
+
+
+def _left(journal: Journal, begun: datetime, name: NodeName) -> str:
+    try:
+        entries = journal.entries(name)
+    except TpuctlError as error:
+        return f"what was sent is not known: {error.message}"
+    unsent = set()
+    for entry in reversed(entries):
+        at, event = parse_timestamp(entry.get("at")), entry.get("event")
+        if at is None or at < begun:
+            break
+        unsent.add(entry.get("unsent"))
+        if event in _LEFT and event not in unsent:
+            return _LEFT[event]
+    return "nothing was sent"
+
+
 def _plan(mode: ResetMode, node: Node) -> PlanStep:
     """Return the first request of a reset. Raises `ConflictError` if the mode is impossible."""
     chosen = reset_mode(node, mode)
     is_restart = chosen is ResetMode.RESTART
     verb = Verb.START if is_restart and node.state is NodeState.STOPPED else _VERBS[chosen]
-    return PlanStep(verb, node.name, "requested")
+    return PlanStep(verb, node.name, "requested", is_recreation=verb is Verb.DELETE)
 
 
 def _question(planned: Planned) -> tuple[str, Sequence[Node]]:

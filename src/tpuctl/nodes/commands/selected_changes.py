@@ -251,4 +251,4 @@ def name_nodes(names: Sequence[NodeName], what: str = "node") -> str:
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
-    return node_rates(nodes, CostFacts(app.now(), app.prices, requests, app.settings.grants()))
+    return node_rates(nodes, CostFacts(app.now(), requests, app.settings.grants()))

@@ -150,12 +150,12 @@ def _details(
 def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
     """Return what a node costs for an hour and has cost so far, and where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
+    from tpuctl.prices import price_source  # noqa: PLC0415  # as above
 
-    prices, grants = app.prices, app.settings.grants()
-    facts = CostFacts(app.now(), prices, (request,) if request else (), grants, app.journal.past)
+    facts = CostFacts(app.now(), (request,) if request else (), app.settings.grants(), app.journal.past)
     (cost,) = node_costs([node], facts)
     note = f", {cost.note}" if cost.note else ""
-    return f"{cost.per_hour} per hour, so far {cost.so_far} ({prices}{note})"
+    return f"{cost.per_hour} per hour, so far {cost.so_far} ({price_source()}{note})"
 
 
 def _owner(app: App, node: Node) -> QueuedResource | None:

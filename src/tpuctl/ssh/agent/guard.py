@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 LOOK_INTERVAL = 300.0
 IDLE_INTERVAL = 60.0
 WARNING_TIME = 600
+# One 404 may be about the zone or the project, or be wrong. As long as this machine runs, another look costs nothing: six in a
+# row take a quarter of an hour.
+ABSENT_LOOKS = 6
 # Seconds for a request, and for the examination of this machine.
 REQUEST_TIMEOUT = 30.0
 EXAMINATION_TIMEOUT = 60.0
@@ -242,6 +245,7 @@ class NodeGuard:
         self.lacks: list[str] = []
         self.tested_at: float | None = None
         self.noted = ""
+        self.absences = 0
 
     def run(self) -> None:
         """Look at the node until it is gone, another one has its name, or the folder of this guard was removed."""
@@ -260,12 +264,12 @@ class NodeGuard:
             return self.pause_after(error.kind, str(error))
         except Exception as error:  # noqa: BLE001  # whatever it is, the next look may succeed
             return self.pause_after("api", "%s: %s" % (type(error).__name__, printed(str(error))))
-        if self.failures:
-            self.log("requests succeed again")
-        self.failures = 0
         if step.action == "end":
             self.write_status(step, step.why, ended=True)
             return None
+        if self.failures:
+            self.log("requests succeed again")
+        self.failures = 0
         if self.lacks:
             self.write_status(step, "it lacks the permission " + ", ".join(self.lacks), problem="permission")
         else:
@@ -310,7 +314,11 @@ class NodeGuard:
             self.idle_since = None
         answer, now = self.service.call("GET", self.settings["node"]), self.service.now
         if answer is None or now is None:
+            self.absences += 1
+            if self.absences < ABSENT_LOOKS:
+                raise GuardError("api", "the API does not find the node (404), while this machine runs")
             return GuardStep("end", "the node is gone: this guard ends"), activity, None
+        self.absences = 0
         node = parse_node(answer)
         if idle and not activity and self.idle_since is None:
             self.idle_since = now
