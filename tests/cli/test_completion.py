@@ -340,7 +340,7 @@ FREE = {
         "--queue-count", "--retry-after", "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",
     },
     "a duration or a moment": {
-        "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--idle",
+        "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--idle", "--interval",
         "--older-than", "--queue-for",         "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
         "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
     },

@@ -10,7 +10,6 @@ from tests.conftest import Console
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        pytest.param(("top",), "see `tpuctl --help`", id="top-is-not-stop"),
         pytest.param(("own", "a"), "see `tpuctl --help`", id="own-is-not-down"),
         pytest.param(("stat", "a"), "did you mean `tpuctl status`?", id="stat-is-status-not-start"),
         pytest.param(("dwon", "a"), "did you mean `tpuctl down`?", id="exchanged-letters"),

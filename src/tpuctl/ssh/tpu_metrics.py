@@ -119,7 +119,8 @@ class WorkerState:
 
 
 class MetricsStream:
-    """The channels to the workers, and what they have sent. Without an interval each worker reports once.
+    """The channels to the workers, and what they have sent. Without an interval each worker reports once. `ssh_options`
+    returns the options of a shared connection, None for a new one.
 
     The reports have the `cores` only if they are asked for: libtpu resolves the place of each in its program.
     """
@@ -127,7 +128,7 @@ class MetricsStream:
     def __init__(
         self,
         targets: Sequence[Target],
-        ssh_options: Callable[[Connection], tuple[str, ...]],
+        ssh_options: Callable[[Connection], tuple[str, ...] | None],
         interval: timedelta | None,
         *,
         with_cores: bool = False,
