@@ -119,9 +119,9 @@ class WorkerState:
 
 
 class MetricsStream:
-    """The channels to the workers, and what they have sent. Without an interval each worker reports once. `ssh_options`
-    returns the options of a shared connection, None for a new one.
+    """The channels to the workers, and what they have sent. Without an interval each worker reports once.
 
+    `ssh_options` returns the options of a shared connection, None for a new one.
     The reports have the `cores` only if they are asked for: libtpu resolves the place of each in its program.
     """
 
