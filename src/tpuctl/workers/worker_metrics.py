@@ -118,7 +118,8 @@ def _hbm_cell(report: MetricsReport) -> Cell:
     filled = round(share * _BAR_WIDTH)
     text = f"{_gib(used)}/{_gib(total)} GiB"
     bar = "█" * filled + "░" * (_BAR_WIDTH - filled)
-    return Cell(f"{bar} {text}", text, "red" if share > 0.95 else "", rank=share)
+    # A narrow terminal cuts the bar.
+    return Cell(f"{text} {bar}", text, "red" if share > 0.95 else "", rank=share)
 
 
 def _gib(size: int) -> str:
