@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -179,6 +180,21 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     tpuctl("wait", "demo")
     assert tpuctl(*look)[::2] == ("demo\tREADY\n", 0)
     assert sandbox.changes() == ["create"]
+
+
+def test_timeout_of_zero_changes_neither_cloud_nor_journal(tpuctl: Console, sandbox: Sandbox) -> None:
+    look = (*UP, "--timeout", "0", "--ttl", "1h", "--idle", "1h", "--labels", "team=vision", "--setup", "true")
+    assert tpuctl(*look)[2] == 5
+    assert tpuctl("history", "demo")[2] == 3
+    tpuctl(*UP)
+
+    assert tpuctl(*look)[2] == 0
+
+    assert sandbox.changes() == ["create"]
+    assert "exists and differs" in tpuctl(*look, "--spot", "--replace", "--yes")[1]
+    assert {entry["event"] for entry in json.loads(tpuctl("history", "demo", "-o", "json")[0])} <= {
+        "bringing-up", "create", "operation", "state", "usable",
+    }  # fmt: skip
 
 
 def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> None:

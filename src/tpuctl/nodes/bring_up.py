@@ -343,11 +343,14 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
 def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *, request: UpRequest) -> Goal:
     """Return the task of one node. Asks before a replacement and before some changes of its limits.
 
+    With a timeout of 0 the run only looks.
+
     Raises `NotConfirmedError` if the user refuses.
     """
     differences = differences_of(app, found, spec)
+    only_looks = request.policy.timeout == timedelta()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
-    policy = replace(request.policy, replace=request.policy.replace and bool(differences))
+    policy = replace(request.policy, replace=request.policy.replace and bool(differences) and not only_looks)
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
     if found is None:
         _check_setup(app, name, spec)
@@ -361,7 +364,8 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
     is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
-    limited = found if is_alive and not policy.replace and change != LimitChange() else None
+    may_change = is_alive and not (policy.replace or only_looks)
+    limited = found if may_change and change != LimitChange() else None
     if limited is not None:
         confirm_limits(app, [(limited, change)], yes=request.yes or request.dry_run)
 
@@ -378,9 +382,9 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         name=name,
         policy=policy,
         spec=spec,
-        purpose="up",
+        purpose=None if only_looks else "up",
         force_lease=request.force_lease,
-        limits=limits,
+        limits=NodeLimits() if only_looks else limits,
         since=app.silent_since,
     )
 

@@ -17,6 +17,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
+from tpuctl.models.node import NodeState
 from tpuctl.nodes.conditions import (
     Condition,
     Create,
@@ -224,7 +225,7 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> None:
     """Report that the run stops working on a node, and say in the error what is left of it."""
     seen, left = node.seen, ""
     if isinstance(error, _ENDS_A_RUN) and seen.node is not None and not seen.node.state.is_dead:
-        left = f"`{node.name.node_id}` was left {seen.node.state}: it keeps running, and billing starts when it runs"
+        left = f"`{node.name.node_id}` was left {seen.node.state}: {_BILLING.get(seen.node.state, _BILLS_LATER)}"
     elif isinstance(error, _ENDS_A_RUN) and seen.is_queued and seen.request is not None:
         left = (
             f"its queued resource was left {seen.request.state} and counts against the quota: "
@@ -235,7 +236,19 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> None:
     # The event has the name of the node in a field of its own.
     text, *details = error.lines
     text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(f"`{node.name.node_id}`: ")
-    node.report_and_journal(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
+    if node.policy.timeout == timedelta():  # a look leaves nothing
+        node.report(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
+    else:
+        node.report_and_journal(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
+
+
+_BILLS_LATER = "it bills as soon as it runs"
+_BILLING = {
+    NodeState.READY: "it bills",
+    NodeState.STOPPING: "it does not bill once it is stopped",
+    NodeState.STOPPED: "it does not bill while it is stopped",
+    NodeState.DELETING: "it does not bill once it is gone",
+}
 
 
 # Nodes whose workers are probed at the same time.
