@@ -44,7 +44,7 @@ def test_exit_6_lists_each_zone_with_its_answer(tpuctl: Console, sandbox: Sandbo
     out, err, code = tpuctl(*ANY, "us-east1-d,us-east5-b", "--timeout", "10m")
 
     assert (out, code) == ("", 6)
-    again = "up demo --queue --timeout 12h …"
+    again = "up demo --queue --timeout 12h --type v6e-8 --spot"
     assert f"hint: wait with `tpuctl {again}`, or allow more zones (`--zone any`)" in err
     assert "error: no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
     assert tpuctl("list")[0] == ""

@@ -82,6 +82,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "unstick": None,
     "test": None,
     "stacks": None,
+    "top": None,
     "ssh-config": ("ssh-config", "demo", "--print"),
     "ssh-key show": ("ssh-key", "show", "-o", "json"),
     "ssh-key renew": None,
