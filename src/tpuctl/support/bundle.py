@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl import __version__
 from tpuctl.app.app import http_access
-from tpuctl.check.findings import Level, build_report
+from tpuctl.check.findings import Level, join_reports
 from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import findings_of_node
+from tpuctl.doctor.doctor_run import reports_of_node
 from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_size, format_timestamp
@@ -311,11 +311,11 @@ class BundleBuilder:
 
         def doctor() -> Any:  # JSON
             """Return the findings, also on the workers if they are visited."""
-            findings = evaluate_environment(environment())
+            reports = [evaluate_environment(environment())]
             if subject.node is not None and with_workers:
                 limit = min(self._machine_queries.left, _WORKERS_TIMEOUT)
-                findings = (*findings, *findings_of_node(app, str(subject.name), timeout=limit))
-            report = build_report(findings, accepted=frozenset())
+                reports += reports_of_node(app, str(subject.name), timeout=limit)
+            report = join_reports(*reports)
             self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
             return {
                 "summary": {str(level): len(report.of(level)) for level in Level},
