@@ -94,7 +94,7 @@ def with_(part: str, **changes: Any) -> EnvironmentFacts:
 
 def problems(seen: EnvironmentFacts) -> Findings:
     """Return id, level and text of each finding that is not ok."""
-    return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen) if one.level is not Level.OK]
+    return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen).findings]
 
 
 def remedies(seen: EnvironmentFacts, id_: str) -> list[tuple[str, str | None]]:

@@ -115,7 +115,7 @@ def read_job(text: str, source: str) -> TrainingJob:
     # gcloud's flag also accepts `basic-tpu`.
     name = tier.value.upper().replace("-", "_") if tier else "CUSTOM"
     keys = ("workerConfig.acceleratorConfig.type", "masterConfig.acceleratorConfig.type", "workerType", "masterType")
-    machines = [field for key in keys if (field := job.text(key))] if name == "CUSTOM" else []
+    machines = [machine for key in keys if (machine := job.text(key))] if name == "CUSTOM" else []
     if name != "BASIC_TPU" and not any(one.value == "cloud_tpu" or one.value.startswith("TPU_") for one in machines):
         found = machines[0] if machines else tier
         where = f" line {found.line}: `{found.written}`" if found else ""
@@ -158,9 +158,8 @@ def find_buckets(job: TrainingJob) -> tuple[dict[str, dict[str, str]], list[tupl
             buckets[setting].setdefault(str(path), origin)
         except InvalidInputError as error:
             refused.append((field, error.message))
-    for field in job.fields.get("packageUris", ()):
-        if not _is_package(field):
-            refused.append((field, f"`{escape_unprintable(field.value)}` is not a package in Cloud Storage"))
+    packages = (one for one in job.fields.get("packageUris", ()) if not _is_package(one))
+    refused += ((one, f"`{escape_unprintable(one.value)}` is not a package in Cloud Storage") for one in packages)
     return buckets, refused
 
 

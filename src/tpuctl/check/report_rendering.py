@@ -167,7 +167,8 @@ def report_summary(report: CheckReport, elapsed: timedelta | None = None) -> str
     counts = [(level, len(report.of(level))) for level in Level]
     words = [f"{count} {_LEVEL_PLURALS.get(level, level) if count > 1 else level}" for level, count in counts if count]
     took = f" in {elapsed.total_seconds():.1f} s" if elapsed is not None else ""
-    return f"{', '.join(words) or 'no problem found'}; {len(report.examined)} rules examined{took}"
+    rules = f"{len(report.examined)} rule{'' if len(report.examined) == 1 else 's'} examined"
+    return f"{', '.join(words) or 'no problem found'}; {rules}{took}"
 
 
 def report_to_json(report: CheckReport, about: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,7 +39,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_log_variables,
         (env(TPU_LOG_DIR="disabled", TPU_MIN_LOG_LEVEL="0"), env(TPU_LOG_DIR="/logs", TPU_STDERR_LOG_LEVEL="3")),
-        ["ok workers 0-1: no variable prevents logs"],
+        [],
     ),
     (
         check_log_variables,
@@ -60,10 +60,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_log_variables,
         (env(TF_CPP_MIN_LOG_LEVEL="1"), env(TF_CPP_MIN_LOG_LEVEL="2")),
-        [
-            "ok worker 0: no variable prevents logs",
-            "note worker 1: `TF_CPP_MIN_LOG_LEVEL=2` is set in login shells",
-        ],
+        ["note worker 1: `TF_CPP_MIN_LOG_LEVEL=2` is set in login shells"],
     ),
     (
         check_log_variables,
@@ -78,7 +75,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_backend_variables,
         (env(JAX_PLATFORMS="tpu,cpu", PJRT_DEVICE="TPU"),),
-        ["ok worker 0: no variable keeps programs from using the TPU"],
+        [],
     ),
     (
         check_backend_variables,
@@ -122,15 +119,12 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_frameworks,
         (has(python(jax="0.4.35", flax="0.10")), {"environments": UNREAD}),
-        [
-            "ok worker 0: `~/venv` (Python 3.10) has flax 0.10, jax 0.4.35",
-            "unknown worker 1: the installed frameworks could not be read: it broke",
-        ],
+        ["unknown worker 1: the installed frameworks could not be read: it broke"],
     ),
     (
         check_same_versions,
         (has(python(jax="0.4.35")), has(python(jax="0.4.35"))),
-        ["ok workers 0-1: the frameworks are the same on all"],
+        [],
     ),
     (check_same_versions, (has(python(jax="0.4.35")), {"environments": UNREAD}), []),
     (check_same_versions, (has(), has()), []),
@@ -151,7 +145,7 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_compatible_versions,
         (has(python(jax="0.4.35 jaxlib <=0.4.35,>=0.4.34", jaxlib="0.4.34", libtpu="1")),),
-        ["ok worker 0: the frameworks in `~/venv` are compatible"],
+        [],
     ),
     (
         check_compatible_versions,
@@ -172,15 +166,12 @@ ROWS: list[tuple[CheckRule[AllWorkersFacts], tuple[dict[str, Any], ...], list[st
     (
         check_compatible_versions,
         (has(python(jax='0.5.0 libtpu ==0.0.8.*; extra == "cuda"', libtpu="0.0.7.1")),),
-        ["ok worker 0: the frameworks in `~/venv` are compatible"],
+        [],
     ),
     (
         check_compatible_versions,
         (has(python(torch="2.5.1+cpu", torch_xla="2.5.0")), has(python(torch="2.6.0+cpu", torch_xla="2.5.0"))),
-        [
-            "ok worker 0: the frameworks in `~/venv` are compatible",
-            "error worker 1: torch 2.6.0+cpu and torch-xla 2.5.0 in `~/venv` are of different releases",
-        ],
+        ["error worker 1: torch 2.6.0+cpu and torch-xla 2.5.0 in `~/venv` are of different releases"],
     ),
     (
         check_compatible_versions,

@@ -153,6 +153,8 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         text = f"the service shows no quota for {pool} in {wanted.region}"
         why = "it may be unlimited, or have another name than tpuctl expects; the service decides"
         yield note(wanted.region, text, why=why, facts={"pool": str(pool)})
+    # If the current usage is unknown, TPU306 reports it.
+    yield from (_quota_exceeded_result(wanted, usage, facts.now) for usage in usages if usage.is_short)
 
 
 @check_rule("TPU402", "quota held by dead records")
