@@ -84,8 +84,10 @@ COMPUTE_ANSWERS: tuple[dict[str, Any], ...] = ({"network": NETWORK}, {"region_qu
         (
             {"services": REFUSED, "types": TYPES},
             [
-                f"unknown project p: the list of enabled APIs except `{TPU_API}`, which answered, could not be read: "
-                "permission denied"
+                (
+                    f"unknown project p: the list of enabled APIs except `{TPU_API}`, which answered, could not be read: "
+                    "permission denied"
+                ),
             ],
         ),
         (

@@ -348,7 +348,7 @@ def test_unreachable_workers_are_grouped_by_cause() -> None:
 
     assert problems(check_ssh, facts) == ["error workers 1-2: the key is refused"]
     assert problems(check_workers_report, facts) == ["unknown workers 3-4: it sent no report: no python3"]
-    error, _ = check_ssh.judge(facts)
+    (error,) = check_ssh.judge(facts)
     assert [(one.text, one.command) for one in error.remedies] == [
         ("add it", "tpuctl ssh-key add demo"),
         ("or ask", None),
