@@ -217,7 +217,9 @@ def _check_chapters() -> Iterator[str]:
         if rules:
             yield f"## {category}\n\n"
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
-    yield f"## Retired ids\n\n{''.join(f'- {id_}: {successor}.\n' for id_, successor in RETIRED_RULES.items())}\n"
+    yield "## Retired ids\n\n"
+    yield from (f"- {id_}: {successor}.\n" for id_, successor in RETIRED_RULES.items())
+    yield "\n"
 
 
 _CHECKS_JSON = """## For scripts
