@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import stat
-from pathlib import Path
 
 import pytest
 
@@ -74,11 +73,8 @@ def test_bundle_on_terminal_is_rejected(tpuctl: Console, site: Site) -> None:
 
 def test_home_folder_is_hidden(one_worker: Site) -> None:
     home = one_worker.tpuctl.environ["HOME"]
-    # A finding then names the folder.
-    (Path(home) / ".ssh").mkdir(exist_ok=True)
-    (Path(home) / ".ssh").chmod(0o777)
-
-    made = one_worker.bundle("--no-workers")
+    # A finding names this file.
+    made = one_worker.bundle("--no-workers", "--ssh-key", f"{home}/no-such-key")
 
     assert [
         path for path in ("doctor.json", "settings.json", "versions.json") if home.encode() in made.files[path]
