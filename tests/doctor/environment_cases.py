@@ -72,7 +72,7 @@ GOOD = EnvironmentFacts(
     ),
     network=NetworkFacts(
         proxy=Absent(),
-        hosts=(CloudHost(TPU, Known(("192.0.2.1",)), Known(HostAnswer(timedelta(seconds=0.1), timedelta()))),),
+        hosts=(CloudHost(TPU, Known(("192.0.2.1",)), Known(HostAnswer(timedelta()))),),
     ),
     configuration=ConfigFacts(settings=Known(Settings({})), gcloud_entry=PathStatus(Path("/h/config_default"), 0o600)),
     cloud=ProjectFacts(

@@ -117,7 +117,7 @@ IDENTITY: list[tuple[EnvironmentFacts, Findings]] = [
 
 
 def ahead(seconds: float, **fields: Any) -> EnvironmentFacts:
-    answer = HostAnswer(timedelta(), timedelta(seconds=seconds))
+    answer = HostAnswer(timedelta(seconds=seconds))
     return with_("network", hosts=(CloudHost(TPU, None, Known(answer)),), **fields)
 
 

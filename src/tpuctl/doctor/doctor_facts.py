@@ -173,9 +173,8 @@ class CallerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """How long a host took to answer a request without credentials, and how much its clock is ahead of this machine's."""
+    """The answer of a host to a request without credentials: how much its clock is ahead of this machine's."""
 
-    duration: timedelta
     ahead: timedelta | None = None
 
 
