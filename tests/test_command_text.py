@@ -34,7 +34,6 @@ OF_OUR_TABLES: Final = [
     "config/settings.py: spec.key",
     "config/settings.py: spec.gcloud",
     "config/settings.py: spec.gcloud",
-    "doctor/local_rules.py: how",
 ]
 
 

@@ -18,7 +18,7 @@ from manual import manual_pages, walk_commands
 
 from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.findings import CheckRule, Level
-from tpuctl.check.rules import CATEGORIES, RULES
+from tpuctl.check.rules import CATEGORIES, RETIRED_RULES, RULES
 from tpuctl.cli.help_topics import EXIT_CODES, Commands, Definitions, load_topic, topic_names
 from tpuctl.cli.tree import command_tree
 from tpuctl.config.settings import SETTINGS
@@ -188,7 +188,6 @@ LEVELS = {
     Level.WARNING: "it works, but slowly, at a high cost, or not for long; with `--strict` the check fails",
     Level.UNKNOWN: "it could not be read; the text says why, and which permission reading it takes; with `--strict` the check fails",
     Level.NOTE: "information",
-    Level.OK: "checked, without a problem; shown with `--all` or `-v`, in JSON always",
 }
 
 
@@ -205,6 +204,9 @@ warning becomes a note, and neither stops a command.
 | level | meaning |
 |---|---|
 {levels}
+A check that finds no problem is silent; `--all` and `-v` name all checks that were run, JSON always. A check does not report what another one
+reports, such as a bucket that cannot be read.
+
 {"".join(_check_chapters())}{_CHECKS_JSON}"""
 
 
@@ -215,12 +217,14 @@ def _check_chapters() -> Iterator[str]:
         if rules:
             yield f"## {category}\n\n"
             yield from (f"### {rule.id}: {rule.title}\n\n{rule.text}\n\n" for rule in rules)
+    yield "## Retired ids\n\n"
+    yield from (f"- {id_}: {successor}.\n" for id_, successor in RETIRED_RULES.items())
+    yield "\n"
 
 
 _CHECKS_JSON = """## For scripts
 
-A pipe gets one line for each finding that is not ok: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of
-findings that are not ok.
+A pipe gets one line for each finding: level, id, subject, text, reason and remedies, separated by tabs. `-o name` prints the ids of findings.
 
 `tpuctl check -o json` prints one object, `-o yaml` the same: [its fields](json.md#check), also without a zone, when it ranks zones. Every field is
 always present: `null`, `[]` or `{}` without a value. Fields may be added; none is removed or changes its meaning without a new `schemaVersion`.
@@ -236,7 +240,8 @@ def doctor() -> str:
 `tpuctl doctor` checks this machine, the account, the network and the project; `tpuctl doctor NODE` also the node and each of its workers. It needs
 neither a network nor an account: a check without a result is `unknown`, with the reason. The levels are those of [checks](checks.md). The exit
 code is 9 if there is an error, with `--strict` also for a warning or an unknown result. An id keeps its meaning and is never reused. `--skip ID`
-accepts a finding, which becomes one level milder. For the project it runs the checks {shared}.
+accepts a finding, which becomes one level milder. For the project it runs the checks {shared}; for a NODE all checks that
+`tpuctl check NODE` runs. Retired ids are listed with [the checks](checks.md#retired-ids).
 
 `--fix` applies safe fixes after a confirmation (`--yes`): it removes file modes that let others in, creates a missing ssh key, adds a key to the
 agent, and enables an API. It deletes nothing.

@@ -31,25 +31,26 @@ def test_bucket_on_other_continent_is_error(tpuctl: Console, sandbox: Sandbox) -
 @pytest.mark.parametrize(
     ("command", "location", "level", "code"),
     [
-        (V6E, "EUR4", "ok", 0),
-        (V6E, "EUROPE-WEST4", "ok", 0),
+        (V6E, "EUR4", None, 0),
+        (V6E, "EUROPE-WEST4", None, 0),
         (V6E, "EUROPE-WEST1", "error", 9),
         (V6E, "EU", "warning", 0),
         (("check", "v5litepod-8", "--zone", "us-central1-a"), "US", "warning", 0),
-        (("check", "v5litepod-8", "--zone", "us-central1-a"), "NAM4", "ok", 0),
+        (("check", "v5litepod-8", "--zone", "us-central1-a"), "NAM4", None, 0),
         (V4, "US-CENTRAL1", "error", 9),
-        (V4, "US-CENTRAL2", "ok", 0),
+        (V4, "US-CENTRAL2", None, 0),
         (V4, "MARS-CENTRAL1", "unknown", 0),
     ],
 )
 def test_bucket_location_decides_level(  # noqa: PLR0917  # fixtures, and what a row says
-    tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str, code: int
+    tpuctl: Console, sandbox: Sandbox, command: tuple[str, ...], location: str, level: str | None, code: int
 ) -> None:
     administration.add_bucket(sandbox.state, "data", location=location)
 
     out, _, ended = tpuctl(*command, "--bucket", "gs://data", "-o", "json")
 
-    assert (findings(out)["TPU101", "gs://data"]["level"], ended) == (level, code)
+    found = findings(out).get(("TPU101", "gs://data"))
+    assert (found and found["level"], ended) == (level, code)
 
 
 @both_faces
@@ -61,7 +62,7 @@ def test_ordinary_project_is_ok(tpuctl: Console, sandbox: Sandbox) -> None:
 
     # The sandbox has no limits by default.
     assert ([line.split("\t")[:2] for line in out.splitlines()], code) == ([["level", "id"], ["note", "TPU401"]], 0)
-    assert err.splitlines()[-1].endswith(" ok in 0.0 s")
+    assert err.splitlines()[-1].endswith(" rules examined in 0.0 s")
 
 
 def test_strict_fails_on_warning(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -154,7 +155,8 @@ def test_dead_node_is_checked_as_new(tpuctl: Console, sandbox: Sandbox) -> None:
 
     out, _, code = tpuctl("check", "demo", "-o", "json")
 
-    assert (code, findings(out)["TPU401", ZONE]["level"]) == (0, "ok")
+    assert code == 0
+    assert ("TPU401", ZONE) not in findings(out)
 
 
 def test_settings_file_as_target(tpuctl: Console, sandbox: Sandbox) -> None:

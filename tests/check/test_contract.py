@@ -15,7 +15,7 @@ from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.facts import Absent, BucketFacts, BucketUse, CheckFacts, Known, ProjectResources, Unknown, WantedNode
 from tpuctl.check.findings import CheckRule, EnableService, Level, Remedy, RuleResult, evaluate_rules
 from tpuctl.check.report_rendering import ZONES_SCHEMA_VERSION, findings_view, ranking_view, wanted_to_json
-from tpuctl.check.rules import CATEGORIES
+from tpuctl.check.rules import CATEGORIES, RETIRED_RULES
 from tpuctl.check.rules import RULES as OF_NODES
 from tpuctl.check.zone_ranking import rank_zones
 from tpuctl.models.bucket import BucketPlacement
@@ -38,12 +38,14 @@ IDS = (
     *("TPU501", "TPU502", "TPU503", "TPU504", "TPU505", "TPU506"),
     *("TPU601", "TPU602", "TPU603", "TPU604", "TPU605"),
     *("TPU701", "TPU702", "TPU703", "TPU704"),
-    *("TPU801", "TPU803", "TPU807", "TPU808", "TPU812", "TPU817", "TPU819", "TPU820"),
+    *("TPU801", "TPU803", "TPU808", "TPU812", "TPU817"),
 )
 
 
 def test_check_ids_are_never_renamed_or_removed() -> None:
     assert sorted(rule.id for rule in RULES) == sorted(IDS)
+    assert not set(IDS) & set(RETIRED_RULES)
+    assert {"TPU807", "TPU819", "TPU820"} <= set(RETIRED_RULES)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.id)
@@ -97,7 +99,7 @@ SAID = RuleResult(
 def test_report_json_matches_its_schema() -> None:
     facts = CheckFacts(now=datetime(2026, 1, 1, tzinfo=UTC), wanted=BARE, project=Absent())
     found = evaluate_rules(
-        facts, [CheckRule("TPU101", "t", "", lambda _: [SAID, RuleResult(level=Level.OK, subject="s", text="t")])]
+        facts, [CheckRule("TPU101", "t", "", lambda _: [SAID, RuleResult(level=Level.NOTE, subject="s", text="u")])]
     )
 
     full, bare = (
@@ -108,8 +110,8 @@ def test_report_json_matches_its_schema() -> None:
     assert_all_types_are_declared("checkReport", full, bare)
     assert full.keys() - bare.keys() == {"sandbox"}
     assert [each.keys() for each in full["findings"]] == [full["findings"][0].keys()] * 2
-    assert list(full["summary"]) == [str(level) for level in Level] == ["error", "warning", "unknown", "note", "ok"]
-    assert (full["schemaVersion"], ZONES_SCHEMA_VERSION) == (1, 1)
+    assert list(full["summary"]) == [str(level) for level in Level] == ["error", "warning", "unknown", "note"]
+    assert (full["schemaVersion"], ZONES_SCHEMA_VERSION) == (2, 1)
 
 
 def test_ranking_json_matches_its_schema() -> None:

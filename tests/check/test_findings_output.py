@@ -57,7 +57,6 @@ DEAR = RuleResult(
     level=Level.WARNING, subject="gs://data-eu", text="the class is COLDLINE", why="reads are charged; by the GiB"
 )
 BLIND = RuleResult(level=Level.UNKNOWN, subject="gs://ckpt", text="its policy could not be read", is_passing=True)
-FINE = RuleResult(level=Level.OK, subject="network default", text="it is there")
 
 
 def rule(id_: str, *found: RuleResult) -> CheckRule[CheckFacts]:
@@ -67,7 +66,7 @@ def rule(id_: str, *found: RuleResult) -> CheckRule[CheckFacts]:
 HEADER = "level\tid\tsubject\ttext\twhy\tadvice\n"
 RULES = (
     *(rule("TPU101", FAR), rule("TPU105", DEAR), rule("TPU107", SOFT), rule("TPU201", BLIND)),
-    *(rule("TPU501", OFF), rule("TPU601", FINE, FINE)),
+    *(rule("TPU501", OFF), rule("TPU601")),
 )
 
 
@@ -123,22 +122,19 @@ def test_text_shows_worst_first_with_remedies(person: bool) -> None:
         "note     TPU107  gs://ckpt\n"
         "  what is deleted is kept, and billed, for 7 days\n"
         "\n"
-        "2 checks ok\n"
     )
-    assert err == "1 error, 2 warnings, 1 unknown, 1 note, 2 ok in 0.6 s\n"
+    assert err == "1 error, 2 warnings, 1 unknown, 1 note; 6 rules examined in 0.6 s\n"
 
 
-def test_verbose_shows_each_ok_finding() -> None:
-    fine = evaluate_rules(FACTS, [rule("TPU601", FINE), rule("TPU602", FINE)])
+def test_verbose_names_what_was_examined() -> None:
+    fine = evaluate_rules(FACTS, [rule("TPU602"), rule("TPU601")])
 
     assert shown(fine, person=True, environ={"NO_COLOR": "1"}, verbose=True) == (
-        "ok       TPU601  network default  it is there\nok       TPU602  network default  it is there\n",
-        "2 ok in 0.6 s\n",
+        "examined:\n  TPU601  title of TPU601\n  TPU602  title of TPU602\n",
+        "no problem found; 2 rules examined in 0.6 s\n",
     )
-    assert shown(fine, OutputFormat.TSV) == (HEADER, "2 ok in 0.6 s\n")
-    assert shown(fine, OutputFormat.TSV, verbose=True)[0] == (
-        HEADER + "ok\tTPU601\tnetwork default\tit is there\t\t\nok\tTPU602\tnetwork default\tit is there\t\t\n"
-    )
+    assert shown(fine, person=True) == ("", "no problem found; 2 rules examined in 0.6 s\n")
+    assert shown(fine, OutputFormat.TSV, verbose=True)[0] == HEADER
 
 
 def test_findings_are_grouped_by_subject() -> None:
@@ -156,7 +152,7 @@ def test_findings_are_grouped_by_subject() -> None:
 
 @pytest.mark.parametrize(
     ("level", "code"),
-    [(Level.ERROR, 31), (Level.WARNING, 33), (Level.UNKNOWN, 35), (Level.NOTE, 2), (Level.OK, 32)],
+    [(Level.ERROR, 31), (Level.WARNING, 33), (Level.UNKNOWN, 35), (Level.NOTE, 2)],
 )
 def test_levels_have_colours(level: Level, code: int) -> None:
     finding = Finding("TPU101", "", RuleResult(level=level, subject="b", text="t", remedies=(Remedy("do", "it"),)))
@@ -183,23 +179,23 @@ def test_tsv_has_one_line_per_finding(person: bool) -> None:
         f"note\tTPU105\tgs://data-eu\tthe class is COLDLINE (accepted)\t{DEAR.why}\t\n"
         "note\tTPU107\tgs://ckpt\twhat is deleted is kept, and billed, for 7 days\t\t\n"
     )
-    assert err == "2 warnings, 1 unknown, 2 notes, 2 ok in 0.6 s\n"
+    assert err == "2 warnings, 1 unknown, 2 notes; 6 rules examined in 0.6 s\n"
 
 
 def test_name_format_lists_ids_once() -> None:
-    twice = evaluate_rules(FACTS, [rule("TPU105", DEAR, SOFT), rule("TPU101", FAR), rule("TPU601", FINE)])
+    twice = evaluate_rules(FACTS, [rule("TPU105", DEAR, SOFT), rule("TPU101", FAR), rule("TPU601")])
 
     assert shown(twice, OutputFormat.NAME) == ("TPU101\nTPU105\n", "")
 
 
 @pytest.mark.parametrize(("form", "read"), [(OutputFormat.JSON, json.loads), (OutputFormat.YAML, yaml.safe_load)])
 def test_json_and_yaml_have_everything(form: OutputFormat, read: Any) -> None:
-    what = evaluate_rules(FACTS, [rule("TPU101", FAR), rule("TPU601", FINE)], accepted=["TPU101"])
+    what = evaluate_rules(FACTS, [rule("TPU101", FAR), rule("TPU601")], accepted=["TPU101"])
     out, err = shown(what, form, sandbox=True)
 
     assert err == ""
     assert read(out) == {
-        "schemaVersion": 1,
+        "schemaVersion": 2,
         "target": {
             "project": "vision",
             "zone": "us-central2-b",
@@ -213,7 +209,7 @@ def test_json_and_yaml_have_everything(form: OutputFormat, read: Any) -> None:
             "buckets": ["gs://data-eu/images", "gs://ckpt"],
             "machine": None,
         },
-        "summary": {"error": 0, "warning": 1, "unknown": 0, "note": 0, "ok": 1},
+        "summary": {"error": 0, "warning": 1, "unknown": 0, "note": 0},
         "findings": [
             {
                 "id": "TPU101",
@@ -229,17 +225,10 @@ def test_json_and_yaml_have_everything(form: OutputFormat, read: Any) -> None:
                 ],
                 "facts": {"location": "EUROPE-WEST4", "regions": ["us-central2"]},
             },
-            {
-                "id": "TPU601",
-                "title": "title of TPU601",
-                "level": "ok",
-                "accepted": False,
-                "subject": "network default",
-                "text": "it is there",
-                "why": None,
-                "remedies": [],
-                "facts": {},
-            },
+        ],
+        "examined": [
+            {"id": "TPU101", "title": "title of TPU101"},
+            {"id": "TPU601", "title": "title of TPU601"},
         ],
         "sandbox": True,
     }
@@ -274,16 +263,15 @@ def test_warning_line_is_one_line(finding: Finding, line: str) -> None:
 @pytest.mark.parametrize(
     ("levels", "elapsed", "text"),
     [
-        ([], None, "nothing was checked"),
-        ([Level.OK], timedelta(seconds=2), "1 ok in 2.0 s"),
-        ([Level.NOTE, Level.UNKNOWN, Level.UNKNOWN], None, "2 unknown, 1 note"),
-        ([Level.WARNING, Level.ERROR, Level.ERROR], timedelta(), "2 errors, 1 warning in 0.0 s"),
+        ([], None, "no problem found; 1 rule examined"),
+        ([Level.NOTE, Level.UNKNOWN, Level.UNKNOWN], None, "2 unknown, 1 note; 1 rule examined"),
+        ([Level.WARNING, Level.ERROR], timedelta(seconds=2), "1 error, 1 warning; 1 rule examined in 2.0 s"),
     ],
 )
 def test_summary_counts_levels(levels: list[Level], elapsed: timedelta | None, text: str) -> None:
     found = [Finding("TPU101", "", RuleResult(level=level, subject="b", text="t")) for level in levels]
 
-    assert report_summary(CheckReport(tuple(found)), elapsed) == text
+    assert report_summary(CheckReport(tuple(found), {"TPU101": ""}), elapsed) == text
 
 
 def test_control_characters_are_escaped() -> None:
@@ -370,7 +358,7 @@ def test_grouped_finding_names_first_subjects() -> None:
         "  the same is true of gs://b01, gs://b02, gs://b03, gs://b04 and 45 more\n"
         "\n"
     )
-    assert err == "100 notes in 0.6 s\n"
+    assert err == "100 notes; 2 rules examined in 0.6 s\n"
 
 
 def other(subject: str) -> RuleResult:

@@ -238,12 +238,12 @@ def test_new_firewall_rule_name_is_valid() -> None:
     assert name_for("n" * 43 + "-more") == "allow-ssh-from-iap-" + "n" * 43
 
 
-def test_ok_findings_have_no_remedy() -> None:
+def test_organisation_policies_decide() -> None:
     open_, strict = OrgPolicy(EXTERNAL_IPS, allows_all=True), OrgPolicy(SHIELDED_VM, enforced=True)
-    (fine,) = rule_cases.found(external_addresses_allowed, rule_cases.facts(org_policies={EXTERNAL_IPS: Known(open_)}))
     (bad,) = rule_cases.found(secure_boot_satisfied, rule_cases.facts(org_policies={SHIELDED_VM: Known(strict)}))
 
-    assert (fine.level, fine.remedies, fine.why) == (Level.OK, (), None)
+    fine = rule_cases.facts(org_policies={EXTERNAL_IPS: Known(open_)})
+    assert rule_cases.found(external_addresses_allowed, fine) == []
     assert (bad.level, bad.text) == (
         Level.ERROR,
         f"the organisation requires Secure Boot (`{SHIELDED_VM}`), but the node does not request it",
@@ -255,11 +255,11 @@ def test_quota_exactly_enough_is_ok() -> None:
     levels = [
         offer_facts.summaries(
             quota_is_enough, offer_facts.facts(quotas=Known((quota(name, value),)), resources=resources())
-        )[0][0]
+        )
         for value in (7, 8)
     ]
 
-    assert levels == ["error", "ok"]
+    assert [[one[0] for one in found] for found in levels] == [["error"], []]
 
 
 def test_ranking_sorts_by_farthest_bucket_first() -> None:

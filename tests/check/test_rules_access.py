@@ -21,13 +21,9 @@ UNREADABLE = Unknown("you may not", "storage.buckets.getIamPolicy")
 
 
 def summaries(given: CheckFacts) -> dict[str, RuleResult]:
-    """Return the findings by rule, without those about account and scopes that are ok."""
+    """Return the findings by rule, without notes about scopes."""
     found = [(finding.id, finding.found) for finding in evaluate_rules(given, IAM_RULES).findings]
-    return {
-        id_: one
-        for id_, one in found
-        if (id_, one.level) not in {("TPU203", Level.OK), ("TPU203", Level.NOTE), ("TPU204", Level.OK)}
-    }
+    return {id_: one for id_, one in found if (id_, one.level) != ("TPU203", Level.NOTE)}
 
 
 def levels(given: CheckFacts) -> str:
@@ -36,23 +32,23 @@ def levels(given: CheckFacts) -> str:
 
 
 _LEVELS = {
-    "a role that does both": (bucket("b", policy({USER: [MEMBER]})), "TPU201 ok gs://b; TPU202 ok gs://b"),
-    "a role that reads": (bucket("b", policy({VIEWER: [MEMBER]})), "TPU202 error gs://b; TPU201 ok gs://b"),
+    "a role that does both": (bucket("b", policy({USER: [MEMBER]})), ""),
+    "a role that reads": (bucket("b", policy({VIEWER: [MEMBER]})), "TPU202 error gs://b"),
     "a role that writes": (
         bucket("b", policy({"roles/storage.legacyBucketWriter": [MEMBER]})),
-        "TPU201 error gs://b; TPU202 ok gs://b",
+        "TPU201 error gs://b",
     ),
     "no role": (bucket("b", policy({})), "TPU201 error gs://b"),
     "perhaps a role": (bucket("b", policy({USER: ["group:g@example.com"]})), "TPU201 unknown gs://b"),
     "reads, writes perhaps": (
         bucket("b", policy({VIEWER: [MEMBER], USER: ["group:g@example.com"]})),
-        "TPU202 unknown gs://b; TPU201 ok gs://b",
+        "TPU202 unknown gs://b",
     ),
     "reads perhaps, does not write": (
         bucket("b", policy({VIEWER: ["group:g@example.com"]})),
         "TPU202 error gs://b; TPU201 unknown gs://b",
     ),
-    "only read": (bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", writes=False)), "TPU201 ok gs://b"),
+    "only read": (bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", writes=False)), ""),
     "only written": (bucket("b", policy({}), use=BucketUse("b", reads=False)), "TPU202 error gs://b"),
     "neither": (bucket("b", policy({}), use=BucketUse("b", reads=False, writes=False)), ""),
     "policy unreadable": (bucket("b", UNREADABLE), "TPU201 unknown gs://b"),
@@ -65,7 +61,7 @@ _LEVELS = {
     "a bucket of another project": (bucket("b", policy({}), project="2"), "TPU201 unknown project 2"),
     "a bucket of another project that names the account": (
         bucket("b", policy({USER: [MEMBER]}), project="2"),
-        "TPU201 ok gs://b; TPU202 ok gs://b",
+        "",
     ),
     "metadata and policy unreadable": (bucket("b", UNREADABLE, bucket=Unknown("no")), "TPU201 unknown gs://b"),
     "metadata unreadable, policy not": (bucket("b", policy({}), bucket=Unknown("no")), "TPU201 unknown gs://b"),
@@ -78,7 +74,7 @@ def test_account_access_is_judged_per_bucket(given: BucketFacts, expected: str) 
 
 
 def test_serving_node_needs_no_write_access() -> None:
-    assert levels(facts(bucket("b", policy({VIEWER: [MEMBER]})), purpose=Purpose.SERVE)) == "TPU201 ok gs://b"
+    assert levels(facts(bucket("b", policy({VIEWER: [MEMBER]})), purpose=Purpose.SERVE)) == ""
 
 
 @pytest.mark.parametrize("project", [Unknown("no", "resourcemanager.projects.get"), Absent()])
@@ -91,7 +87,7 @@ def test_access_named_account_needs_no_project() -> None:
         bucket("b", policy({USER: [f"serviceAccount:{NAMED}"]})), project=Unknown("no"), spec={"service_account": NAMED}
     )
 
-    assert levels(given) == "TPU201 ok gs://b; TPU202 ok gs://b"
+    assert levels(given) == ""
 
 
 def test_missing_permissions_are_named_with_grant() -> None:
@@ -137,26 +133,10 @@ def test_read_only_use_gets_viewer_grant() -> None:
     )
 
 
-def test_granted_access_names_role_and_member() -> None:
+def test_access_granted_by_roles_of_editors_is_silent() -> None:
     given = facts(bucket("b", policy(EDITORS)), project_policy=policy({"roles/editor": [MEMBER]}))
 
-    reads, writes = summaries(given).values()
-    assert reads == RuleResult(
-        level=Level.OK,
-        subject="gs://b",
-        text=f"`{ACCOUNT}` may read it, by `roles/storage.legacyObjectOwner` on the bucket for `projectEditor:p` "
-        "and `roles/storage.legacyBucketOwner` on the bucket for `projectEditor:p`",
-        facts={
-            "account": ACCOUNT,
-            "grantedBy": [
-                {"permission": GET, "role": "roles/storage.legacyObjectOwner", "member": "projectEditor:p"},
-                {"permission": LIST, "role": "roles/storage.legacyBucketOwner", "member": "projectEditor:p"},
-            ],
-        },
-    )
-    assert writes.text == (
-        f"`{ACCOUNT}` may write to it, by `roles/storage.legacyBucketOwner` on the bucket for `projectEditor:p`"
-    )
+    assert summaries(given) == {}
 
 
 @pytest.mark.parametrize(
@@ -250,7 +230,7 @@ def test_bucket_with_several_prefixes_is_judged_once() -> None:
         bucket("b", policy({VIEWER: [MEMBER]}), use=BucketUse("b", "checkpoints", reads=False)),
     )
 
-    assert levels(given) == "TPU202 error gs://b; TPU201 ok gs://b"
+    assert levels(given) == "TPU202 error gs://b"
 
 
 def test_many_reasons_are_shortened() -> None:

@@ -32,10 +32,10 @@ BELOW = Known(Project.from_api({"name": "projects/1", "projectId": "p", "state":
     ("found", "project", "named", "expected"),
     [
         ({}, BELOW, None, "TPU201 warning gs://b"),
-        ({VIEWER: [MEMBER]}, BELOW, None, "TPU202 warning gs://b; TPU201 ok gs://b"),
+        ({VIEWER: [MEMBER]}, BELOW, None, "TPU202 warning gs://b"),
         ({VIEWER: ["group:g@example.com"]}, BELOW, None, "TPU202 warning gs://b; TPU201 unknown gs://b"),
         ({USER: ["group:g@example.com"]}, BELOW, None, "TPU201 unknown gs://b"),
-        ({USER: [MEMBER]}, BELOW, None, "TPU201 ok gs://b; TPU202 ok gs://b"),
+        ({USER: [MEMBER]}, BELOW, None, ""),
         # Below what a project is that could not be read is not known.
         ({}, Unknown("no"), NAMED, "TPU201 warning gs://b"),
     ],

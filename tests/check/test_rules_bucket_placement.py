@@ -16,14 +16,32 @@ from tpuctl.models.spec import NodeSpec
 @pytest.mark.parametrize(
     ("location", "kind", "zone", "level", "text"),
     [
-        ("US-CENTRAL2", "region", "us-central2-b", "ok", "US-CENTRAL2, the TPU in us-central2 (zone us-central2-b)"),
-        ("US-CENTRAL1-A", "zone", "us-central1-a", "ok", "US-CENTRAL1-A, the TPU in us-central1 (zone us-central1-a)"),
-        ("US-CENTRAL1-A", "zone", "us-central1-b", "ok", "US-CENTRAL1-A, the TPU in us-central1 (zone us-central1-b)"),
+        (
+            "US-CENTRAL2",
+            "region",
+            "us-central2-b",
+            "silent",
+            "US-CENTRAL2, the TPU in us-central2 (zone us-central2-b)",
+        ),
+        (
+            "US-CENTRAL1-A",
+            "zone",
+            "us-central1-a",
+            "silent",
+            "US-CENTRAL1-A, the TPU in us-central1 (zone us-central1-a)",
+        ),
+        (
+            "US-CENTRAL1-A",
+            "zone",
+            "us-central1-b",
+            "silent",
+            "US-CENTRAL1-A, the TPU in us-central1 (zone us-central1-b)",
+        ),
         (
             "EUR4",
             "dual-region",
             "europe-west4-a",
-            "ok",
+            "silent",
             "EUR4 (dual-region), the TPU in europe-west4 (zone europe-west4-a)",
         ),
         (
@@ -71,7 +89,9 @@ from tpuctl.models.spec import NodeSpec
     ],
 )
 def test_bucket_level_depends_on_distance(location: str, kind: str, zone: str, level: str, text: str) -> None:
-    assert summaries_of("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == [(level, f"`gs://b` is in {text}")]
+    expected = [] if level == "silent" else [(level, f"`gs://b` is in {text}")]
+
+    assert summaries_of("TPU101", facts_of(a_bucket(location, kind), zone=zone)) == expected
 
 
 def test_bucket_on_other_continent_has_price_and_remedies() -> None:

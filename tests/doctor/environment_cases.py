@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.check.findings import Level
 from tpuctl.config.settings import Settings
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
@@ -73,7 +72,7 @@ GOOD = EnvironmentFacts(
     ),
     network=NetworkFacts(
         proxy=Absent(),
-        hosts=(CloudHost(TPU, Known(("192.0.2.1",)), Known(HostAnswer(timedelta(seconds=0.1), timedelta()))),),
+        hosts=(CloudHost(TPU, Known(("192.0.2.1",)), Known(HostAnswer(timedelta()))),),
     ),
     configuration=ConfigFacts(settings=Known(Settings({})), gcloud_entry=PathStatus(Path("/h/config_default"), 0o600)),
     cloud=ProjectFacts(
@@ -93,15 +92,16 @@ def with_(part: str, **changes: Any) -> EnvironmentFacts:
 
 
 def problems(seen: EnvironmentFacts) -> Findings:
-    """Return id, level and text of each finding that is not ok."""
-    return [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen) if one.level is not Level.OK]
+    """Return id, level and text of each finding, by id."""
+    found = [(one.id, str(one.level), one.found.text) for one in evaluate_environment(seen).findings]
+    return sorted(found, key=lambda one: one[0])
 
 
 def remedies(seen: EnvironmentFacts, id_: str) -> list[tuple[str, str | None]]:
     """Return the remedies of the findings with one id: texts and commands."""
     return [
         (one.text, one.command)
-        for found in evaluate_environment(seen)
+        for found in evaluate_environment(seen).findings
         if found.id == id_
         for one in found.found.remedies
     ]

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from tests.doctor.environment_cases import GOOD, with_
 from tpuctl.check.facts import Absent, Known
+from tpuctl.check.rules import RETIRED_RULES, RULES
 from tpuctl.config.settings import ResolvedSetting, Settings, SettingSource, SourceKind
 from tpuctl.doctor.doctor_facts import environment_json
 from tpuctl.doctor.rule_catalogue import (
     DOCTOR_RULE_IDS,
     DOCTOR_RULES,
     ENVIRONMENT_RULES,
-    PROJECT_RULES,
     REFERENCE_CHAPTERS,
 )
 
@@ -31,9 +31,9 @@ FROZEN = (
 
 
 def test_finding_ids_stay_the_same() -> None:
-    """Rules about the project belong to `check`; `--skip` accepts the ids of both."""
-    assert sorted(rule.id for rule in DOCTOR_RULES) == list(FROZEN)
-    assert sorted((*FROZEN, *(rule.id for rule in PROJECT_RULES))) == list(DOCTOR_RULE_IDS)
+    """Rules about the project and an existing node belong to `check`; `--skip` accepts the ids of both, also retired ones."""
+    assert sorted(rule.id for rule in DOCTOR_RULES) == [id_ for id_ in FROZEN if id_ not in RETIRED_RULES]
+    assert {*FROZEN, *RETIRED_RULES, *(rule.id for rule in RULES)} == set(DOCTOR_RULE_IDS)
 
 
 def test_each_rule_has_a_chapter_a_title_and_a_text() -> None:

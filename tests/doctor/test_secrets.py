@@ -89,9 +89,7 @@ def test_credentials_gcloud_login_suffices(alone: Console, tmp_path: Path) -> No
     gcloud.write_text("#!/bin/sh\necho 'ERROR: some reason' >&2\nexit 1\n")
     refused, code = run_doctor(alone, **given)
 
-    texts = {line.split("\t")[1]: line.split("\t")[3] for line in out.splitlines()}
-    assert texts["TPU921"] == "no credentials file, but a login of `ada@example.com`"
-    assert texts["TPU924"].startswith("access tokens are available for ")
+    assert {line.split("\t")[1] for line in out.splitlines()}.isdisjoint({"TPU921", "TPU924"})
     assert "very-secret" not in out + err
     start = "there is no credentials file, and gcloud's login of `ada@example.com` gives no token: "
     assert (code, refused["TPU921"][1].startswith(start)) == (9, True)

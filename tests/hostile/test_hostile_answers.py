@@ -13,7 +13,7 @@ import pytest
 from tests.doctor.node.examinations import node
 from tests.hostile.test_hostile_frames import HELD, SHARE
 from tpuctl.check.facts import Known
-from tpuctl.check.findings import run_rules
+from tpuctl.check.findings import evaluate_rules
 from tpuctl.doctor.doctor_facts import AllWorkersFacts
 from tpuctl.doctor.node_probes import parse_examination
 from tpuctl.doctor.rule_catalogue import WORKER_RULES
@@ -93,7 +93,9 @@ def show_examination(text: str) -> str:
     """Return what `tpuctl doctor` finds on a worker."""
     report = parse_examination(parse_answer(text), NOW, NOW + timedelta(seconds=2))
     seen = AllWorkersFacts(node=node(), now=NOW, answers={0: Known(report)})
-    return "".join(f"{one.found.text}{one.found.why}{one.found.remedies}" for one in run_rules(seen, WORKER_RULES))
+    return "".join(
+        f"{one.found.text}{one.found.why}{one.found.remedies}" for one in evaluate_rules(seen, WORKER_RULES).findings
+    )
 
 
 def mutations(value: Any, every: int) -> Iterator[str]:

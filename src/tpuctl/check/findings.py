@@ -22,13 +22,12 @@ FactsT = TypeVar("FactsT")
 
 
 class Level(StrEnum):
-    """Severity. `unknown` means that a value could not be read; it is never `ok`."""
+    """Severity. `unknown` means that a value could not be read, so that nothing follows from it."""
 
     ERROR = "error"
     WARNING = "warning"
     UNKNOWN = "unknown"
     NOTE = "note"
-    OK = "ok"
 
     @property
     def rank(self) -> int:
@@ -190,10 +189,10 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class RuleResult:
-    """The result of one rule for one subject.
+    """A problem that one rule has found with one subject, or a value that it could not read.
 
     `facts` are values for scripts, with stable names. `is_passing`: a value could not be read now and may be readable
-    later.
+    later. `measure` is a number from one worker and its text; for several workers its range replaces `{}` in the text.
     """
 
     level: Level
@@ -203,6 +202,7 @@ class RuleResult:
     remedies: tuple[Remedy, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)  # JSON
     is_passing: bool = False
+    measure: tuple[float, str] | None = None
 
     @classmethod
     def of(
@@ -219,7 +219,6 @@ class RuleResult:
         return cls(level, subject, text, why, advice, facts or {})
 
 
-ok = partial(RuleResult.of, Level.OK)
 note = partial(RuleResult.of, Level.NOTE)
 warning = partial(RuleResult.of, Level.WARNING)
 error = partial(RuleResult.of, Level.ERROR)
@@ -256,7 +255,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckRule(Generic[FactsT]):
-    """A rule: a function from facts to results. `text` explains in the reference what is checked and why."""
+    """A rule: a function from facts to problems; it yields nothing if there is none.
+
+    `text` explains in the reference what is checked and why.
+    """
 
     id: str
     title: str
@@ -294,22 +296,18 @@ ALL_CHECKS = "all"
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """Findings sorted by level, id and subject; the worst first."""
+    """Findings sorted by level, id and subject, the worst first; and the titles of the rules that were run, by id."""
 
     findings: tuple[Finding, ...]
+    examined: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, *levels: Level) -> tuple[Finding, ...]:
         """Return the findings of these levels."""
         return tuple(finding for finding in self.findings if finding.level in levels)
 
-    @property
-    def worst(self) -> Level:
-        """The worst level of all findings; `ok` if there are none."""
-        return min((finding.level for finding in self.findings), key=lambda level: level.rank, default=Level.OK)
-
     def fails(self, *, strict: bool = False) -> bool:
-        """Return whether the check has failed: on an error; with `strict` on everything except ok and notes."""
-        return self.worst is Level.ERROR or (strict and self.worst.rank < Level.NOTE.rank)
+        """Return whether the check has failed: on an error; with `strict` on everything except notes."""
+        return any(one.level is Level.ERROR or (strict and one.level is not Level.NOTE) for one in self.findings)
 
     @property
     def is_lasting(self) -> bool:
@@ -322,20 +320,19 @@ def evaluate_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]], *, accepte
 
     A finding whose id is `accepted` (or `all`) is one level milder and blocks nothing.
     """
-    return build_report(run_rules(facts, rules), accepted=accepted)
+    rules = tuple(rules)
+    findings = [Finding(rule.id, rule.title, found) for rule in rules for found in rule.judge(facts)]
+    return join_reports(CheckReport(tuple(findings), {rule.id: rule.title for rule in rules}), accepted=accepted)
 
 
-def run_rules(facts: FactsT, rules: Iterable[CheckRule[FactsT]]) -> tuple[Finding, ...]:
-    """Run the rules and return their findings, in the order of the rules."""
-    return tuple(Finding(rule.id, rule.title, found) for rule in rules for found in rule.judge(facts))
-
-
-def build_report(findings: Iterable[Finding], *, accepted: Collection[str] = ()) -> CheckReport:
-    """Return a report of findings, possibly from several sources; `accepted` as for `evaluate_rules`."""
-    marked = (replace(finding, accepted=bool({finding.id, ALL_CHECKS} & set(accepted))) for finding in findings)
-    return CheckReport(
-        tuple(sorted(marked, key=lambda finding: (finding.level.rank, finding.id, finding.found.subject)))
-    )
+def join_reports(*reports: CheckReport, accepted: Collection[str] = ()) -> CheckReport:
+    """Return one report of several, with each finding once; `accepted` as for `evaluate_rules`."""
+    found = {(one.id, one.found.subject, one.found.text): one for report in reports for one in report.findings}
+    marked = [
+        replace(one, accepted=one.accepted or bool({one.id, ALL_CHECKS} & set(accepted))) for one in found.values()
+    ]
+    marked.sort(key=lambda finding: (finding.level.rank, finding.id, finding.found.subject))
+    return CheckReport(tuple(marked), {id_: title for report in reports for id_, title in report.examined.items()})
 
 
 ACCEPTED_MARK = "(accepted)"
@@ -369,7 +366,7 @@ def unread_result(
     project: str | None = None,
     role: str | None = None,
 ) -> RuleResult:
-    """Return the result that `what` is unknown; its level is never `ok`.
+    """Return the result that `what` is unknown.
 
     Reading it takes `permission` on the project, or on a bucket: there `role` has it. An `Absent` here means that the API
     does not know the project itself.

@@ -252,11 +252,6 @@ class LimitUsage:
         counted = sum(holding.size for holding in self.holders if holding.surely_counts)
         return self.limit.value is not None and counted + self.needed > self.limit.value
 
-    @property
-    def is_sure(self) -> bool:
-        """Return whether the limit is known to be sufficient."""
-        return self.limit.value is None or (self.is_complete and not self.is_short)
-
     def clean_up(self, now: datetime) -> tuple[str, tuple[HeldCapacity, ...]] | None:
         """Return the options of `tpuctl gc` that would free enough, and what it would delete; None if that is too little."""
         short = self.amount + self.needed - (self.limit.value or 0)

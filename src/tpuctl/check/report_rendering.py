@@ -25,14 +25,13 @@ if TYPE_CHECKING:
     from tpuctl.output.step_summary import StepSummary
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
-FINDINGS_SCHEMA_VERSION = 1
+FINDINGS_SCHEMA_VERSION = 2
 
 _LEVEL_STYLES = {
     Level.ERROR: "red",
     Level.WARNING: "yellow",
     Level.UNKNOWN: "magenta",
     Level.NOTE: "dim",
-    Level.OK: "green",
 }
 _LEVEL_PLURALS = {Level.ERROR: "errors", Level.WARNING: "warnings", Level.NOTE: "notes"}
 _LEVEL_WIDTH = max(map(len, Level))
@@ -55,10 +54,10 @@ def findings_view(
 ) -> View:
     """Return the view of a report; its text has a summary on stderr.
 
-    JSON always has the checks that are ok, other formats only with `verbose`. `can_fix`: the current command has `--fix`.
+    JSON always has the names of the rules that were run, the text only with `verbose`. `can_fix`: the current command has
+    `--fix`.
     `about` has additional JSON fields that describe what was checked; for a node they are its `target`.
     """
-    bad = [finding for finding in report.findings if finding.level is not Level.OK]
 
     def write(terminal: Terminal) -> None:
         width, colored = terminal.streams.width, terminal.colors_out
@@ -66,14 +65,14 @@ def findings_view(
         terminal.note(report_summary(report, elapsed))
 
     def write_rows(terminal: Terminal) -> None:
-        rows = map(_finding_texts, report.findings if verbose else bad)
+        rows = map(_finding_texts, report.findings)
         terminal.tsv(FINDINGS_COLUMNS, ([Cell(text) for text in row] for row in rows))
         terminal.note(report_summary(report, elapsed))
 
     return View(
         value=lambda: report_to_json(report, about or {}),
         text=write,
-        names=lambda: dict.fromkeys(finding.id for finding in bad),
+        names=lambda: dict.fromkeys(finding.id for finding in report.findings),
         tsv=write_rows,
     )
 
@@ -96,18 +95,16 @@ def announce_findings(terminal: Terminal, summary: StepSummary | None, report: C
         for finding in [one for one in report.of(level) if not one.is_downgraded][:_MAX_ANNOTATIONS]:
             terminal.annotate(kind, f"{finding.id} {finding.found.subject}", (finding.found.text,))
     if summary:
-        bad = [finding for level in list(Level) for finding in report.of(level) if level is not Level.OK]
-        summary.table(("level", "id", "subject", "text", "why", "advice"), map(_finding_texts, bad))
+        summary.table(("level", "id", "subject", "text", "why", "advice"), map(_finding_texts, report.findings))
         summary.note(report_summary(report))
 
 
 def findings_page(
     report: CheckReport, *, width: int, colored: bool, verbose: bool = False, can_fix: bool = False
 ) -> Iterator[str]:
-    """Yield the lines for people: the worst first, findings of one subject together, one line for all that are ok."""
-    shown = [finding for finding in report.findings if finding.level is not Level.OK]
-    subjects = list(dict.fromkeys(finding.found.subject for finding in shown))
-    shown.sort(key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
+    """Yield the lines for people: the worst first, findings of one subject together; with `verbose` what was examined."""
+    subjects = list(dict.fromkeys(finding.found.subject for finding in report.findings))
+    shown = sorted(report.findings, key=lambda one: (one.level.rank, subjects.index(one.found.subject)))
     for finding, *others in _fold_findings(shown):
         yield from finding_lines(finding, width=width, colored=colored, can_fix=can_fix)
         if others:
@@ -117,13 +114,9 @@ def findings_page(
             text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
             yield from wrap_text(text, first="  ", rest="    ", width=width)
         yield ""
-    ok_findings = report.of(Level.OK)
     if verbose:
-        for finding in ok_findings:
-            yield f"{_finding_header(finding, colored=colored)}  {escape_unprintable(finding.found.text)}"
-    elif ok_findings:
-        count = f"{len(ok_findings)} check{'' if len(ok_findings) == 1 else 's'} ok"
-        yield styled(count, _LEVEL_STYLES[Level.OK], colored=colored)
+        yield "examined:"
+        yield from (f"  {id_}  {title}" for id_, title in sorted(report.examined.items()))
 
 
 def _fold_findings(findings: Sequence[Finding]) -> Iterator[list[Finding]]:
@@ -170,11 +163,12 @@ def finding_lines(finding: Finding, *, width: int, colored: bool, can_fix: bool 
 
 
 def report_summary(report: CheckReport, elapsed: timedelta | None = None) -> str:
-    """Return the counts of a report: `2 errors, 1 warning, 3 unknown, 1 note, 17 ok in 0.6 s`."""
+    """Return the counts of a report: `2 errors, 1 warning, 3 unknown; 31 rules examined in 0.6 s`."""
     counts = [(level, len(report.of(level))) for level in Level]
     words = [f"{count} {_LEVEL_PLURALS.get(level, level) if count > 1 else level}" for level, count in counts if count]
     took = f" in {elapsed.total_seconds():.1f} s" if elapsed is not None else ""
-    return (", ".join(words) or "nothing was checked") + took
+    rules = f"{len(report.examined)} rule{'' if len(report.examined) == 1 else 's'} examined"
+    return f"{', '.join(words) or 'no problem found'}; {rules}{took}"
 
 
 def report_to_json(report: CheckReport, about: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,6 +178,7 @@ def report_to_json(report: CheckReport, about: Mapping[str, Any]) -> dict[str, A
         **about,
         "summary": {str(level): len(report.of(level)) for level in Level},
         "findings": [finding_to_json(finding) for finding in report.findings],
+        "examined": [{"id": id_, "title": title} for id_, title in sorted(report.examined.items())],
     }
 
 

@@ -10,10 +10,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
-from tpuctl.check.findings import Level, Remedy, SetFileMode, list_projects_command
+from tpuctl.check.findings import Level, Remedy, RuleResult, SetFileMode, list_projects_command
 from tpuctl.command_text import command_word, fitting, quote_word
 from tpuctl.doctor.doctor_facts import AccessFailure, AccessToken
-from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
+from tpuctl.doctor.verdicts import environment_rule, error, note, unknown, unread, verdict, warning
 from tpuctl.durations import format_duration, format_timestamp
 
 if TYPE_CHECKING:
@@ -26,21 +26,12 @@ _UNATTENDED = Remedy(
     "if no user can log in here: set `GOOGLE_APPLICATION_CREDENTIALS` to a credentials file, "
     "or use workload identity federation"
 )
-# Kinds of google-auth's files, in words [google-auth source: _default.py].
-_CREDENTIAL_KINDS = {
-    "authorized_user": "the login of a user",
-    "service_account": "a key of a service account",
-    "external_account": "workload identity federation",
-    "external_account_authorized_user": "workforce identity federation",
-    "impersonated_service_account": "impersonation of a service account",
-    "gdch_service_account": "a service account of Google Distributed Cloud",
-}
 # All APIs accept this scope [API tpu v2, auth scopes].
 _CLOUD_PLATFORM_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
 @environment_rule("TPU921", "credentials", "credentials")
-def check_credentials(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_credentials(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the credentials that tpuctl uses.
 
     These are `GOOGLE_APPLICATION_CREDENTIALS`, application default credentials, the metadata server of a machine on Google
@@ -48,16 +39,8 @@ def check_credentials(environment: EnvironmentFacts) -> Iterator[Verdict]:
     """
     identity, log_in = environment.identity, _login_remedy(environment)
     if not identity.is_needed:
-        yield ok("no account is needed: nothing is sent to Google")
         return
     match identity.file:
-        case Known(found):
-            words = _CREDENTIAL_KINDS.get(found.kind, f"credentials of the kind `{found.kind}`")
-            of = f" of `{found.account}`" if found.account else ""
-            by = f", named by `{found.source}`" if found.source else ""
-            path = str(found.entry.path)
-            facts = {"kind": found.kind, "account": found.account, "path": path, "source": found.source}
-            yield ok(f"{words}{of} in `{path}`{by}", facts=facts)
         case Unknown(reason) if identity.named_by:
             unset = "set the variable to a credentials file, or unset it: it overrides every other login"
             text = f"`{identity.named_by}` names a file that cannot be used: {reason}"
@@ -65,18 +48,16 @@ def check_credentials(environment: EnvironmentFacts) -> Iterator[Verdict]:
         case Unknown(reason):
             yield error(f"the credentials file cannot be used: {reason}", log_in, _UNATTENDED)
         case Absent():
-            yield _judge_login_without_file(environment, log_in)
+            yield from _judge_login_without_file(environment, log_in)
 
 
-def _judge_login_without_file(environment: EnvironmentFacts, log_in: Remedy) -> Verdict:
+def _judge_login_without_file(environment: EnvironmentFacts, log_in: Remedy) -> Iterator[RuleResult]:
     identity, account = environment.identity, environment.identity.gcloud_account
     match identity.token:
-        case Known(AccessToken() as token):
-            account = token.account or account
-            text = f"no credentials file, but a login of {f'`{account}`' if account else 'this machine or of gcloud'}"
-            return ok(text, facts={"account": account, "kind": None})
+        case Known(AccessToken()):
+            return
         case Known(AccessFailure(reason)):
-            return error(
+            yield error(
                 f"there is no credentials file, and gcloud's login of `{account}` gives no token: {reason}"
                 if account
                 else "not logged in: there are no credentials on this machine",
@@ -89,11 +70,11 @@ def _judge_login_without_file(environment: EnvironmentFacts, log_in: Remedy) -> 
             reason = token.reason if isinstance(token, (Unknown, Absent)) else "it was not requested"
             text = "there is no credentials file, and it is unknown whether this machine or gcloud has a login"
             helps = (log_in,) if isinstance(token, Unknown) and token.is_passing else ()
-            return unknown(f"{text}: {reason}", *helps, is_passing=True)
+            yield unknown(f"{text}: {reason}", *helps, is_passing=True)
 
 
 @environment_rule("TPU922", "permissions of the credentials file")
-def check_credential_file_mode(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_credential_file_mode(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that only you may read the credentials file, since its content suffices to act as you; else a warning."""
     found = value_or_none(environment.identity.file)
     if found is None:
@@ -104,12 +85,10 @@ def check_credential_file_mode(environment: EnvironmentFacts) -> Iterator[Verdic
         restrict = Remedy.by(SetFileMode(path, 0o600), "restrict it to your user")
         why = "a user who reads them can act as you"
         yield warning(f"other users may read the credentials (mode {mode})", restrict, why=why, **about)
-    else:
-        yield ok("only you may read it", **about)
 
 
 @environment_rule("TPU923", "the quota project", "credentials")
-def check_quota_project(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_quota_project(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that a user's login names the quota project of its calls.
 
     A warning if not: some APIs then answer with SERVICE_DISABLED for a project that is not yours. Source: documentation of
@@ -120,7 +99,6 @@ def check_quota_project(environment: EnvironmentFacts) -> Iterator[Verdict]:
         return
     project = identity.quota_project or found.quota_project
     if project:
-        yield ok(f"calls use the quota of project `{project}`", facts={"quotaProject": project})
         return
     name = command_word("project", value_or_none(environment.cloud.project))
     yield warning(
@@ -132,7 +110,7 @@ def check_quota_project(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU924", "access token", "credentials")
-def check_access_token(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_access_token(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Fetch an access token, and ask Google for its account and scopes; it is not kept.
 
     An error if Google refuses (an expired login, a deleted key, a wrong clock), or if the scope `cloud-platform` is missing.
@@ -143,8 +121,8 @@ def check_access_token(environment: EnvironmentFacts) -> Iterator[Verdict]:
         return
     # Without a file, TPU921 says why there is no token.
     match identity.token:
-        case Known(AccessToken() as found):
-            yield _judge_token(found, environment)
+        case Known(AccessToken() as found) if found.scopes is not None and _CLOUD_PLATFORM_SCOPE not in found.scopes:
+            yield _scope_missing(found, environment)
         case Known(AccessFailure() as refused) if isinstance(identity.file, Known):
             remedies = tuple(map(Remedy, refused.advice)) or (_login_remedy(environment),)
             text, why = f"no access token: {refused.reason}", "no call to the cloud can be made"
@@ -154,7 +132,7 @@ def check_access_token(environment: EnvironmentFacts) -> Iterator[Verdict]:
             yield unknown(f"it is unknown whether Google accepts the credentials: {reason}", again, is_passing=True)
 
 
-def _judge_token(found: AccessToken, environment: EnvironmentFacts) -> Verdict:
+def _scope_missing(found: AccessToken, environment: EnvironmentFacts) -> RuleResult:
     account, impersonated = environment.identity.account, environment.identity.impersonated
     who = f"`{account}`" if account else "an account that Google does not name"
     if impersonated and impersonated != account:
@@ -165,30 +143,24 @@ def _judge_token(found: AccessToken, environment: EnvironmentFacts) -> Verdict:
         "scopes": sorted(found.scopes) if found.scopes is not None else None,
         "expires": format_timestamp(found.expires) if found.expires else None,
     }
-    if found.scopes is not None and _CLOUD_PLATFORM_SCOPE not in found.scopes:
-        set_scope = "gcloud compute instances set-service-account VM --scopes=cloud-platform"
-        return error(
-            f"the credentials of {who} lack the scope `cloud-platform`",
-            _login_remedy(environment),
-            Remedy("on a Compute Engine VM: stop it, then set the scope", set_scope),
-            why="APIs answer with ACCESS_TOKEN_SCOPE_INSUFFICIENT",
-            facts=facts,
-        )
-    left = ""
-    if found.expires:
-        left = f", valid for {format_duration(found.expires - environment.now)} and renewed automatically"
-    return ok(f"access tokens are available for {who}{left}", facts=facts)
+    set_scope = "gcloud compute instances set-service-account VM --scopes=cloud-platform"
+    return error(
+        f"the credentials of {who} lack the scope `cloud-platform`",
+        _login_remedy(environment),
+        Remedy("on a Compute Engine VM: stop it, then set the scope", set_scope),
+        why="APIs answer with ACCESS_TOKEN_SCOPE_INSUFFICIENT",
+        facts=facts,
+    )
 
 
 @environment_rule("TPU925", "accounts of tpuctl and gcloud", "credentials")
-def check_accounts_agree(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_accounts_agree(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Compare the account of the credentials with that of gcloud; a note if `gcloud` and tpuctl act as different accounts."""
     identity = environment.identity
     ours, gcloud = identity.account, identity.gcloud_account
     if not identity.is_needed or not ours or not gcloud or identity.impersonated:
         return
     if ours.lower() == gcloud.lower():
-        yield ok(f"tpuctl and gcloud both act as `{ours}`", facts={"account": ours})
         return
     yield note(
         f"tpuctl acts as `{ours}`, gcloud as `{gcloud}`",
@@ -220,7 +192,7 @@ _CHECK_NETWORK = Remedy(
 
 
 @environment_rule("TPU931", "proxy", "proxy")
-def check_proxy(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_proxy(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the proxy: that of `HTTPS_PROXY` or `ALL_PROXY`, else gcloud's; and the hosts that `NO_PROXY` excludes.
 
     An error if its URL cannot be used: no request can be sent. A note if it is not used for Google's hosts.
@@ -240,10 +212,8 @@ def check_proxy(environment: EnvironmentFacts) -> Iterator[Verdict]:
                 why = "they cannot be reached if only the proxy has access to the internet"
                 text = f"`NO_PROXY` excludes {', '.join(bypassed)} from the proxy {url}{source}"
                 yield note(text, why=why, facts=facts)
-            else:
-                yield ok(f"requests go through {url}{source}", facts=facts)
-        case Absent():
-            yield ok("no proxy is set", facts=facts)
+        case _:
+            pass
     if network.other_proxies:
         names = " and ".join(f"`{name}`" for name in network.other_proxies)
         text = f"{names} {'names' if len(network.other_proxies) == 1 else 'name'} another proxy, which is not used"
@@ -251,7 +221,7 @@ def check_proxy(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU932", "host names", "names")
-def check_host_names(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_host_names(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the names of the hosts that commands call can be resolved; a proxy resolves names itself.
 
     An error if one cannot be resolved, unknown if there was no result before the deadline.
@@ -267,14 +237,10 @@ def check_host_names(environment: EnvironmentFacts) -> Iterator[Verdict]:
             subject=subject,
             is_passing=fact.is_passing,
         )
-    answered = {name: list(fact.value) for name, fact in asked.items() if isinstance(fact, Known)}
-    if answered:
-        text = ", ".join(f"{name} is {addresses[0] if addresses else 'known'}" for name, addresses in answered.items())
-        yield ok(text, facts={"addresses": answered})
 
 
 @environment_rule("TPU933", "services answer", "services")
-def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Send a request without credentials to each host that commands call; any answer is fine.
 
     An error if no answer comes, unknown if none came before the deadline. Hosts whose name TPU932 could not resolve are left
@@ -297,15 +263,10 @@ def check_hosts_answer(environment: EnvironmentFacts) -> Iterator[Verdict]:
         text = fact.reason if fact.is_passing else f"no answer: {fact.reason}"
         remedy = _NO_CERTIFICATE if "certificate" in fact.reason else check
         yield verdict(level, text, remedy, subject=subject, is_passing=fact.is_passing)
-    answered = {host.name: host.answer.value for host in hosts if isinstance(host.answer, Known)}
-    if answered:
-        took = {name: round(answer.duration.total_seconds() * 1000) for name, answer in answered.items()}
-        text = ", ".join(f"{name} answers in {milliseconds} ms" for name, milliseconds in took.items())
-        yield ok(text, facts={"milliseconds": took})
 
 
 @environment_rule("TPU934", "clock", "clock")
-def check_clock(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_clock(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Compare the clock of this machine with the `Date` of an answer.
 
     A difference of more than a minute is a warning, of more than five an error: tokens and signatures are refused
@@ -320,9 +281,8 @@ def check_clock(environment: EnvironmentFacts) -> Iterator[Verdict]:
     text = f"the clock of this machine is {format_duration(off)} {'behind' if is_behind else 'ahead'}"
     facts = {"secondsBehind": round(ahead.total_seconds()), "timeZone": zone}
     if off <= _CLOCK_OFF:
-        seconds = max(1, round(off.total_seconds()))
-        yield ok(f"the clock is right to within {seconds} s; the time zone is {zone}", facts=facts)
-    elif network.is_local:
+        return
+    if network.is_local:
         endpoint = "that of the endpoint, which is on this machine and may have its own clock"
         yield note(f"{text}{'' if is_behind else ' of'} {endpoint}", facts=facts)
     elif off <= _CLOCK_FAR_OFF:
@@ -334,14 +294,13 @@ def check_clock(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU935", "custom CA certificates")
-def check_ca_file(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_ca_file(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the file of gcloud's `core/custom_ca_certs_file` can be read; else an error."""
     entry = environment.network.ca_file
     if entry is None:
         return
     subject = str(entry.path)
     if entry.exists and not entry.problem:
-        yield ok("servers are verified with the CA certificates in this file", subject=subject)
         return
     text = f"the CA certificates cannot be read: {entry.problem or 'there is no such file'}"
     unset = Remedy("set an existing file, or unset it", "gcloud config unset core/custom_ca_certs_file")
@@ -375,15 +334,13 @@ NEEDED_PERMISSIONS = {
 
 
 @environment_rule("TPU940", "project is set", "project")
-def check_project_is_set(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_project_is_set(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that a project is set, by any source that `tpuctl config show` lists.
 
     Most commands fail without one: a warning, and an error if a NODE is named.
     """
     node = environment.cloud.node
     match environment.cloud.project:
-        case Known(name):
-            yield ok(f"the project is `{name}`", facts={"project": name})
         case Unknown(reason):
             yield unknown(f"the project could not be read from the settings: {reason}", facts={"project": None})
         case Absent():
@@ -398,7 +355,7 @@ def check_project_is_set(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU941", "permissions")
-def check_permissions(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_permissions(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check which of the permissions that commands use the caller has on the project (`testIamPermissions`).
 
     An error without those to list and get nodes, a warning without one that changes nodes, else a note. Source: method text of
@@ -435,8 +392,4 @@ def check_permissions(environment: EnvironmentFacts) -> Iterator[Verdict]:
                     subject=subject,
                     why="; ".join(NEEDED_PERMISSIONS[one][1] for one in missing),
                     facts={"missingPermissions": missing, "role": role},
-                )
-            if not all_missing:
-                yield ok(
-                    "you have the permissions that commands use", subject=subject, facts={"missingPermissions": []}
                 )

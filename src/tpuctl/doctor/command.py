@@ -35,7 +35,9 @@ def _rule_ids(_ctx: click.Context) -> tuple[str, ...]:
     shell_complete=complete_values(_rule_ids),
     help="Ids of findings to accept (TPU911,TPU923), or all.",
 )
-@grouped_option("--all", "shows_all", group=OptionGroup.OUTPUT, is_flag=True, help="Show passed checks too.")
+@grouped_option(
+    "--all", "shows_all", group=OptionGroup.OUTPUT, is_flag=True, help="Also name the checks that were run."
+)
 @grouped_option(
     "--strict", group=OptionGroup.CHECKS, is_flag=True, help="Fail also on warnings and on checks without a result."
 )
@@ -65,8 +67,8 @@ def command(
     """Find problems with this machine, the credentials, the network and the project.
 
     Checks Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and host names, credentials, APIs,
-    billing and permissions, and the sources of settings. With NODE also the node and each of its workers. Works without a
-    network and without an account, and lists what it could not check.
+    billing and permissions, and the sources of settings. With NODE also the node, like `tpuctl check NODE`, and each of its
+    workers. Works without a network and without an account, and lists what it could not check.
 
     \b
     Examples:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
-from tpuctl.decoding import MAX_BYTES, By, Line, Most, Range, decode_mapping
+from tpuctl.decoding import MAX_BYTES, By, Line, Most, Range, decoder_of
 
 if TYPE_CHECKING:
     from tpuctl.check.facts import CheckFacts
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.node import Node
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.inspection import InspectionReport
     from tpuctl.ssh.tpu_guard import GuardReport
     from tpuctl.ssh.tpu_holders import HoldersFound
@@ -174,9 +173,8 @@ class CallerIdentity:
 
 @dataclass(frozen=True, slots=True)
 class HostAnswer:
-    """How long a host took to answer a request without credentials, and how much its clock is ahead of this machine's."""
+    """The answer of a host to a request without credentials: how much its clock is ahead of this machine's."""
 
-    duration: timedelta
     ahead: timedelta | None = None
 
 
@@ -288,41 +286,17 @@ def environment_json(facts: EnvironmentFacts) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class LastFailure:
-    """The last change of the node that failed without a later success, from the journal."""
-
-    text: str
-    error: str | None
-    at: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeOperation:
-    """An API operation, of any client. `error` is why it failed, `error_id` the id of that message."""
-
-    verb: str
-    began: datetime | None
-    is_done: bool
-    error: str | None = None
-    error_id: str | None = None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """A node at one moment.
 
-    `request` is the queued resource that owns it, or None; `published` are the guest attributes of each worker; `operations`
-    are recent ones, newest first; `failure` is of tpuctl's own runs. `obstacle` is why its workers are not examined, None if
-    they are, and `remedy` what helps.
+    `published` are the guest attributes of each worker. `obstacle` is why its workers are not examined, None if they are, and
+    `remedy` what helps.
     """
 
     node: Node
     now: datetime
-    request: Fact[QueuedResource] | None
     published: Fact[tuple[Mapping[str, str], ...]]
-    failure: Fact[LastFailure]
-    operations: Fact[tuple[NodeOperation, ...]]
     obstacle: str | None = None
     remedy: str | None = None
 
@@ -374,32 +348,29 @@ class OomKills:
     last: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class InstalledPackage:
-    """An installed package: its version, and its requirements (`jaxlib <=0.4.35,>=0.4.34`)."""
-
-    version: str
-    requires: Annotated[tuple[Annotated[str, Line(300)], ...], Most(_MOST_VALUES)] = ()
-
-
-def _packages(value: Any) -> dict[str, InstalledPackage]:
+def _packages(value: Any) -> dict[str, str]:  # JSON
     """Return the packages whose names and versions may become part of suggested commands."""
-    packages = decode_mapping(InstalledPackage, value)
+    packages = decoder_of(Annotated[Mapping[str, str], Most(_MOST_VALUES)])(value)
     return {
-        name: package
-        for name, package in packages.items()
-        if _PACKAGE_NAME.fullmatch(name) and _VERSION.fullmatch(package.version)
+        name: version
+        for name, version in packages.items()
+        if _PACKAGE_NAME.fullmatch(name) and _VERSION.fullmatch(version)
     }
 
 
 @dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """A Python with frameworks. `kind` is system, venv or conda; `path` is the same on all workers, `~` is their home."""
+    """A Python with frameworks. `kind` is system, venv or conda; `path` is the same on all workers, `~` is their home.
+
+    `packages` are versions by name. `broken` are the lines of its `pip check` about them, `unchecked` why there are none.
+    """
 
     kind: str
     path: str
     python: str
-    packages: Annotated[Mapping[str, InstalledPackage], By(_packages)] = field(default_factory=dict)
+    packages: Annotated[Mapping[str, str], By(_packages)] = field(default_factory=dict)
+    broken: Annotated[tuple[Annotated[str, Line(300)], ...], Most(_MOST_VALUES)] = ()
+    unchecked: str | None = None
 
     @property
     def name(self) -> str:

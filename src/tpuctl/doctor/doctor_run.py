@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.app import http_access
 from tpuctl.check.facts import value_or_none
-from tpuctl.check.findings import ALL_CHECKS, Level, build_report, run_rules
+from tpuctl.check.findings import ALL_CHECKS, Level, evaluate_rules, join_reports
+from tpuctl.check.preflight import preflight_check
 from tpuctl.check.report_rendering import findings_view, waiting_notice
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
-from tpuctl.cloud.tpu import OperationsClient, TpuClient
-from tpuctl.doctor.doctor_facts import environment_json
+from tpuctl.cloud.tpu import TpuClient
+from tpuctl.doctor.doctor_facts import NodeFacts, environment_json
 from tpuctl.doctor.environment_probe import EnvironmentProbe
-from tpuctl.doctor.node_probes import WORKER_TIMEOUT, gather_node_facts, gather_workers_facts
+from tpuctl.doctor.node_probes import WORKER_TIMEOUT, gather_workers_facts, read_guest_attributes
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS, NODE_RULES, WORKER_RULES, evaluate_environment
 from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
+from tpuctl.models.spec import NodeSpec
 from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.lookup import get_node
@@ -24,7 +26,7 @@ from tpuctl.output.terminal import show_view
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
-    from tpuctl.check.findings import CheckReport, Finding
+    from tpuctl.check.findings import CheckReport
     from tpuctl.doctor.doctor_facts import EnvironmentFacts
 
 _DEFAULT_TIMEOUT = timedelta(seconds=4)
@@ -57,8 +59,8 @@ class DoctorRun:
         with waiting_notice(self._app.terminal):
             timeout = _DEFAULT_TIMEOUT if self._timeout is None else self._timeout
             self._facts = EnvironmentProbe(self._app, timeout=timeout, node=self._node).gather()
-            findings = evaluate_environment(self._facts)
-            return build_report((*findings, *self._check_node(findings)), accepted=self._accepted)
+            report = evaluate_environment(self._facts)
+            return join_reports(report, *self._check_node(report), accepted=self._accepted)
 
     def show(self, report: CheckReport) -> None:
         """Show the findings of the last check, in the chosen format."""
@@ -76,8 +78,8 @@ class DoctorRun:
         # Not `app.show`, which needs settings that are valid.
         show_view(view, self._app.terminal, self.format, sandbox=self._facts.configuration.is_sandbox)
 
-    def _check_node(self, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-        """Return the findings about the node, if one is named. A failure does not hide the other findings."""
+    def _check_node(self, environment: CheckReport) -> tuple[CheckReport, ...]:
+        """Return the reports about the node, if one is named. A failure does not hide the other findings."""
         if self._node is None:
             return ()
         failure: TpuctlError
@@ -86,11 +88,11 @@ class DoctorRun:
             failure = ServiceUnavailableError(f"`{self._node}` was not checked: {why}")
         else:
             try:
-                return findings_of_node(self._app, self._node, timeout=self._timeout)
+                return reports_of_node(self._app, self._node, timeout=self._timeout)
             except TpuctlError as error:
                 why, failure = error.message, error
-        is_explained = isinstance(failure, (AccessError, ServiceUnavailableError, SettingError)) and any(
-            finding.level is Level.ERROR for finding in findings
+        is_explained = isinstance(failure, (AccessError, ServiceUnavailableError, SettingError)) and bool(
+            environment.of(Level.ERROR)
         )
         if is_explained:
             self._app.terminal.warn(f"`{self._node}` was not checked: {why}")
@@ -110,8 +112,10 @@ def parse_skipped_ids(given: tuple[str, ...]) -> frozenset[str]:
     return frozenset(ALL_CHECKS if word.lower() == ALL_CHECKS else word.upper() for word in words)
 
 
-def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -> tuple[Finding, ...]:
-    """Return the findings about a node and its workers. Nothing is changed: no ssh key is created or put on the node.
+def reports_of_node(app: App, node: str, *, timeout: timedelta | None = None) -> tuple[CheckReport, ...]:
+    """Return the reports about a node, as `check` judges an existing one, and about its workers.
+
+    Nothing is changed: no ssh key is created or put on the node.
 
     `timeout` limits each worker. A fact that cannot be read is a finding; an error that prevents finding the node itself is
     raised.
@@ -122,7 +126,6 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
     factory, endpoint = http_access(app)
     # Short retries: users do not want to wait for a diagnosis.
     client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
-    operations = OperationsClient(factory, app.clock, endpoint=endpoint)
     found = get_node(client, app.place, app.reference(name))
     # Why no worker can be examined, and what helps.
     obstacle, remedy = None, None
@@ -133,9 +136,18 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
             app.workers.learn_host_keys(found)
     except TpuctlError as error:
         obstacle, remedy = error.message, error.hint
-    facts = gather_node_facts(found, client, operations, app.journal, now=app.now(), obstacle=obstacle, remedy=remedy)
+    facts = NodeFacts(
+        node=found,
+        now=app.now(),
+        published=read_guest_attributes(client, found.name),
+        obstacle=obstacle,
+        remedy=remedy,
+    )
+    gate, place = preflight_check(app, {}), (found.name.project, found.name.zone)
+    wanted = gate.settings.wanted(*place, NodeSpec.from_node(found), name=found.name, node=found, creates=False)
+    reports = (gate.report(wanted), evaluate_rules(facts, NODE_RULES))
     if obstacle is not None:
-        return run_rules(facts, NODE_RULES)
+        return reports
     workers = gather_workers_facts(
         found,
         lambda worker: app.workers.connection(found, worker, makes_key=False),
@@ -143,4 +155,4 @@ def findings_of_node(app: App, node: str, *, timeout: timedelta | None = None) -
         timeout=WORKER_TIMEOUT if timeout is None else timeout,
         has_own_key=app.settings["ssh_key"] is not None,
     )
-    return (*run_rules(facts, NODE_RULES), *run_rules(workers, WORKER_RULES))
+    return (*reports, evaluate_rules(workers, WORKER_RULES))

@@ -414,8 +414,7 @@ def resolve_host(host: str) -> Fact[tuple[str, ...]]:
 
 def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
     """Send a request without credentials to a host of the cloud, and return its answer; any status is fine."""
-    http, real = cloud.http(), SystemClock()
-    began, asked = real.monotonic(), cloud.clock.now()
+    http, asked = cloud.http(), cloud.clock.now()
     try:
         response, _ = http.request(url, method="GET")
     except TransportError as error:
@@ -427,7 +426,7 @@ def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
     answered = cloud.clock.now()
     date, ours = parse_http_date(response.get("date")), asked + (answered - asked) / 2
     ahead = None if date is None else date + _HALF - ours
-    return Known(HostAnswer(real.monotonic() - began, ahead))
+    return Known(HostAnswer(ahead))
 
 
 CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"

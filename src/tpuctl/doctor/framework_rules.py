@@ -1,25 +1,22 @@
 """Rules about frameworks on the workers: the same on all workers, compatible with each other and with the runtime version.
 
-Versions of packages are compared by the part of PEP 440 that frameworks need; what cannot be compared is None.
+Requirements are judged by the `pip check` of each environment; only releases of known pairs are compared here.
 """
 
 from __future__ import annotations
 
 import re
-from operator import eq, ge, gt, le, lt, ne
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from tpuctl.check.findings import Level, Remedy
+from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.command_text import command_word
 from tpuctl.doctor.verdicts import (
     NodeRemedy,
-    Verdict,
     error,
     group_workers,
     known_on_workers,
     node_rule,
     note,
-    ok,
     on_node,
     run_there,
     verdict,
@@ -31,7 +28,7 @@ from tpuctl.doctor.verdicts import (
 from tpuctl.names import last_segment
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from tpuctl.doctor.doctor_facts import AllWorkersFacts, PythonEnvironment, WorkerReport
     from tpuctl.models.node import Node
@@ -47,8 +44,8 @@ _LIBRARIES = ("libtpu", "libtpu-nightly")
     lambda report: report.environments,
     "the installed frameworks could not be read",
 )
-def check_frameworks(environments: tuple[PythonEnvironment, ...], *_: object) -> Iterator[Verdict]:
-    """Show which versions of JAX, jaxlib, libtpu, TensorFlow, PyTorch, torch_xla, Flax and Keras are installed, and where.
+def check_frameworks(environments: tuple[PythonEnvironment, ...], *_: object) -> Iterator[RuleResult]:
+    """Look for JAX, jaxlib, libtpu, TensorFlow, PyTorch, torch_xla, Flax and Keras; a note if none of them is installed.
 
     Versions come from package metadata, without importing a framework, which would take the TPU. Covered are the system's
     Python with the user's own packages, conda, environments named by running jobs or shells, and those in the home.
@@ -58,15 +55,10 @@ def check_frameworks(environments: tuple[PythonEnvironment, ...], *_: object) ->
         yield note(
             "no framework is installed in the system's Python, in conda or in an environment in the home", install
         )
-    for one in environments:
-        versions = {name: package.version for name, package in one.packages.items()}
-        text = ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
-        facts = {"environment": one.path, "python": one.python, "packages": versions}
-        yield ok(f"{one.name} (Python {one.python}) has {text}", facts=facts)
 
 
 @node_rule("TPU984", "same frameworks on all workers")
-def check_same_versions(facts: AllWorkersFacts) -> Iterator[Verdict]:
+def check_same_versions(facts: AllWorkersFacts) -> Iterator[RuleResult]:
     """Compare the frameworks between the workers: an error for each whose versions differ, with the workers that differ.
 
     A warning for an environment that only some workers have.
@@ -78,13 +70,11 @@ def check_same_versions(facts: AllWorkersFacts) -> Iterator[Verdict]:
     for number, environments in known.items():
         for one in environments:
             by_path.setdefault(one.path, {})[number] = one
-    found = [one for have in by_path.values() for one in _compare_environment(have, set(known))]
-    yield from found
-    if by_path and not found:
-        yield ok("the frameworks are the same on all", subject=workers_text(known))
+    for have in by_path.values():
+        yield from _compare_environment(have, set(known))
 
 
-def _compare_environment(have: Mapping[int, PythonEnvironment], workers: set[int]) -> Iterator[Verdict]:
+def _compare_environment(have: Mapping[int, PythonEnvironment], workers: set[int]) -> Iterator[RuleResult]:
     """Yield how an environment differs between the workers that have it, and on which workers it is missing."""
     where = next(iter(have.values()))
     if lacking := sorted(workers - set(have)):
@@ -96,8 +86,7 @@ def _compare_environment(have: Mapping[int, PythonEnvironment], workers: set[int
             facts={"environment": where.path, "workers": lacking},
         )
     for package in sorted({package for one in have.values() for package in one.packages}):
-        versions = {number: one.packages.get(package) for number, one in have.items()}
-        groups = group_workers({number: found.version if found else None for number, found in versions.items()})
+        groups = group_workers({number: one.packages.get(package) for number, one in have.items()})
         if len(groups) == 1:
             continue
         usual = next(version for version, _ in groups if version)
@@ -126,59 +115,61 @@ def _compare_environment(have: Mapping[int, PythonEnvironment], workers: set[int
         )
 
 
-@worker_rule("TPU985", "compatible frameworks", lambda report: report.environments)  # TPU983 says why they are unknown
-def check_compatible_versions(environments: tuple[PythonEnvironment, ...], *_: object) -> Iterator[Verdict]:
-    """Check the versions in each environment against the requirements in the metadata of the packages.
+_BROKEN = re.compile(r"(?P<name>\S+) \S+ (?:has requirement|requires) (?P<other>[A-Za-z0-9._-]+)")
 
-    An error for a jaxlib that JAX refuses (newer than JAX, or older than it requires), and for a torch_xla of another release
-    than PyTorch, which then lacks symbols [documentation of torch_xla; observed]. A warning for another libtpu than the one
-    that JAX or torch_xla requires for TPUs, for a JAX without libtpu, and for two libtpu packages in one environment.
+
+@worker_rule("TPU985", "compatible frameworks", lambda report: report.environments)  # TPU983 says why they are unknown
+def check_compatible_versions(environments: tuple[PythonEnvironment, ...], *_: object) -> Iterator[RuleResult]:
+    """Check each environment with its own `pip check`, and for pairs of packages that pip does not know to be wrong.
+
+    What pip reports about a framework is an error if it requires another version of a framework, else a warning. An error too
+    for a torch_xla of another release than PyTorch, which then lacks symbols [documentation of torch_xla; observed]. A warning
+    for a JAX without libtpu, and for two libtpu packages in one environment. A note if pip could not check.
     """
     for one in environments:
-        found = [*_check_requirements(one), *_check_torch(one), *_check_libtpu(one)]
-        yield from found or [ok(f"the frameworks in {one.name} are compatible")]
+        yield from _report_broken(one)
+        yield from _check_torch(one)
+        yield from _check_libtpu(one)
+        if one.unchecked is not None:
+            yield note(f"the requirements of the packages in {one.name} were not checked: {one.unchecked}")
 
 
-def _check_requirements(one: PythonEnvironment) -> Iterator[Verdict]:
-    for name, package in sorted(one.packages.items()):
-        requirements = [found for text in package.requires if (found := parse_requirement(text))]
-        # A general requirement is often repeated for TPUs.
-        reported = set()
-        for wanted in sorted(requirements, key=lambda found: found.extra is not None):
-            other = one.packages.get(wanted.name)
-            if other is None or wanted.extra not in {None, "tpu"} or wanted.name in reported:
-                continue
-            if satisfies(other.version, wanted.clauses) is not False:
-                continue
-            reported.add(wanted.name)
-            level, extra, where = (Level.WARNING, "[tpu]", " on TPUs") if wanted.extra else (Level.ERROR, "", "")
-            yield verdict(
-                level,
-                f"{wanted.name} {other.version} in {one.name} is not what {name} {package.version} requires{where}: "
-                f"`{wanted.clauses}`",
-                _install_remedy(one, f"{name}{extra}=={package.version.partition('+')[0]}"),
-                why="an import fails, or the program crashes at the first computation",
-                facts={"package": wanted.name, "version": other.version, "by": name, "clauses": wanted.clauses},
-            )
-
-
-def _check_torch(one: PythonEnvironment) -> Iterator[Verdict]:
-    torch, torch_xla = one.packages.get("torch"), one.packages.get("torch-xla")
-    if torch is None or torch_xla is None:
-        return
-    left, right = release_numbers(torch.version), release_numbers(torch_xla.version)
-    if left and right and left[:2] != right[:2]:
-        wanted = f"{left[0]}.{left[1]}"
-        yield error(
-            f"torch {torch.version} and torch-xla {torch_xla.version} in {one.name} are of different releases",
-            _install_remedy(one, f"torch~={wanted}.0", f"torch_xla[tpu]~={wanted}.0"),
-            why="torch_xla is built for one release of PyTorch: with another its import fails (`undefined symbol`)",
-            facts={"torch": torch.version, "torch-xla": torch_xla.version},
+def _report_broken(one: PythonEnvironment) -> Iterator[RuleResult]:
+    for line in one.broken:
+        match = _BROKEN.match(line)
+        if match is None or (name := _plain(match["name"])) not in one.packages:
+            continue
+        yield verdict(
+            Level.ERROR if _plain(match["other"]) in one.packages else Level.WARNING,
+            f"`pip check` in {one.name}: {line.rstrip('.')}",
+            _install_remedy(one, f"{name}=={one.packages[name].partition('+')[0]}"),
+            why="an import fails, or the program crashes at the first computation",
+            facts={"environment": one.path, "package": name},
         )
 
 
-def _check_libtpu(one: PythonEnvironment) -> Iterator[Verdict]:
-    versions = {name: one.packages[name].version for name in _LIBRARIES if name in one.packages}
+def _plain(name: str) -> str:
+    """Return the normalized name of a package [PEP 503]."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _check_torch(one: PythonEnvironment) -> Iterator[RuleResult]:
+    torch, torch_xla = one.packages.get("torch"), one.packages.get("torch-xla")
+    if torch is None or torch_xla is None:
+        return
+    left, right = release_numbers(torch), release_numbers(torch_xla)
+    if left and right and left[:2] != right[:2]:
+        wanted = f"{left[0]}.{left[1]}"
+        yield error(
+            f"torch {torch} and torch-xla {torch_xla} in {one.name} are of different releases",
+            _install_remedy(one, f"torch~={wanted}.0", f"torch_xla[tpu]~={wanted}.0"),
+            why="torch_xla is built for one release of PyTorch: with another its import fails (`undefined symbol`)",
+            facts={"torch": torch, "torch-xla": torch_xla},
+        )
+
+
+def _check_libtpu(one: PythonEnvironment) -> Iterator[RuleResult]:
+    versions = {name: one.packages[name] for name in _LIBRARIES if name in one.packages}
     if len(versions) > 1:
         remove = f"{_pip_command(one)} uninstall -y libtpu libtpu-nightly"
         yield warning(
@@ -190,7 +181,7 @@ def _check_libtpu(one: PythonEnvironment) -> Iterator[Verdict]:
     elif not versions and "jax" in one.packages:
         yield warning(
             f"{one.name} has JAX but no libtpu",
-            _install_remedy(one, f"jax[tpu]=={one.packages['jax'].version}"),
+            _install_remedy(one, f"jax[tpu]=={one.packages['jax']}"),
             why="JAX finds no TPU then and uses the CPU, unless `TPU_LIBRARY_PATH` names a libtpu",
         )
 
@@ -210,7 +201,7 @@ def _pip_command(one: PythonEnvironment) -> str:
 @worker_rule("TPU986", "TensorFlow and runtime version", lambda report: report.environments)
 def check_tensorflow_matches_image(
     environments: tuple[PythonEnvironment, ...], _: WorkerReport, node: Node
-) -> Iterator[Verdict]:
+) -> Iterator[RuleResult]:
     """Check TensorFlow on a TensorFlow image: the client and the software of the TPU must be of the same release.
 
     A warning if they differ; a note if no TensorFlow is found, and for a libtpu installed in addition to the image's own: it is
@@ -222,13 +213,11 @@ def check_tensorflow_matches_image(
     wanted, name = (int(image[1]), int(image[2])), image[0]
     found = [(one, package) for one in environments for package in _TENSORFLOWS if package in one.packages]
     for one, package in found:
-        version = one.packages[package].version
+        version = one.packages[package]
         numbers = release_numbers(version)
         if numbers is None:
             continue
-        if numbers[:2] == wanted:
-            yield ok(f"{package} {version} in {one.name} fits `{name}`")
-        else:
+        if numbers[:2] != wanted:
             image_option = "--version=" + re.sub(r"\d+\.\d+\.\d+", version.partition("+")[0], name, count=1)
             yield warning(
                 f"{package} {version} in {one.name} is of another release than the image, `{name}`",
@@ -238,88 +227,26 @@ def check_tensorflow_matches_image(
                 facts={"package": package, "version": version, "runtimeVersion": name},
             )
         for library in (library for library in _LIBRARIES if library in one.packages):
-            text = f"{library} {one.packages[library].version} in {one.name} is installed beside the libtpu of `{name}`"
+            text = f"{library} {one.packages[library]} in {one.name} is installed beside the libtpu of `{name}`"
             yield note(text, why="it is unverified which of the two TensorFlow loads")
     if not found:
         why = "a TensorFlow image contains the TensorFlow that fits it"
         yield note(f"no TensorFlow is found, although the image is `{name}`", why=why)
 
 
-_VERSION = re.compile(
-    r"v?(?P<release>\d+(?:\.\d+){0,5})(?:[-_.]?(?P<pre>a|b|rc)[-_.]?(?P<number>\d+)?)?"
-    r"(?:[-_.]?post[-_.]?(?P<post>\d+)?)?(?:[-_.]?dev[-_.]?(?P<dev>\d+)?)?(?P<local>\+[a-z0-9._-]+)?"
-)
-_CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[A-Za-z0-9.+!_-]+?)(?P<any>\.\*)?")
-_COMPARISONS: Mapping[str, Callable[[Any, Any], bool]] = {
-    "==": eq,
-    "!=": ne,
-    "<=": le,
-    ">=": ge,
-    "<": lt,
-    ">": gt,
-}
-_REQUIREMENT = re.compile(r"(?P<name>[a-z0-9-]+) *\(?(?P<clauses>(?:[<>=!~][^;()@]*)?)\)? *(?:;(?P<marker>.*))?")
-_EXTRA = re.compile(r"extra *== *['\"]([A-Za-z0-9_-]+)['\"]")
-
-
-class Requirement(NamedTuple):
-    """A requirement on another package: `clauses` like `<=0.4.35,>=0.4.34`; with an `extra` it holds only for that."""
-
-    name: str
-    clauses: str
-    extra: str | None
-
-
-def parse_requirement(text: str) -> Requirement | None:
-    """Parse a `Requires-Dist` line. None for an unknown form, and if its marker is more than an extra."""
-    match = _REQUIREMENT.fullmatch(text.strip())
-    if match is None:
-        return None
-    marker = (match["marker"] or "").strip()
-    extra = _EXTRA.fullmatch(marker)
-    if marker and extra is None:
-        return None
-    return Requirement(match["name"], match["clauses"].strip(), extra[1] if extra else None)
+_RELEASE = re.compile(r"v?(\d{1,9}(?:\.\d{1,9}){0,5})(?!\d)")
 
 
 def release_numbers(version: str) -> tuple[int, ...] | None:
     """Return the release numbers of a version, like `(0, 4, 35)`. None if it is not a version."""
-    match = _VERSION.fullmatch(version.strip().lower())
-    return tuple(map(int, match["release"].split("."))) if match else None
+    match = _RELEASE.match(version.strip().lower())
+    return tuple(map(int, match[1].split("."))) if match else None
 
 
-def satisfies(version: str, clauses: str) -> bool | None:
-    """Return whether a version satisfies all clauses. None if that cannot be decided."""
-    answers = [_satisfies_clause(version, clause.strip()) for clause in clauses.split(",") if clause.strip()]
-    if False in answers:
+def is_older(version: str, least: str) -> bool:
+    """Return whether the release of a version is certainly older than another; `2` and `2.0` are the same."""
+    numbers, others = release_numbers(version), release_numbers(least)
+    if numbers is None or others is None:
         return False
-    return None if None in answers else True
-
-
-def _satisfies_clause(version: str, clause: str) -> bool | None:
-    match = _CLAUSE.fullmatch(clause)
-    if match is None:
-        return None
-    have, want, prefix = _version_key(version), _version_key(match["version"]), release_numbers(match["version"])
-    if have is None or want is None or prefix is None:
-        return None
-    if match["any"]:
-        has_prefix = have[: len(prefix)] == prefix
-        return {"==": has_prefix, "!=": not has_prefix}.get(match["operator"])
-    if match["operator"] == "~=":
-        return have >= want and have[: len(prefix) - 1] == prefix[:-1]
-    return _COMPARISONS[match["operator"]](have, want)
-
-
-def _version_key(version: str) -> tuple[int, ...] | None:
-    """Return a sort key, which begins with six release numbers: development versions come first, local parts are ignored."""
-    match, numbers = _VERSION.fullmatch(version.strip().lower()), release_numbers(version)
-    if match is None or numbers is None:
-        return None
-    text = match.group().partition("+")[0]
-    is_dev, is_post = "dev" in text, "post" in text
-    if match["pre"]:
-        stage = (-1, "abrc".index(match["pre"][0]), int(match["number"] or 0))
-    else:
-        stage = (-2 if is_dev and not is_post else 1 if is_post else 0, 0, int(match["post"] or 0))
-    return (*numbers, *(0,) * (6 - len(numbers)), *stage, 0 if is_dev else 1, int(match["dev"] or 0))
+    length = max(len(numbers), len(others))
+    return (*numbers, *(0,) * (length - len(numbers))) < (*others, *(0,) * (length - len(others)))

@@ -7,11 +7,11 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.check.facts import Absent, Known, Unknown, value_or_none
-from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, SetFileMode
+from tpuctl.check.findings import AddKeyToSshAgent, CreateSshKey, Level, Remedy, RuleResult, SetFileMode
 from tpuctl.command_text import command_word, fitting, join_command
 from tpuctl.config.settings import SETTINGS, SourceKind, masked_value
-from tpuctl.doctor.framework_rules import satisfies
-from tpuctl.doctor.verdicts import Verdict, environment_rule, error, note, ok, unknown, unread, verdict, warning
+from tpuctl.doctor.framework_rules import is_older
+from tpuctl.doctor.verdicts import environment_rule, error, note, unknown, unread, verdict, warning
 from tpuctl.doctor.worker_rules import LEVEL_NAMES, LOG_DIR, NO_LOG, log_variable_problem
 from tpuctl.escaping import mask_url
 from tpuctl.names import closest_match
@@ -43,7 +43,7 @@ _FOLDERS = {"state": "state", "config": "configuration"}
 
 
 @environment_rule("TPU901", "Python", "Python")
-def check_python(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_python(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the Python that runs tpuctl: 3.11 or later.
 
     A warning if it gets no security fixes any more, a note half a year before. Source: Python's release schedules.
@@ -61,28 +61,16 @@ def check_python(environment: EnvironmentFacts) -> Iterator[Verdict]:
         yield warning(f"Python {version} gets no security fixes since {ends}{where}", newer, facts=facts)
     elif today > ends - _END_OF_LIFE_NOTICE:
         yield note(f"Python {version} gets no security fixes after {ends}{where}", newer, facts=facts)
-    else:
-        yield ok(f"Python {version}{where}", facts=facts)
-
-
-@environment_rule("TPU902", "tpuctl", "tpuctl")
-def check_tpuctl(environment: EnvironmentFacts) -> Iterator[Verdict]:
-    """Show the version of tpuctl, how it was installed, and the command that updates it. No package index is queried."""
-    version, by = environment.machine.tpuctl, environment.machine.installed_by
-    update = f"; update it with `{_UPGRADES[by]}`" if by in _UPGRADES else ""
-    how = f"installed by {by}{update}" if by else "installed in an unknown way"
-    yield ok(f"tpuctl {version}, {how}", facts={"version": version, "installedBy": by})
 
 
 @environment_rule("TPU903", "packages that tpuctl imports", "packages")
-def check_packages(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_packages(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the packages that tpuctl imports are installed, in the versions that its metadata requires."""
-    machine, passed = environment.machine, []
+    machine = environment.machine
     for name, fact in machine.packages.items():
         least = machine.required.get(name)
         match fact:
-            case Known(version) if least is None or satisfies(version, f">={least}") is not False:
-                passed.append(f"{name} {version}")
+            case Known(version) if least is None or not is_older(version, least):
                 continue
             case Known(version):
                 level, text = Level.WARNING, f"{name} {version} is older than {least}"
@@ -93,12 +81,10 @@ def check_packages(environment: EnvironmentFacts) -> Iterator[Verdict]:
         reinstall = join_command([machine.executable, "-m", "pip", "install", "--upgrade", name])
         facts = {"package": name, "least": least}
         yield verdict(level, text, Remedy("reinstall it", reinstall), subject=name, facts=facts)
-    if passed:
-        yield ok(", ".join(passed), facts={"packages": passed})
 
 
 @environment_rule("TPU908", "folders of tpuctl")
-def check_folders(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_folders(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that tpuctl can write to its own folders, and that only their owner may read them.
 
     An error for the state folder: without it tpuctl records no change, and refuses destructive ones. Specs and metadata in it
@@ -122,13 +108,10 @@ def check_folders(environment: EnvironmentFacts) -> Iterator[Verdict]:
             if environment.configuration.is_sandbox or "TPUCTL_STATE_DIR" not in environment.configuration.variables:
                 remedy = Remedy.by(SetFileMode(subject, 0o700), "restrict it to your user")
             yield note(f"other users may read {folder} (mode {entry.octal})", remedy, subject=subject, facts=facts)
-        else:
-            state = "is writable" if entry.exists else "is created when needed"
-            yield ok(f"{folder} {state}", subject=subject, facts=facts)
 
 
 @environment_rule("TPU909", "free disk space")
-def check_free_space(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_free_space(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the free space of the disk that tpuctl writes to: less than 500 MiB is a warning, less than 20 MiB an error."""
     for place, left in environment.machine.bytes_left.items():
         text, about = f"its disk has {left // _MIB} MiB left", {"subject": place, "facts": {"bytesLeft": left}}
@@ -137,16 +120,12 @@ def check_free_space(environment: EnvironmentFacts) -> Iterator[Verdict]:
             yield error(text, free, why="changes of nodes could not be recorded", **about)
         elif left < _LOW_SPACE:
             yield warning(text, free, **about)
-        else:
-            yield ok(text, **about)
 
 
 @environment_rule("TPU910", "journal", "journal")
-def check_journal(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_journal(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the journal of past changes can be read: tpuctl recreates nodes from it."""
     match environment.machine.journal:
-        case Known(count):
-            yield ok(f"the journal has {count} node{'' if count == 1 else 's'}", facts={"nodes": count})
         case Unknown(reason):
             remedy = Remedy("make its files readable for your user")
             why = "the spec of a deleted node could not be looked up"
@@ -154,7 +133,7 @@ def check_journal(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU911", "terminal and locale", "terminal")
-def check_terminal(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_terminal(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the terminal and the locale of this machine.
 
     Any language works: tpuctl reads exit codes, JSON, files, and messages of OpenSSH, which are never translated. A note if the
@@ -163,9 +142,7 @@ def check_terminal(environment: EnvironmentFacts) -> Iterator[Verdict]:
     term, locale, encoding = environment.machine.term, environment.machine.locale, environment.machine.encoding
     text = f"TERM is {term or 'not set'}, the locale is {locale or 'not set'}, the encoding {encoding}"
     facts = {"term": term, "locale": locale, "encoding": encoding}
-    if encoding.lower().replace("-", "").replace("_", "") == "utf8":
-        yield ok(text, facts=facts)
-    else:
+    if encoding.lower().replace("-", "").replace("_", "") != "utf8":
         utf8 = Remedy("set a UTF-8 locale", "export LC_ALL=C.UTF-8")
         yield note(text, utf8, why="other characters are printed as question marks or escapes", facts=facts)
 
@@ -193,7 +170,7 @@ _OLDEST_SSH = (7, 6)
 
 
 @environment_rule("TPU904", "gcloud", "gcloud")
-def check_gcloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_gcloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the Google Cloud CLI on PATH, and read its version from its own folder without starting it.
 
     tpuctl needs it to log in, and for Identity-Aware Proxy tunnels. If it is missing: a note if credentials exist and no tunnel
@@ -216,38 +193,19 @@ def check_gcloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
     found = gcloud.value
     facts = {"path": found.path, "root": found.root, "version": value_or_none(found.version)}
     match found.version:
-        case Known(version) if satisfies(version, f">={_TRIED_GCLOUD}") is False:
+        case Known(version) if is_older(version, _TRIED_GCLOUD):
             text = f"gcloud {version} is older than {_TRIED_GCLOUD}, with which the printed commands were tested"
             update = _UPDATES.get(found.packaging or "", "gcloud components update")
             yield note(text, Remedy("update it", update), facts=facts)
-        case Known(version):
-            yield ok(f"gcloud {version} at `{found.path}`", facts=facts)
+        case Known():
+            pass
         case Absent(reason) | Unknown(reason):
             text = f"the version of `{found.path}` could not be read: {reason}"
             yield unknown(text, Remedy("check whether it runs", "gcloud version"), facts=facts)
 
 
-@environment_rule("TPU905", "how gcloud is updated", "gcloud")
-def check_gcloud_updates(environment: EnvironmentFacts) -> Iterator[Verdict]:
-    """Show which command updates gcloud.
-
-    If a package manager installed it, its own component manager is disabled, and the `gcloud components` of older guides fails.
-    Source: gcloud 528, `disable_updater` in lib/googlecloudsdk/core/config.json.
-    """
-    found = value_or_none(environment.machine.gcloud)
-    if found is None or found.root is None:
-        return
-    if found.packaging is None:
-        yield ok("gcloud updates itself: `gcloud components update`")
-        return
-    command = _UPDATES.get(found.packaging)
-    by = f"`{command}`" if command else "the program that installed it"
-    text = f"gcloud's component manager is disabled; gcloud is updated by {by}"
-    yield ok(text, facts={"packaging": found.packaging, "command": command})
-
-
 @environment_rule("TPU906", "gcloud's configuration", "gcloud")
-def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that the active gcloud configuration can be read; tpuctl uses its properties as fallback for its own settings.
 
     A warning if it cannot be read, or if a variable names one that does not exist. Source: gcloud 528.
@@ -255,23 +213,19 @@ def check_gcloud_configuration(environment: EnvironmentFacts) -> Iterator[Verdic
     entry, name = environment.configuration.gcloud_entry, environment.configuration.gcloud_name
     facts = {"configuration": name, "path": str(entry.path) if entry else None}
     if entry is None:
-        yield ok("gcloud is set to use no configuration", facts=facts)
-    elif entry.problem:
+        return
+    if entry.problem:
         choose = f"make `{entry.path}` readable for you, or choose another"
         remedy = Remedy(choose, "gcloud config configurations list")
         yield warning(f"the configuration `{name}` of gcloud cannot be read: {entry.problem}", remedy, facts=facts)
-    elif entry.exists:
-        yield ok(f"gcloud's active configuration is `{name}`", facts=facts)
-    elif "CLOUDSDK_ACTIVE_CONFIG_NAME" in environment.configuration.variables:
+    elif not entry.exists and "CLOUDSDK_ACTIVE_CONFIG_NAME" in environment.configuration.variables:
         text = f"gcloud has no configuration `{name}`, which `CLOUDSDK_ACTIVE_CONFIG_NAME` names"
         create = f"gcloud config configurations create {command_word('configuration', name)}"
         yield warning(text, Remedy("unset the variable, or create the configuration", create), facts=facts)
-    else:
-        yield ok("gcloud has no configuration yet", facts=facts)
 
 
 @environment_rule("TPU907", "programs for workers")
-def check_programs(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_programs(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the programs that connect to workers: `ssh`, `scp`, `ssh-keygen`, `ssh-add` of OpenSSH 7.6 or later, and `rsync`.
 
     An error if `ssh` or `ssh-keygen` is missing.
@@ -286,9 +240,6 @@ def check_programs(environment: EnvironmentFacts) -> Iterator[Verdict]:
                     text = f"`{program.path}` is {version}, older than OpenSSH 7.6"
                     why = "it lacks options that tpuctl uses"
                     yield warning(text, Remedy(_OPENSSH), subject=name, why=why, facts=facts)
-                else:
-                    known_as = f" ({version})" if version else ""
-                    yield ok(f"`{program.path}`{known_as}", subject=name, facts=facts)
             case Unknown():
                 yield unread(f"`{name}` could not be checked", fact, subject=name)
             case Absent():
@@ -306,7 +257,7 @@ _FILE_MODE, _FOLDER_MODE, _SSH_FOLDER = 0o600, 0o700, ".ssh"
 
 
 @environment_rule("TPU915", "the ssh key")
-def check_ssh_key(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_ssh_key(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the ssh key for workers: `~/.ssh/google_compute_engine`, which gcloud uses too, or the one named by a setting.
 
     An error if other users may read the private key, since ssh refuses to use it, or if a named key does not exist. A note if
@@ -322,10 +273,8 @@ def check_ssh_key(environment: EnvironmentFacts) -> Iterator[Verdict]:
     elif key.problem:
         advice = Remedy("make it readable for your user, or name another key with `--ssh-key`")
         yield error(f"the private key cannot be read: {key.problem}", advice, **about)
-    elif key.exists:
-        yield ok("the private key exists", **about)
-    elif _agent_has(keys):
-        yield ok("an agent holds the private key; there is no key file", **about)
+    elif key.exists or _agent_has(keys):
+        return
     elif keys.home is not None:
         text = "no ssh key exists yet; `tpuctl up` and `tpuctl ssh` create it when they need it"
         yield note(text, Remedy.by(CreateSshKey(str(keys.home)), "create it now"), **about)
@@ -336,7 +285,7 @@ def check_ssh_key(environment: EnvironmentFacts) -> Iterator[Verdict]:
 
 
 @environment_rule("TPU916", "ssh key pair")
-def check_key_pair(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_key_pair(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Compare the public ssh key, which is put on the workers, with the private one, which logs in.
 
     An error if they are not one pair; unknown if the private key has a passphrase.
@@ -347,8 +296,8 @@ def check_key_pair(environment: EnvironmentFacts) -> Iterator[Verdict]:
         yield from [] if found is None else [found]
 
 
-def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
-    """Return the verdict about a usable private key and its public key; None if TPU917 says all of it."""
+def _judge_key_pair(keys: SshKeyFacts, subject: str) -> RuleResult | None:
+    """Return the problem of a usable private key and its public key; None without one, or if TPU917 reports it."""
     public, derived = keys.public, keys.derived
     derive = join_command(["ssh-keygen", "-y", "-f", fitting("path", keys.private.path)])
     match public:
@@ -357,7 +306,7 @@ def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
             return error(f"the public key cannot be used: {reason}", away, subject=subject)
         case Known(line) if isinstance(derived, Known):
             if derived.value == line:
-                return ok("the public and the private key are one pair", subject=subject)
+                return None
             words = "move the public key away: tpuctl writes it again from the private key"
             return error(
                 "the public key does not belong to the private key",
@@ -381,11 +330,11 @@ def _judge_key_pair(keys: SshKeyFacts, subject: str) -> Verdict | None:
             text = "the public key does not exist, and the private one has a passphrase"
             return error(text, write, subject=subject)
         case _:
-            return ok("the public key does not exist yet", subject=subject)
+            return None
 
 
 @environment_rule("TPU917", "passphrase and agent", "ssh agent")
-def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check that an ssh agent holds a key that has a passphrase: tpuctl never asks for a passphrase.
 
     A warning if no agent holds it.
@@ -414,18 +363,16 @@ def check_ssh_agent(environment: EnvironmentFacts) -> Iterator[Verdict]:
         )
     elif isinstance(keys.agent, Unknown):
         yield note(text, Remedy("unset `SSH_AUTH_SOCK`, or start a new agent", _NEW_AGENT), facts=facts)
-    else:
-        yield ok(text, facts=facts)
 
 
 @environment_rule("TPU918", "permissions of ssh files", "ssh files")
-def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the permissions of the key's folder and of the known_hosts files.
 
     A warning if other users may write to them: someone who can change them can impersonate a worker. A note if other users may
     read a folder `.ssh`. The mode of another folder, which may hold more than a key, is not judged.
     """
-    passed, folder = [], environment.keys.folder
+    folder = environment.keys.folder
     for entry in (folder, *environment.keys.known_hosts):
         is_ssh = entry.path.name == _SSH_FOLDER
         remedy = Remedy("make it readable for your user")
@@ -441,10 +388,6 @@ def check_ssh_file_modes(environment: EnvironmentFacts) -> Iterator[Verdict]:
             yield warning(f"it cannot be used: {entry.problem}", remedy, **about)
         elif is_ssh and entry.is_open():
             yield note(f"other users may read it (mode {entry.octal})", remedy, **about)
-        elif entry.exists:
-            passed.append(f"`{entry.path}`")
-    if passed:
-        yield ok(f"only your user may write to {', '.join(passed)}")
 
 
 def _agent_has(keys: SshKeyFacts) -> bool:
@@ -461,7 +404,7 @@ _OVERRIDES = "CLOUDSDK_API_ENDPOINT_OVERRIDES_"
 
 
 @environment_rule("TPU912", "environment variables of TPU libraries", "variables")
-def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check `TPU_LOG_DIR`, `TPU_MIN_LOG_LEVEL` and `TPU_STDERR_LOG_LEVEL` if they are set on this machine.
 
     A warning if the first is neither an absolute path nor the word `disabled` (the `deaktiviert` of a translated guide creates
@@ -474,13 +417,10 @@ def check_tpu_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
         text = f"`{name}={found[name]}` is set here, and libtpu does not accept that value"
         advice = f"use an absolute path, or the English word `{NO_LOG}`" if name == LOG_DIR else "use 0, 1, 2 or 3"
         yield warning(text, Remedy(advice), subject=name, why=why, facts={"value": found[name]})
-    if found and not whys:
-        words = ", ".join(f"`{name}={text}`" for name, text in found.items())
-        yield ok(f"set here, not on workers: {words}", facts=found)
 
 
 @environment_rule("TPU945", "configuration files", "settings")
-def check_config_files(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_config_files(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check the configuration files: the nearest `tpuctl.yaml` in or above the working directory, and the user file.
 
     An error if one cannot be read or has an unknown key or value: every other command then fails with that error.
@@ -493,15 +433,11 @@ def check_config_files(environment: EnvironmentFacts) -> Iterator[Verdict]:
     for problem in configuration.problems:
         fix = Remedy("fix the value, or unset it; this shows where it comes from", "tpuctl config show")
         yield error(problem, fix, why="commands that need it fail with this error")
-    existing = [str(entry.path) for entry in configuration.entries if entry.exists]
-    files = " and ".join(f"`{path}`" for path in existing)
-    text = f"settings are read from {files}" if existing else "there are no configuration files"
-    yield ok(text, facts={"files": existing})
 
 
 @environment_rule("TPU946", "where settings come from", "settings")
-def check_setting_sources(environment: EnvironmentFacts) -> Iterator[Verdict]:
-    """Show where each setting comes from; a note for each variable that overrides another value in a file."""
+def check_setting_sources(environment: EnvironmentFacts) -> Iterator[RuleResult]:
+    """Report each variable that overrides another value of a setting in a file: a note."""
     settings = value_or_none(environment.configuration.settings)
     if settings is None:
         return
@@ -522,19 +458,15 @@ def check_setting_sources(environment: EnvironmentFacts) -> Iterator[Verdict]:
                 subject=f"setting {key}",
                 facts={"key": key, "source": str(setting.source), "hidden": f"{file.path} line {entry.line}"},
             )
-    words = [f"`{key}` is {_shown(key, setting)}, from {setting.source}" for key, setting in chosen.items()]
-    facts = {key: {"value": _plain(key, one), "source": str(one.source)} for key, one in chosen.items()}
-    yield ok("; ".join(words) or "all settings have their defaults", facts=facts)
 
 
 @environment_rule("TPU947", "environment variables without effect", "variables")
-def check_unused_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_unused_variables(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Check for variables that begin with `TPUCTL_` but that tpuctl does not read: warnings.
 
     A note for each variable that sends gcloud to another endpoint, which tpuctl does not use.
     """
     known_names = [spec.environment for spec in SETTINGS.values() if spec.environment] + sorted(_OTHER_VARIABLES)
-    passed = []
     for name, value in environment.configuration.variables.items():
         if name.startswith("TPUCTL_") and name not in known_names:
             if name.removeprefix("TPUCTL_").startswith(_EXPORTED_PREFIXES):
@@ -547,14 +479,10 @@ def check_unused_variables(environment: EnvironmentFacts) -> Iterator[Verdict]:
             advice = f"use it with tpuctl too (`--endpoint {place}`), or unset it"
             text = f"`{name}` sends gcloud to {place}, which tpuctl does not use"
             yield note(text, Remedy(advice), subject=name)
-        else:
-            passed.append(name)
-    if passed:
-        yield ok(f"set in the environment: {', '.join(passed)}", facts={"variables": passed})
 
 
 @environment_rule("TPU948", "chosen cloud", "cloud")
-def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
+def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[RuleResult]:
     """Show which cloud commands use: Google's, another endpoint, or the sandbox, where nothing is real: a note."""
     configuration = environment.configuration
     settings = value_or_none(configuration.settings)
@@ -568,8 +496,6 @@ def check_chosen_cloud(environment: EnvironmentFacts) -> Iterator[Verdict]:
     elif configuration.endpoint:
         text = f"calls go to `{configuration.endpoint}`{_source(settings['endpoint'])}, not to Google"
         yield note(text, facts=facts)
-    else:
-        yield ok("commands use Google Cloud", facts=facts)
 
 
 def _plain(key: str, setting: ResolvedSetting) -> str:

@@ -1,4 +1,4 @@
-"""Gather the facts about a node from the API and the journal, and about its workers over ssh.
+"""Gather the facts about the workers of a node over ssh.
 
 One ssh session per worker, all in parallel, runs a program with the worker's own Python: it reports disks, memory, processes,
 variables, Python environments and the clock. Its answer is parsed strictly: an invalid fact becomes unknown, and the others
@@ -11,21 +11,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
-from tpuctl.cloud.errors import operation_error
 from tpuctl.decoding import By, Most, Range, Text, decode, decoder_of
 from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
     ClockOffset,
     FileSystemUsage,
-    LastFailure,
     LogFolder,
-    NodeFacts,
-    NodeOperation,
     OomKills,
     PythonEnvironment,
     TpuVariables,
@@ -33,9 +29,7 @@ from tpuctl.doctor.doctor_facts import (
     WorkerMemory,
     WorkerReport,
 )
-from tpuctl.durations import parse_timestamp
 from tpuctl.errors import CredentialsError, TpuctlError
-from tpuctl.models.operation import Operation
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 from tpuctl.shapes import ShapeError
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
@@ -47,12 +41,11 @@ from tpuctl.ssh.tpu_guard import GuardReport
 from tpuctl.ssh.tpu_holders import HoldersFound
 
 if TYPE_CHECKING:
-    from tpuctl.cloud.tpu import OperationsClient, TpuClient
+    from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Node
-    from tpuctl.nodes.journal import Journal
+    from tpuctl.names import NodeName
     from tpuctl.ssh.connection import Connection
 
-_OPERATIONS = 10
 # A worker may be slow to accept ssh without being broken.
 WORKER_TIMEOUT = timedelta(seconds=30)
 # The programs on the worker get less time, so that it can report one that hangs.
@@ -60,67 +53,16 @@ _PROGRAM_TIMEOUT = timedelta(seconds=8)
 _HOLDERS_MARK = "tpuctl-holders "
 _MAX_TEXT = 1 << 20
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
-_T = TypeVar("_T")
 
 
-def gather_node_facts(
-    node: Node,
-    cloud: TpuClient,
-    operations: OperationsClient,
-    journal: Journal,
-    *,
-    now: datetime,
-    obstacle: str | None = None,
-    remedy: str | None = None,
-) -> NodeFacts:
-    """Return the facts about a node that was just fetched. A failed read raises nothing: the fact is unknown."""
-    owner = node.queued_resource
-    return NodeFacts(
-        node=node,
-        now=now,
-        request=_read_fact(lambda: cloud.get_queued_resource(owner)) if owner else None,
-        published=_read_fact(lambda: cloud.guest_attributes(node.name)),
-        failure=_last_failure(node, journal),
-        operations=_read_fact(lambda: _list_operations(node, operations)),
-        obstacle=obstacle,
-        remedy=remedy,
-    )
-
-
-def _read_fact(read: Callable[[], _T]) -> Fact[_T]:
+def read_guest_attributes(cloud: TpuClient, name: NodeName) -> Fact[tuple[Mapping[str, str], ...]]:
+    """Return the guest attributes of each worker, or why they could not be read."""
     try:
-        return Known(read())
+        return Known(cloud.guest_attributes(name))
     except CredentialsError as error:  # they work: the node was just fetched
         return Unknown(error.message)
     except TpuctlError as error:
         return fact_from_failure(error)
-
-
-def _list_operations(node: Node, operations: OperationsClient) -> tuple[NodeOperation, ...]:
-    targets = {str(node.name)} | ({node.queued_resource} if node.queued_resource else set())
-    parsed = []
-    for raw in operations.operations(node.name.project, node.name.zone, targets, limit=_OPERATIONS):
-        about, operation = raw.get("metadata") or {}, Operation.from_api(raw)
-        failed = operation_error(operation.error) if operation.error else None
-        parsed.append(
-            NodeOperation(
-                verb=str(about.get("verb") or "a change"),
-                began=parse_timestamp(about.get("createTime")),
-                is_done=operation.done,
-                error=failed.message if failed else None,
-                error_id=failed.error_id if failed else None,
-            )
-        )
-    return tuple(parsed)
-
-
-def _last_failure(node: Node, journal: Journal) -> Fact[LastFailure]:
-    """Return the last failure in the journal without a later success. Entries with another node id are ignored."""
-    past = _read_fact(lambda: journal.past(node.name))
-    if not isinstance(past, Known):
-        return past
-    found = [failure for failure in past.value.failures if failure.node_id in {"", node.id}]
-    return Known(LastFailure(found[-1].text, found[-1].error, found[-1].at)) if found else Absent()
 
 
 def gather_workers_facts(

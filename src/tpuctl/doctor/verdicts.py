@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 HashableT = TypeVar("HashableT")
 NodeFactsT = TypeVar("NodeFactsT", "NodeFacts", "AllWorkersFacts")
-Judge = Callable[[T], Iterable["Verdict"]]
+Judge = Callable[[T], Iterable[RuleResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,27 +55,17 @@ def run_there(text: str, *command: str) -> NodeRemedy:
     return on_workers(text, "run", "--", *command)
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict(RuleResult):
-    """What a rule says; without a subject it is about that of the rule, about the node or about a worker.
-
-    `{}` in the text is replaced by the measure, for several workers by its range.
-    """
-
-    measure: tuple[float, str] | None = None  # a number from one worker, and its text
+def verdict(level: Level, text: str, *remedies: Remedy, **others: Any) -> RuleResult:
+    """Return what a rule says; without a subject it is about that of the rule, about the node or about a worker."""
+    return RuleResult(level=level, text=text, remedies=remedies, **{"subject": "", **others})
 
 
-def verdict(level: Level, text: str, *remedies: Remedy, **others: Any) -> Verdict:
-    """Return a verdict; `others` are its further fields by name."""
-    return Verdict(level=level, text=text, remedies=remedies, **{"subject": "", **others})
-
-
-ok, note, warning, error, unknown = (
-    partial(verdict, level) for level in (Level.OK, Level.NOTE, Level.WARNING, Level.ERROR, Level.UNKNOWN)
+note, warning, error, unknown = (
+    partial(verdict, level) for level in (Level.NOTE, Level.WARNING, Level.ERROR, Level.UNKNOWN)
 )
 
 
-def unread(text: str, fact: Unknown, **others: Any) -> Verdict:
+def unread(text: str, fact: Unknown, **others: Any) -> RuleResult:
     """Return the verdict that a fact could not be read; `text` says so, without the reason."""
     return unknown(f"{text}: {fact.reason}", is_passing=fact.is_passing, **others)
 
@@ -105,21 +95,21 @@ def node_rule(id_: str, title: str) -> Callable[[Judge[NodeFactsT]], CheckRule[N
 
 def workers_rule(
     id_: str, title: str
-) -> Callable[[Callable[[AllWorkersFacts], Iterable[tuple[int, Verdict]]]], CheckRule[AllWorkersFacts]]:
+) -> Callable[[Callable[[AllWorkersFacts], Iterable[tuple[int, RuleResult]]]], CheckRule[AllWorkersFacts]]:
     """Make a rule that looks at all workers and yields verdicts with the number of their worker; equal ones become one."""
     return lambda judge: check_rule(id_, title)(wraps(judge)(lambda facts: _merge(judge(facts), facts.node)))
 
 
 def worker_rule(
     id_: str, title: str, read: Callable[[WorkerReport], Fact[T]], text: str | None = None
-) -> Callable[[Callable[[T, WorkerReport, Node], Iterable[Verdict]]], CheckRule[AllWorkersFacts]]:
+) -> Callable[[Callable[[T, WorkerReport, Node], Iterable[RuleResult]]], CheckRule[AllWorkersFacts]]:
     """Make a rule about the fact of one worker that `read` returns. Equal verdicts about several workers become one.
 
     `text` says that the fact could not be read; None if another rule says so.
     """
 
-    def decorate(judge: Callable[[T, WorkerReport, Node], Iterable[Verdict]]) -> CheckRule[AllWorkersFacts]:
-        def verdicts(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+    def decorate(judge: Callable[[T, WorkerReport, Node], Iterable[RuleResult]]) -> CheckRule[AllWorkersFacts]:
+        def verdicts(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
             for number, report in facts.reports.items():
                 match read(report):
                     case Known(value):
@@ -140,7 +130,7 @@ def known_on_workers(facts: AllWorkersFacts, read: Callable[[WorkerReport], Fact
 
 def unread_on_workers(
     facts: AllWorkersFacts, read: Callable[[WorkerReport], Fact[Any]], text: str
-) -> Iterator[tuple[int, Verdict]]:
+) -> Iterator[tuple[int, RuleResult]]:
     """Yield the verdict for each worker on which a fact could not be read."""
     for number, report in facts.reports.items():
         if isinstance(fact := read(report), Unknown):
@@ -172,9 +162,9 @@ def worker_ranges(workers: Iterable[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def _merge(verdicts: Iterable[tuple[int, Verdict]], node: Node) -> Iterator[RuleResult]:
+def _merge(verdicts: Iterable[tuple[int, RuleResult]], node: Node) -> Iterator[RuleResult]:
     """Yield one result for all workers with the same verdict."""
-    groups: dict[Any, dict[int, Verdict]] = {}
+    groups: dict[Any, dict[int, RuleResult]] = {}
     for number, one in verdicts:
         groups.setdefault((one.level, one.text, one.why, one.remedies), {})[number] = one
     for group in groups.values():
@@ -191,5 +181,5 @@ def _merge(verdicts: Iterable[tuple[int, Verdict]], node: Node) -> Iterator[Rule
         )
 
 
-def _remedies(one: Verdict, node: Node, workers: Iterable[int] = ()) -> tuple[Remedy, ...]:
+def _remedies(one: RuleResult, node: Node, workers: Iterable[int] = ()) -> tuple[Remedy, ...]:
     return tuple(remedy.on(node, workers) if isinstance(remedy, NodeRemedy) else remedy for remedy in one.remedies)

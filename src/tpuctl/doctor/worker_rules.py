@@ -9,17 +9,15 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.check.findings import Level, Remedy
+from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.command_text import command_word, fitting
 from tpuctl.doctor.doctor_facts import LogFolderState
 from tpuctl.doctor.verdicts import (
-    Verdict,
     error,
     group_workers,
     known_on_workers,
     node_rule,
     note,
-    ok,
     on_node,
     on_workers,
     run_there,
@@ -73,7 +71,7 @@ _UNIT = "google-startup-scripts.service"
 
 
 @node_rule("TPU966", "ssh to the workers")
-def check_ssh(facts: AllWorkersFacts) -> Iterator[Verdict]:
+def check_ssh(facts: AllWorkersFacts) -> Iterator[RuleResult]:
     """Check that every worker accepts ssh; show why one does not, and how to fix it."""
     for group in facts.unreachable:
         yield error(
@@ -84,9 +82,6 @@ def check_ssh(facts: AllWorkersFacts) -> Iterator[Verdict]:
             facts={"workers": list(group.workers), "errorId": group.error_id},
             is_passing=group.is_passing,
         )
-    if reached := list(facts.reports):
-        text = f"ssh works{' on all workers' if len(reached) == facts.node.workers > 1 else ''}"
-        yield ok(text, subject=workers_text(reached), facts={"workers": reached})
 
 
 def _ssh_remedies(group: UnreachableWorkers, facts: AllWorkersFacts) -> tuple[Remedy, ...]:
@@ -111,7 +106,7 @@ def remedy_from_hint(hint: str) -> Remedy:
 
 
 @workers_rule("TPU967", "reports of the workers")
-def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Check that every worker with ssh sends a report; a program for its `python3` collects it."""
     for number, answer in facts.answers.items():
         if isinstance(answer, Unknown):
@@ -119,15 +114,13 @@ def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]
 
 
 @worker_rule("TPU975", "chips of the workers", lambda report: report.inspection, "its chips could not be read")
-def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> Iterator[Verdict]:
+def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> Iterator[RuleResult]:
     """Count the chips of each worker by their device files: an error if there are fewer than its accelerator type has."""
     count, promised, kind = inspection.chips, promised_chips(node), node.accelerator_type
     facts = {"chips": count, "promised": promised}
     if promised is None:
         yield note(f"it has {count} chips; the number for `{kind}` is unknown", facts=facts)
-    elif count >= promised:
-        yield ok(f"it has its {promised} chips", facts=facts)
-    else:
+    elif count < promised:
         yield error(
             f"it has {count or 'none'} of the {promised} chips of a `{kind}` worker",
             on_node("reset it, which keeps its boot disk", "reset", "--for", "devices"),
@@ -138,7 +131,7 @@ def check_chips(inspection: InspectionReport, _: WorkerReport, node: Node) -> It
 
 
 @workers_rule("TPU989", "TPU metadata of the workers")
-def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Check the number and the accelerator type in the metadata of each worker: an error if they are blank or of another one.
 
     JAX, PyTorch/XLA and Ray read `agent-worker-number`, `accelerator-type` and `tpu-env` to find their place in the slice.
@@ -149,7 +142,6 @@ def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     for number, identity in identities.items():
         about = {"number": identity.number, "acceleratorType": identity.accelerator_type}
         if number not in wrong:
-            yield number, ok("its TPU metadata are its own", facts=about)
             continue
         yield (
             number,
@@ -166,7 +158,7 @@ def check_identities(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
 
 
 @workers_rule("TPU973", "processes that hold the TPU")
-def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Show the processes that hold the TPU of each worker: a note, since training does that. Only one process can hold it.
 
     A warning if it is held on some workers of a slice and free on others, where the program has ended. A warning too for a
@@ -175,7 +167,8 @@ def check_tpu_holders(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
     uses = known_on_workers(facts, lambda report: report.tpu_use)
     is_partly = len({bool(_holding(use)) for use in uses.values()}) > 1
     for number, use in uses.items():
-        yield number, _judge_holders(use, is_partly=is_partly)
+        if _holding(use):
+            yield number, _judge_holders(use, is_partly=is_partly)
     yield from unread_on_workers(
         facts, lambda report: report.tpu_use, "the processes that hold its TPU could not be read"
     )
@@ -185,7 +178,7 @@ def _holding(use: HoldersFound) -> list[HolderProcess]:
     return [one for one in use.holders if one.holds]
 
 
-def _judge_holders(use: HoldersFound, *, is_partly: bool) -> Verdict:
+def _judge_holders(use: HoldersFound, *, is_partly: bool) -> RuleResult:
     holding = _holding(use)
     facts = {
         "holders": [
@@ -193,9 +186,6 @@ def _judge_holders(use: HoldersFound, *, is_partly: bool) -> Verdict:
             for one in holding
         ]
     }
-    if not holding:
-        limit = ", as far as visible without root" if use.hidden and not use.is_root else ""
-        return ok(f"no process holds its TPU{limit}", facts=facts)
     names = list(dict.fromkeys(f"`{one.name}` of {one.user}" for one in holding))
     who = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
     holds = f"{who} {'hold' if len(names) > 1 else 'holds'} the TPU"
@@ -213,7 +203,7 @@ def _judge_holders(use: HoldersFound, *, is_partly: bool) -> Verdict:
 
 
 @worker_rule("TPU974", "libtpu's lock file", lambda report: report.tpu_use)  # TPU973 says why it is unknown
-def check_lock_file(use: HoldersFound, *_: object) -> Iterator[Verdict]:
+def check_lock_file(use: HoldersFound, *_: object) -> Iterator[RuleResult]:
     """Check for a stale `/tmp/libtpu_lockfile`, which no process has open: a warning.
 
     A program of another user may not write to it, and fails as if the TPU were in use [TensorFlow source; observed].
@@ -221,8 +211,8 @@ def check_lock_file(use: HoldersFound, *_: object) -> Iterator[Verdict]:
     owner = use.lock_file.user if use.lock_file else None
     facts = {"lockFile": owner is not None, "owner": owner}
     if owner is None or _holding(use):
-        yield ok("no stale lock file", facts=facts)
-    elif use.hidden and not use.is_root:
+        return
+    if use.hidden and not use.is_root:
         yield unknown(f"there is a lock file of {owner}; its holder is not visible without root", facts=facts)
     else:
         yield warning(
@@ -239,7 +229,7 @@ def check_lock_file(use: HoldersFound, *_: object) -> Iterator[Verdict]:
     lambda report: report.inspection,
     "the result of the startup could not be read",
 )
-def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
+def check_startup(result: InspectionReport, *_: object) -> Iterator[RuleResult]:
     """Check how the startup script and cloud-init ended on each worker: a warning while they run, and if they failed."""
     see = run_there("read its log", f"sudo journalctl -u {_UNIT} -b --no-pager | tail -n 50")
     match result.startup:
@@ -251,7 +241,7 @@ def check_startup(result: InspectionReport, *_: object) -> Iterator[Verdict]:
             why = "what it installs or starts may be missing or incomplete"
             yield warning(result.detail or "the startup failed", see, why=why)
         case StartupState.DONE:
-            yield ok("startup script and cloud-init succeeded")
+            pass
         case _:
             yield unknown("the result of startup script and cloud-init is not recorded there")
 
@@ -274,7 +264,7 @@ def _is_of_the_system(path: str) -> bool:
 
 
 @worker_rule("TPU970", "libtpu's log", lambda report: report.logs, "libtpu's log folder could not be read")
-def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
+def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[RuleResult]:
     """Check the log folder of libtpu: a warning from 10 GiB on, or if it is not writable.
 
     The permissions of a system folder and of a home are left alone: another folder is proposed for the log. It is
@@ -311,12 +301,10 @@ def check_libtpu_log(folder: LogFolder, *_: object) -> Iterator[Verdict]:
             measure=(gib, f"{gib} GiB"),
             facts=facts,
         )
-    else:
-        yield ok("libtpu can write its log", facts=facts)
 
 
 @worker_rule("TPU968", "disk space of the workers", lambda report: report.disks, "the disks could not be read")
-def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _: Node) -> Iterator[Verdict]:
+def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _: Node) -> Iterator[RuleResult]:
     """Check the disk space of `/`, the home and `/tmp` on each worker: a warning from 85 % used, an error from 97 %.
 
     The boot disk has about 100 GB unless the node was created with `--boot-disk-size`, and cannot be resized [observed: users'
@@ -331,9 +319,8 @@ def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _
     for disk in disks:
         shell = f"sudo du -xh --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -h | tail -n 20"
         find = run_there("find what uses the space: often pip's cache, docker images and old checkpoints", shell)
-        yield _judge_usage(
+        yield from _judge_usage(
             disk.used,
-            f"`{disk.mount}` has enough space",
             f"`{disk.mount}` is {{}} full",
             *((remove,) if has_large_log else ()),
             find,
@@ -344,7 +331,7 @@ def check_disk_space(disks: tuple[FileSystemUsage, ...], report: WorkerReport, _
 
 
 @worker_rule("TPU969", "inodes of the workers", lambda report: report.disks)  # TPU968 says why they are unknown
-def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Verdict]:
+def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[RuleResult]:
     """Check the inodes of the same disks, with the same limits: without free inodes no file can be created."""
     for disk in disks:
         if disk.inodes is None:
@@ -352,9 +339,8 @@ def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Ver
         shell = (
             f"sudo du -x --inodes --max-depth=3 {command_word('path', disk.mount)} 2>/dev/null | sort -n | tail -n 20"
         )
-        yield _judge_usage(
+        yield from _judge_usage(
             disk.inodes,
-            f"`{disk.mount}` has enough inodes",
             f"{{}} of the inodes of `{disk.mount}` are used",
             run_there("find the many small files", shell),
             why="without free inodes no file can be created, and the error is `No space left on device`",
@@ -362,22 +348,20 @@ def check_inodes(disks: tuple[FileSystemUsage, ...], *_: object) -> Iterator[Ver
         )
 
 
-def _judge_usage(used: int, enough: str, full: str, *remedies: Remedy, why: str, facts: Mapping[str, Any]) -> Verdict:
-    if used < _FULL:
-        return ok(enough, facts=facts)
-    level = Level.ERROR if used >= _TOO_FULL else Level.WARNING
-    return verdict(level, full, *remedies, why=why, measure=(used, f"{used} %"), facts=facts)
+def _judge_usage(used: int, full: str, *remedies: Remedy, why: str, facts: Mapping[str, Any]) -> Iterator[RuleResult]:
+    if used >= _FULL:
+        level = Level.ERROR if used >= _TOO_FULL else Level.WARNING
+        yield verdict(level, full, *remedies, why=why, measure=(used, f"{used} %"), facts=facts)
 
 
 @worker_rule("TPU971", "memory of the workers", lambda report: report.memory, "the memory could not be read")
-def check_memory(memory: WorkerMemory, *_: object) -> Iterator[Verdict]:
+def check_memory(memory: WorkerMemory, *_: object) -> Iterator[RuleResult]:
     """Check the available memory of each worker: a warning at 5 % or less."""
     if memory.total == 0:
         return
     share = 100 * memory.available // memory.total
     facts = {"totalBytes": memory.total, "availableBytes": memory.available}
     if share > _LITTLE_MEMORY:
-        yield ok("it has enough memory", facts=facts)
         return
     yield warning(
         "it has {} of its memory left",
@@ -389,10 +373,9 @@ def check_memory(memory: WorkerMemory, *_: object) -> Iterator[Verdict]:
 
 
 @worker_rule("TPU972", "out-of-memory kills", lambda report: report.oom_kills, "the kernel log could not be read")
-def check_oom_kills(kills: OomKills, *_: object) -> Iterator[Verdict]:
+def check_oom_kills(kills: OomKills, *_: object) -> Iterator[RuleResult]:
     """Check the kernel log since the last boot for processes that were killed because memory ran out."""
     if not kills.count:
-        yield ok("no process was killed since the last boot because memory ran out")
         return
     yield warning(
         "the kernel killed processes since the last boot because memory ran out: {}",
@@ -405,7 +388,7 @@ def check_oom_kills(kills: OomKills, *_: object) -> Iterator[Verdict]:
 
 
 @workers_rule("TPU976", "when the workers booted")
-def check_boot_times(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_boot_times(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Check that the workers booted together, and whether they did so recently, which terminated all programs.
 
     A warning for workers that booted more than 15 minutes after the first one; a note for boots in the last half hour.
@@ -424,27 +407,23 @@ def check_boot_times(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
             yield number, warning("it booted {} ago, long after other workers", again, why=why, **about)
         elif up < _RECENT_BOOT and age > up + _BOOTS_APART:
             yield number, note("it booted {} ago, which terminated its programs", **about)
-        else:
-            yield number, ok("it has been up for {}", **about)
     yield from unread_on_workers(facts, lambda report: report.uptime, "its boot time could not be read")
 
 
 @workers_rule("TPU987", "kernels of the workers")
-def check_kernels(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_kernels(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Check that all workers run the same kernel; a note if they differ."""
     differ = len({report.kernel for report in facts.reports.values()}) > 1
-    for number, report in facts.reports.items():
-        text = f"its kernel is {report.kernel}" + (", and other workers have another one" if differ else "")
-        yield number, verdict(Level.NOTE if differ else Level.OK, text, facts={"kernel": report.kernel})
+    for number, report in facts.reports.items() if differ else ():
+        text = f"its kernel is {report.kernel}, and other workers have another one"
+        yield number, note(text, facts={"kernel": report.kernel})
 
 
 @worker_rule("TPU978", "time synchronization of the workers", Known)
-def check_time_synchronization(report: WorkerReport, *_: object) -> Iterator[Verdict]:
+def check_time_synchronization(report: WorkerReport, *_: object) -> Iterator[RuleResult]:
     """Check with `timedatectl` that each worker synchronizes its clock; with a wrong clock, Google refuses tokens."""
     match report.is_synchronized:
-        case Known(True):
-            yield ok("its clock is synchronized")
-        case Known(_):
+        case Known(False):
             yield warning(
                 "its clock is not synchronized",
                 run_there("enable time synchronization", "sudo timedatectl set-ntp true"),
@@ -458,7 +437,7 @@ def check_time_synchronization(report: WorkerReport, *_: object) -> Iterator[Ver
 
 
 @workers_rule("TPU979", "clocks of the workers")
-def check_worker_clocks(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_worker_clocks(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Compare the clocks of the workers: a warning for one that is certainly more than 2 s off, network delay excluded.
 
     The reference is the median of three or more workers, else this machine's clock. A note if this machine's clock is off.
@@ -486,8 +465,6 @@ def check_worker_clocks(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]
         elif max(low, -high) > _CLOCK_OFF:
             text = "its clock agrees with the other workers'; this machine's clock does not, and is probably wrong"
             yield number, note(text, facts=bounds)
-        else:
-            yield number, ok("its clock is right", facts=bounds)
 
 
 # Troubleshooting and debug-log guides of Cloud TPU.
@@ -527,7 +504,7 @@ def log_variable_problem(name: str, value: str) -> str | None:
 
 
 @worker_rule("TPU980", "log variables", lambda report: report.variables, "its variables could not be read")
-def check_log_variables(variables: TpuVariables, *_: object) -> Iterator[Verdict]:
+def check_log_variables(variables: TpuVariables, *_: object) -> Iterator[RuleResult]:
     """Check `TPU_LOG_DIR` and the log levels: a warning for a value that libtpu does not accept.
 
     Its word for no log is `disabled`; a translation of that word is taken for a path. Levels are 0 to 3. A note if
@@ -547,13 +524,13 @@ def check_log_variables(variables: TpuVariables, *_: object) -> Iterator[Verdict
     if variables.login_unread is not None:
         advice = Remedy(f"check {_PROFILES}: a login at a terminal runs them too")
         found.append(unknown(f"the variables of login shells could not be read: {variables.login_unread}", advice))
-    yield from found or [ok("no variable prevents logs")]
+    yield from found
 
 
 @worker_rule(
     "TPU981", "backend and chip variables", lambda report: report.variables
 )  # TPU980 says why they are unknown
-def check_backend_variables(variables: TpuVariables, *_: object) -> Iterator[Verdict]:
+def check_backend_variables(variables: TpuVariables, *_: object) -> Iterator[RuleResult]:
     """Check for variables that keep programs from using the TPU or some of its chips: a warning for each.
 
     `JAX_PLATFORMS` without `tpu`, `PJRT_DEVICE` with another device, leftover bounds of chips and processes. Notes for
@@ -566,10 +543,12 @@ def check_backend_variables(variables: TpuVariables, *_: object) -> Iterator[Ver
         for value in variables.values(name)
         if name not in _BACKENDS or "tpu" not in value.lower().split(",")
     ]
-    yield from found or [ok("no variable keeps programs from using the TPU")]
+    yield from found
 
 
-def _set_variable(variables: TpuVariables, name: str, value: str, why: str, *, level: Level = Level.WARNING) -> Verdict:
+def _set_variable(
+    variables: TpuVariables, name: str, value: str, why: str, *, level: Level = Level.WARNING
+) -> RuleResult:
     find = run_there("find where it is set, and remove it there", f"grep -n {name} {_FILES} 2>/dev/null")
     places = {
         "a running job": any(job.get(name) == value for job in variables.jobs),
@@ -582,17 +561,15 @@ def _set_variable(variables: TpuVariables, name: str, value: str, why: str, *, l
 
 
 @node_rule("TPU982", "same variables on all workers")
-def check_same_variables(facts: AllWorkersFacts) -> Iterator[Verdict]:
+def check_same_variables(facts: AllWorkersFacts) -> Iterator[RuleResult]:
     """Compare these variables between the workers: a warning for each that differs, since a slice needs the same on all."""
     variables = known_on_workers(facts, lambda report: report.variables)
     if len(variables) < 2:
         return
-    differs = False
     for name in _COMPARED:
         groups = group_workers({number: (*one.values(name), None)[0] for number, one in variables.items()})
         if len(groups) == 1:
             continue
-        differs = True
         parts = [f"{'not set' if value is None else f'`{value}`'} on {workers_text(on)}" for value, on in groups]
         yield warning(
             f"`{name}` is {', '.join(parts)}",
@@ -600,12 +577,10 @@ def check_same_variables(facts: AllWorkersFacts) -> Iterator[Verdict]:
             why="a program of a slice needs the same value on all its workers",
             facts={"name": name, "values": [{"value": value, "workers": on} for value, on in groups]},
         )
-    if not differs:
-        yield ok("variables of TPU programs are the same on all", subject=workers_text(variables))
 
 
 @workers_rule("TPU988", "guard of the node")
-def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
+def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResult]]:
     """Check the guard on worker 0 that deletes the node at the end of its time: a warning if it is missing or cannot do so."""
     report, expires = facts.reports.get(0), facts.node.expires
     if report is None:
@@ -618,8 +593,6 @@ def check_guard(facts: AllWorkersFacts) -> Iterator[tuple[int, Verdict]]:
         case Known(guard) if guard.is_installed and not (guard.status and guard.status.has_ended):
             about = {"facts": {"running": guard.is_running, "log": list(guard.log[-_SHOWN:])}}
             if (problem := guard.problem()) is None:
-                text = guard.status.text if guard.status else ""
-                yield 0, ok(f"the guard runs: {text}", **about)
                 if clock := guard.clock_note():
                     yield 0, note(f"{clock}: the guard uses the service's time", **about)
             else:

@@ -157,7 +157,10 @@ def _finding_entries() -> Mapping[str, IdEntry]:
     from tpuctl.doctor.rule_catalogue import DOCTOR_RULES  # noqa: PLC0415  # 60 ms, needed only for the ids of findings
 
     known: tuple[CheckRule[Any], ...] = (*rules.RULES, *JOB_RULES, *DOCTOR_RULES)
-    return {rule.id: IdEntry(rule.id, IdKind.FINDING, rule.text, title=rule.title) for rule in known}
+    entries = {rule.id: IdEntry(rule.id, IdKind.FINDING, rule.text, title=rule.title) for rule in known}
+    for id_, successor in rules.RETIRED_RULES.items():
+        entries[id_] = IdEntry(id_, IdKind.FINDING, f"This rule is retired: {successor}.", title="retired")
+    return entries
 
 
 # The number of similar names that are suggested.

@@ -12,17 +12,17 @@ from datetime import timedelta
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl import __version__
 from tpuctl.app.app import http_access
-from tpuctl.check.findings import Level, build_report
+from tpuctl.check.findings import Level, join_reports
 from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import findings_of_node
+from tpuctl.doctor.doctor_run import reports_of_node
 from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_size, format_timestamp
@@ -311,11 +311,11 @@ class BundleBuilder:
 
         def doctor() -> Any:  # JSON
             """Return the findings, also on the workers if they are visited."""
-            findings = evaluate_environment(environment())
+            reports = [evaluate_environment(environment())]
             if subject.node is not None and with_workers:
                 limit = min(self._machine_queries.left, _WORKERS_TIMEOUT)
-                findings = (*findings, *findings_of_node(app, str(subject.name), timeout=limit))
-            report = build_report(findings, accepted=frozenset())
+                reports += reports_of_node(app, str(subject.name), timeout=limit)
+            report = join_reports(*reports)
             self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
             return {
                 "summary": {str(level): len(report.of(level)) for level in Level},
@@ -340,8 +340,8 @@ _MAX_LOCATED = 20
 def add_summary(contents: BundleContents, info: BundleInfo) -> LogsExplanation:
     """Add the files that describe a bundle, and return the verdict on its logs."""
     logs = explain_logs(contents.entries, {"node": info.name.node_id})
-    parts = [{"path": part.path, "firstLine": part.first_line, "lines": part.lines} for part in logs.parts]
-    contents.add_own("explanation.json", _json({**explanation_to_json(logs.explanation), "files": parts}))
+    parts = [dict(zip(("path", "firstLine", "lines"), part, strict=True)) for part in logs.parts]
+    contents.add("explanation.json", _json({**explanation_to_json(logs.explanation), "files": parts}), is_own=True)
     # The page counts the lines of all files as one text.
     places: list[str] = []
     for one in (*logs.explanation.conclusions, *logs.explanation.harmless)[:_MAX_LOCATED]:
@@ -350,9 +350,9 @@ def add_summary(contents: BundleContents, info: BundleInfo) -> LogsExplanation:
             places.append(f"  line {line}: {place[0]}, line {place[1]}")
     located = ["", "files of these lines:", *dict.fromkeys(places)] if places else []
     page = [*render_explanation(logs.explanation, width=_PAGE_WIDTH, colored=False), *located]
-    contents.add_own("explanation.txt", _text("\n".join(page or [logs.summary])))
-    contents.add_own("README.txt", _text(render_readme(info, contents, verdict=logs.summary)))
-    contents.add_own("manifest.json", _json(build_manifest(info, contents)))
+    contents.add("explanation.txt", _text("\n".join(page or [logs.summary])), is_own=True)
+    contents.add("README.txt", _text(render_readme(info, contents, verdict=logs.summary)), is_own=True)
+    contents.add("manifest.json", _json(build_manifest(info, contents)), is_own=True)
     return logs
 
 
@@ -414,7 +414,7 @@ def build_manifest(info: BundleInfo, contents: BundleContents) -> dict[str, Any]
 
 def render_readme(info: BundleInfo, contents: BundleContents, *, verdict: str) -> str:
     """Return the page for people: what this is, where to start, what was removed, what is missing."""
-    name, paths = info.name, ["manifest.json", *(entry.path for entry in contents.entries)]
+    name = info.name
     secrets = ", ".join(f"{kind} ({count})" for kind, count in contents.redactions.items()) or "none found"
     are_hidden = contents.accounts is not None
     addresses = "are replaced by aliases" if are_hidden else "are not removed (`--redact-accounts` hides them)"
@@ -425,8 +425,7 @@ def render_readme(info: BundleInfo, contents: BundleContents, *, verdict: str) -
         "",
         f"Verdict: {verdict}",
         "",
-        "Start with explanation.txt. Then:",
-        *(f"  {path:<24} {what}" for path, what in _GUIDE if any(one.startswith(path.rstrip("*")) for one in paths)),
+        "Start with explanation.txt. manifest.json lists every file, and what was truncated or removed.",
         "",
         f"Secrets removed: {secrets}. E-mail and IP addresses {addresses}.",
         "tpuctl cannot find a secret without a known form or name: review the files before you share them.",
@@ -435,21 +434,6 @@ def render_readme(info: BundleInfo, contents: BundleContents, *, verdict: str) -
         *([f"  {item.path}: {item.why}" for item in contents.missing] or ["  none"]),
     ]
     return "\n".join(lines) + "\n"
-
-
-_GUIDE = (
-    ("explanation.txt", "the verdict on the logs, and the remedy"),
-    ("manifest.json", "every file, its size, what was truncated or removed"),
-    ("node.json", "the node as the API shows it"),
-    ("operations.json", "recent operations on the node, and their results"),
-    ("queued-resource.json", "the queued resource of the node"),
-    ("guest-attributes.json", "the guest attributes of the workers"),
-    ("journal.json", "what tpuctl did to the node and observed"),
-    ("doctor.json", "what `tpuctl doctor` finds"),
-    ("settings.json", "tpuctl's settings, and where each comes from"),
-    ("versions.json", "versions on the machine that collected this"),
-    ("workers/*", "for each worker: logs, jobs, processes, disk, kernel"),
-)
 
 
 _LOG = re.compile(
@@ -461,8 +445,7 @@ _FAILED_END, _MAX_END = re.compile(rb"(?:exit|signal) (?!0\b)\d{1,3}\b"), 100
 _BLOCK = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class LogPart:
+class LogPart(NamedTuple):
     """A log file, and its range of lines in the whole."""
 
     path: str
@@ -502,9 +485,7 @@ def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> Log
     """
     reader, parts, line, has_failed = LogReader(), [], 1, False
     for entry in entries:
-        has_failed = has_failed or (
-            _JOB_END.fullmatch(entry.path) is not None and bool(entry.size) and _tells_failure(entry)
-        )
+        has_failed |= _JOB_END.fullmatch(entry.path) is not None and _tells_failure(entry)
         match = _LOG.fullmatch(entry.path)
         if match is None or not entry.size:
             continue
@@ -518,7 +499,7 @@ def explain_logs(entries: Sequence[BundleFile], known: Mapping[str, str]) -> Log
 
 
 def _tells_failure(entry: BundleFile) -> bool:
-    """Tell whether the end of a job is a signal or a code other than 0; what cannot be read is no failure."""
+    """Return whether the end of a job is a signal or a code other than 0; what cannot be read is no failure."""
     with entry.file.open("rb") as file:
         match = _FAILED_END.match(file.read(_MAX_END))
     return match is not None

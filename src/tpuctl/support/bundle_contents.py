@@ -13,11 +13,10 @@ import tarfile
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from posixpath import splitext
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 RESERVED_BYTES = 256 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class MissingItem:
+class MissingItem(NamedTuple):
     """An item that is missing in the bundle, and why."""
 
     path: str
@@ -74,10 +72,7 @@ class BundleContents:
     @property
     def redactions(self) -> dict[str, int]:
         """The number of removed secrets of each kind."""
-        total: Counter[str] = Counter()
-        for entry in self.entries:
-            total += entry.redactions
-        return dict(sorted(total.items()))
+        return dict(sorted(sum((entry.redactions for entry in self.entries), Counter[str]()).items()))
 
     @property
     def size(self) -> int:
@@ -87,34 +82,32 @@ class BundleContents:
     def add_missing(self, path: str, why: str) -> None:
         """Record a missing item."""
         with self._lock:
-            self._missing[MissingItem(self._clean(path), self._clean(why))] = None
+            self._missing[MissingItem(self.clean(path), self.clean(why))] = None
 
-    def begin(
-        self, path: str, *, source: str = "", original_size: int | None = None, modified: datetime | None = None
-    ) -> BundleFile:
-        """Begin a file; its path becomes safe and unique. Raises `RuntimeError` after `close`."""
+    def begin(self, path: str, **about: Any) -> BundleFile:
+        """Begin a file; its path becomes safe and unique. Raises `RuntimeError` after `close`.
+
+        `about` are `source`, `original_size` and `modified`, as far as they are known.
+        """
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the bundle is closed")
             self._number += 1
-            return BundleFile(
-                self,
-                self._paths.make_unique(self._clean(path)),
-                self._folder / str(self._number),
-                source=self._clean(source),
-                original_size=original_size,
-                modified=modified,
-            )
+            file = self._folder / str(self._number)
+            return BundleFile(self, self._paths.make_unique(self.clean(path)), file, **about)
 
     def close(self) -> None:
         """Let no further files begin: their folder is about to be removed."""
         with self._lock:
             self._is_closed = True
 
-    def add(self, path: str, data: bytes) -> None:
-        """Add a small file, beyond the size limit if necessary."""
+    def add(self, path: str, data: bytes, *, is_own: bool = False) -> None:
+        """Add a small file, beyond the size limit if necessary.
+
+        `is_own`: tpuctl wrote it about the contents; it has no secrets, and words such as `password` are harmless.
+        """
         writing = self.begin(path)
-        writing.write(data, ignores_limit=True)
+        writing.write(data, ignores_limit=True, is_redacted=is_own)
         writing.end()
 
     def add_json(self, path: str, value: Any) -> None:  # JSON
@@ -128,12 +121,6 @@ class BundleContents:
             text = _dump_json(hide_suspicious_values(shown))
         self.add(path, text)
 
-    def add_own(self, path: str, data: bytes) -> None:
-        """Add a file that tpuctl wrote about the contents: it has no secrets, and words such as `password` are harmless."""
-        writing = self.begin(path)
-        writing.write_own(data)
-        writing.end()
-
     def reserve(self, size: int) -> int:
         """Reserve room for `size` bytes; return the number granted."""
         with self._lock:
@@ -146,7 +133,8 @@ class BundleContents:
         with self._lock:
             self._entries.append(entry)
 
-    def _clean(self, text: str) -> str:
+    def clean(self, text: str) -> str:
+        """Return a text without its secrets."""
         return redact(text.encode("utf-8", "replace"), self.accounts).decode("utf-8", "replace")
 
 
@@ -163,11 +151,11 @@ class BundleFile:
         path: str,
         file: Path,
         *,
-        source: str,
-        original_size: int | None,
-        modified: datetime | None,
+        source: str = "",
+        original_size: int | None = None,
+        modified: datetime | None = None,
     ) -> None:
-        self.path, self.file, self.source, self.modified = path, file, source, modified
+        self.path, self.file, self.source, self.modified = path, file, contents.clean(source), modified
         self.size = 0
         self.original_size = 0 if original_size is None else original_size  # before redaction and truncation
         self.is_truncated = False
@@ -183,18 +171,13 @@ class BundleFile:
         """The checksum of the stored file."""
         return self._digest.hexdigest()
 
-    def write(self, data: bytes, *, ignores_limit: bool = False) -> None:
+    def write(self, data: bytes, *, ignores_limit: bool = False, is_redacted: bool = False) -> None:
         """Write bytes without their secrets, up to the size limit unless `ignores_limit`."""
         self._count(len(data))
         self._ignores_limit |= ignores_limit
         is_full = self.is_truncated and self._contents.bytes_left == 0
         if ignores_limit or not is_full:
-            self._store(self._redactor.feed(data), ignores_limit=ignores_limit)
-
-    def write_own(self, data: bytes) -> None:
-        """Write bytes that have no secrets."""
-        self._count(len(data))
-        self._store(data, ignores_limit=True)
+            self._store(data if is_redacted else self._redactor.feed(data), ignores_limit=ignores_limit)
 
     def skip(self, size: int) -> None:
         """Record that bytes are omitted here."""

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
-
-import click
+from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import FORMATS, DurationType, UnknownWordError, cli_command, node_argument, worker_option
+from tpuctl.app.options import DurationType, cli_command, node_argument, worker_option
 from tpuctl.app.route_options import route_options
 from tpuctl.config.settings import as_size
 from tpuctl.errors import InvalidInputError
@@ -19,25 +17,6 @@ if TYPE_CHECKING:
 _TIMEOUT = timedelta(minutes=2)
 _DEFAULT_MAX_SIZE = "100M"
 _MIN_SIZE = 2_000_000
-_ARCHIVES = (".tar.gz", ".tgz", ".tar", ".gz", ".zip")
-
-
-class _OutputFormat(click.Choice[str]):
-    """The output format. In other programs `--output` names a file."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the format. Raises `UnknownWordError` for a file name."""
-        if (
-            isinstance(value, str)
-            and value not in FORMATS
-            and (value.endswith(_ARCHIVES) or "/" in value or value == "-")
-        ):
-            raise UnknownWordError(
-                f"`--output` is an output format, not a file: `{value}`",
-                hint=f"use `--file {value}`",
-                ctx=ctx or click.get_current_context(),
-            )
-        return super().convert(value, param, ctx)
 
 
 @cli_command("bundle")
@@ -132,8 +111,3 @@ def command(
         redact_accounts=redact_accounts,
     )
     BundleBuilder(app, options).run(node)
-
-
-for _option in command.params:
-    if _option.name == "output":
-        _option.type = _OutputFormat(FORMATS)

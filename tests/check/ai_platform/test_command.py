@@ -24,7 +24,7 @@ def test_file_goes_to_stdout_and_findings_to_stderr(tpuctl: Console) -> None:
 
     assert (stdout, code) == (translate_job(MNIST, "config.yaml").file, ExitCode.OK)
     assert "TPU801" in stderr
-    assert stderr.endswith("2 warnings, 4 ok\n")
+    assert stderr.endswith("2 warnings; 5 rules examined\n")
 
 
 def test_error_fails_the_check(tpuctl: Console) -> None:
@@ -67,15 +67,16 @@ def test_json_has_file_command_and_findings(tpuctl: Console) -> None:
     assert [(finding["id"], finding["level"]) for finding in shown.pop("findings")] == [
         (finding.id, str(finding.level)) for finding in translation.report.findings
     ]
+    assert [rule["id"] for rule in shown.pop("examined")] == ["TPU801", "TPU803", "TPU808", "TPU812", "TPU817"]
     assert shown == {
-        "schemaVersion": 1,
+        "schemaVersion": 2,
         "source": "config.yaml",
         "acceleratorType": "v2-8",
         "zone": "us-central1-b",
         "runtimeVersion": "tpu-vm-tf-2.11.0",
         "command": translation.command,
         "file": translation.file,
-        "summary": {"error": 0, "warning": 2, "unknown": 0, "note": 0, "ok": 4},
+        "summary": {"error": 0, "warning": 2, "unknown": 0, "note": 0},
     }
 
 

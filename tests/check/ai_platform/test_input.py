@@ -42,17 +42,17 @@ _HINT = "a job with a TPU has `scaleTier: BASIC_TPU`, or `scaleTier: CUSTOM` wit
         ("scaleTier: CUSTOM\n", "c.yaml line 1: `scaleTier: CUSTOM` is not a job with a TPU", _HINT),
         (
             "trainingInputs:\n  scaleTier: BASIC_TPU\n",
-            "c.yaml is not a job with a TPU: it does not name its machines",
-            "is `trainingInputs` in c.yaml line 1 meant to be `trainingInput`?",
+            "c.yaml is not a job with a TPU",
+            _HINT,
         ),
         (
             "type: v2-8\nzone: us-central1-b\n",
-            "c.yaml is not a job with a TPU: it does not name its machines",
+            "c.yaml is not a job with a TPU",
             _HINT,
         ),
         (
             "trainingInput: [BASIC_TPU]\n",
-            "c.yaml is not a job with a TPU: it does not name its machines",
+            "c.yaml is not a job with a TPU",
             _HINT,
         ),
         (

@@ -9,7 +9,6 @@ import pytest
 
 from tests.tpu_files import Machine
 
-METADATA_LINE = "Metadata-Version: 2.1\n"
 ROOM = "Filesystem 1024-blocks Used Available Capacity Mounted on\n/dev/root 100 {0} 0 {0}% /\n"
 # Such a file system has no limit of inodes.
 INODES = "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/root 0 0 0 - /\n"
@@ -56,14 +55,12 @@ class Worker(Machine):
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text)
 
-    def install(self, name: str, version: str, *requires: str, place: str = "venv") -> None:
+    def install(self, name: str, version: str, *, place: str = "venv") -> None:
         """Install the metadata of a package in an environment in the home."""
         where = self.home / place
         folder = where / "lib/python3.10/site-packages" / f"{name}-{version}.dist-info"
         folder.mkdir(parents=True)
         (where / "pyvenv.cfg").touch()
-        lines = "".join(f"Requires-Dist: {one}\n" for one in requires)
-        (folder / "METADATA").write_text(f"{METADATA_LINE}{lines}\n")
 
 
 @pytest.fixture

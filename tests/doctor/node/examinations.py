@@ -12,7 +12,6 @@ from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
     ClockOffset,
     FileSystemUsage,
-    InstalledPackage,
     LogFolder,
     LogFolderState,
     OomKills,
@@ -73,12 +72,10 @@ def problems(rule: CheckRule[Any], facts: object) -> list[str]:
 
 
 def python(path: str = "~/venv", version: str = "3.10", /, **packages: str) -> PythonEnvironment:
-    """Return an environment with packages, by `name=version` or `name="version requires; requires"`."""
-    found = {}
-    for name, text in packages.items():
-        number, _, requires = text.partition(" ")
-        found[name.replace("_", "-")] = InstalledPackage(number, tuple(filter(None, requires.split("|"))))
-    return PythonEnvironment("venv", path, version, found)
+    """Return an environment with packages, by `name=version`."""
+    return PythonEnvironment(
+        "venv", path, version, {name.replace("_", "-"): number for name, number in packages.items()}
+    )
 
 
 def row_ids(rows: list[tuple[CheckRule[Any], Any, list[str]]]) -> list[str]:

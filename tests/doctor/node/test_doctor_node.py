@@ -40,7 +40,7 @@ def bad(found: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
+def test_doctor_node_healthy_has_no_finding(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker in workers:
         worker.install("jax", "0.5.0")
@@ -50,7 +50,7 @@ def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sand
 
     assert bad(found) == []
     # Equal findings on all workers become one.
-    assert {one["subject"] for one in found if one["id"] >= "TPU966"} == {"workers 0-1"}
+    assert {one["subject"] for one in found if one["id"] >= "TPU966"} <= {"workers 0-1"}
     # Nothing was changed: no key was put on the node.
     assert sandbox.changes() == []
 
@@ -58,7 +58,7 @@ def test_doctor_node_healthy_has_only_ok_findings(tpuctl: Console, sandbox: Sand
 def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: Sandbox, workers: list[Worker]) -> None:
     put(sandbox, acceleratorType="v4-16")
     for worker, version in zip(workers, ("0.5.0", "0.4.1"), strict=True):
-        worker.install("jax", version, "jaxlib<=0.5.0")
+        worker.install("jax", version)
         worker.install("jaxlib", "0.5.1")
     one = workers[1]
     one.uses(97)
@@ -78,8 +78,6 @@ def test_doctor_node_finds_each_problem_of_one_worker(tpuctl: Console, sandbox: 
         "error TPU968 worker 1: `/` is 97 % full",
         "error TPU975 worker 1: it has 3 of the 4 chips of a `v4-16` worker",
         "error TPU984 worker 1: `jax` in `~/venv` is 0.5.0 on worker 0, 0.4.1 on worker 1",
-        "error TPU985 worker 0: jaxlib 0.5.1 in `~/venv` is not what jax 0.5.0 requires: `<=0.5.0`",
-        "error TPU985 worker 1: jaxlib 0.5.1 in `~/venv` is not what jax 0.4.1 requires: `<=0.5.0`",
         "warning TPU971 worker 1: it has 1 % of its memory left",
         "warning TPU972 worker 1: the kernel killed processes since the last boot because memory ran out: 1",
         f"warning TPU973 worker 0: `sleep` of {getuser()} holds the TPU, which is free on other workers",
@@ -109,7 +107,6 @@ def test_doctor_node_unreachable_worker_does_not_hide_the_others(
         "error TPU966 workers 2-3: cannot be reached: ssh: no route",
         "unknown TPU967 worker 1: it sent no report: `python3` is not installed there (sh: 1: exec: python3: not found)",
     ]
-    assert [one["subject"] for one in found if one["id"] == "TPU975"] == ["worker 0"]
 
 
 @pytest.mark.parametrize(
@@ -142,22 +139,33 @@ def test_doctor_node_finds_problems_of_the_node(tpuctl: Console, sandbox: Sandbo
     workers[0].install("libtpu", "0.0.8")
 
     assert bad(findings(tpuctl)) == [
-        "error TPU951 demo: it is UNHEALTHY_TENSORFLOW",
-        "error TPU957 demo: `v2-alpha-tpuv6e` on v4-8: it is documented for v6e, not for v4",
+        "error TPU950 demo: it is UNHEALTHY_TENSORFLOW",
         "warning TPU952 demo: the service reports LOW_MEMORY on worker 0",
-        "warning TPU959 demo: its scopes allow programs only to read from Cloud Storage",
     ]
 
 
-def test_doctor_node_finds_failed_operations_of_any_client(tpuctl: Console, sandbox: Sandbox) -> None:
-    put(sandbox, state="STOPPED")
-    sandbox.fault("operation-error")
-    tpuctl("start", "demo")
+def test_doctor_node_runs_the_rules_of_check_for_the_existing_node(
+    tpuctl: Console, sandbox: Sandbox, workers: list[Worker]
+) -> None:
+    put(
+        sandbox,
+        acceleratorType="v4-8",
+        runtimeVersion="v2-alpha-tpuv6e",
+        serviceAccount={"email": "a@b.iam", "scope": ["https://www.googleapis.com/auth/devstorage.read_only"]},
+    )
+    administration.add_bucket(sandbox.state, "far", location="EUROPE-WEST4")
+    administration.set_services(sandbox.state, {"compute.googleapis.com": "DISABLED"})
+    (tpuctl.folder / "tpuctl.yaml").write_text("buckets: [gs://far]\n")
 
-    (operation,) = [one for one in findings(tpuctl) if one["id"] == "TPU962"]
+    out, _, code = tpuctl("doctor", "demo", "-o", "json")
+    answer = json.loads(out)
 
-    assert (operation["level"], operation["facts"]["verb"], operation["facts"]["done"]) == ("warning", "start", True)
-    assert [one["command"] for one in operation["remedies"]] == ["tpuctl explain capacity-zone"]
+    errors = [(one["id"], one["subject"]) for one in answer["findings"] if one["level"] == "error"]
+    assert code == 9
+    assert {("TPU101", "gs://far"), ("TPU203", "demo"), ("TPU303", "v2-alpha-tpuv6e")} <= set(errors)
+    # The project is checked without a node too; each finding is reported once.
+    assert len(errors) == len(set(errors))
+    assert {"TPU101", "TPU303", "TPU401", "TPU901", "TPU950", "TPU966"} <= {rule["id"] for rule in answer["examined"]}
 
 
 def test_doctor_node_absent_is_an_error(tpuctl: Console) -> None:

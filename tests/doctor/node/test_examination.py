@@ -17,7 +17,6 @@ from tests.tpu_files import running
 from tpuctl.check.facts import Absent, Known, Unknown
 from tpuctl.doctor.doctor_facts import (
     FileSystemUsage,
-    InstalledPackage,
     LogFolder,
     LogFolderState,
     OomKills,
@@ -122,7 +121,7 @@ def test_examination_reports_each_problem(worker: Worker) -> None:
 
 
 def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
-    worker.install("jax", "0.4.35", "jaxlib<=0.4.35,>=0.4.34", 'libtpu-nightly==0.1.dev1 ; extra == "tpu"', "numpy>=1")
+    worker.install("jax", "0.4.35")
     worker.install("torch_xla", "2.5.0+libtpu")
     worker.install("numpy", "2.0")
     worker.install("flax", "0.10", place="train/.venv")
@@ -132,25 +131,44 @@ def test_examination_reads_packages_from_metadata(worker: Worker) -> None:
 
     _, report = examine(worker, VIRTUAL_ENV=str(worker.home / "train/.venv"))
 
-    assert report.environments == Known(
+    assert isinstance(report.environments, Known)
+    assert [(one.kind, one.path, one.python, one.packages) for one in report.environments.value] == [
+        ("system", "/usr", workers_python(), {"torch": "2.5.0"}),
+        ("venv", "~/train/.venv", "3.10", {"flax": "0.10"}),
+        ("venv", "~/venv", "3.10", {"jax": "0.4.35", "torch-xla": "2.5.0+libtpu"}),
+        ("venv", "~/elsewhere", "3.10", {"tensorflow": "2.11.0"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("script", "broken", "unchecked"),
+    [
+        ("echo 'No broken requirements found.'", (), None),
         (
-            PythonEnvironment("system", "/usr", workers_python(), {"torch": InstalledPackage("2.5.0")}),
-            PythonEnvironment("venv", "~/train/.venv", "3.10", {"flax": InstalledPackage("0.10")}),
-            PythonEnvironment(
-                "venv",
-                "~/venv",
-                "3.10",
-                {
-                    "jax": InstalledPackage(
-                        "0.4.35",
-                        ("jaxlib <=0.4.35,>=0.4.34", 'libtpu-nightly ==0.1.dev1 ; extra == "tpu"'),
-                    ),
-                    "torch-xla": InstalledPackage("2.5.0+libtpu"),
-                },
-            ),
-            PythonEnvironment("venv", "~/elsewhere", "3.10", {"tensorflow": InstalledPackage("2.11.0")}),
-        )
-    )
+            "echo 'jax 1 requires jaxlib, which is not installed.'; echo 'x 1 requires y, which is not installed.'; exit 1",
+            ("jax 1 requires jaxlib, which is not installed.",),
+            None,
+        ),
+        ("echo '/bin/python: No module named pip' >&2; exit 1", (), "/bin/python: No module named pip"),
+        ("exit 3", (), "`pip check` failed"),
+        ("exec sleep 60", (), "`pip check` did not end in time"),
+    ],
+    ids=["fine", "broken", "no-pip", "failed", "hangs"],
+)
+def test_examination_runs_pip_check_of_each_environment(
+    worker: Worker, script: str, broken: tuple[str, ...], unchecked: str | None
+) -> None:
+    worker.install("jax", "1")
+    python = worker.home / "venv/bin/python"
+    python.parent.mkdir(exist_ok=True)
+    python.write_text(f'#!/bin/sh\n[ "$*" = "-m pip check" ] || exit 4\n{script}\n')
+    python.chmod(0o755)
+
+    _, report = examine(worker, patience=0.5)
+
+    assert isinstance(report.environments, Known)
+    (one,) = report.environments.value
+    assert (one.packages, one.broken, one.unchecked) == ({"jax": "1"}, broken, unchecked)
 
 
 def test_examination_reports_only_known_variables(worker: Worker) -> None:
@@ -258,8 +276,9 @@ def test_examination_invalid_part_is_unknown() -> None:
     }
     assert one.memory == Unknown("it is gone")
     # The version becomes part of suggested commands, so invalid ones are dropped.
-    packages = {"jax": {"version": "1; rm -rf /", "requires": []}, "flax": {"version": "1.0", "requires": []}}
-    report["environments"] = {"ok": [{"kind": "venv", "path": "~/x", "python": "3", "packages": packages}]}
+    packages = {"jax": "1; rm -rf /", "flax": "1.0"}
+    about: dict[str, Any] = {"kind": "venv", "path": "~/x", "python": "3", "packages": packages}
+    report["environments"] = {"ok": [about]}
     assert parse_examination(report, NOW, NOW).environments == Known(
-        (PythonEnvironment("venv", "~/x", "3", {"flax": InstalledPackage("1.0")}),)
+        (PythonEnvironment("venv", "~/x", "3", {"flax": "1.0"}),)
     )

@@ -38,7 +38,9 @@ class CheckCommandOptions:
         is_flag=True,
         help="Rank the zones that offer the type, even if a zone is set.",
     )
-    shows_all: bool = option("--all", group=OptionGroup.OUTPUT, is_flag=True, help="Also show checks that are ok.")
+    shows_all: bool = option(
+        "--all", group=OptionGroup.OUTPUT, is_flag=True, help="Also name the checks that were run."
+    )
     strict: bool = option("--strict", is_flag=True, help="Also fail on warnings and on values that could not be read.")
     fix: bool = option("--fix", is_flag=True, help="Apply safe fixes after confirmation; never touches data.")
     ai_platform: str | None = option(

@@ -21,3 +21,19 @@ CATEGORIES = {
     "TPU8": "AI Platform Training",
 }
 RULES = (*BUCKET_RULES, *IAM_RULES, *ZONE_RULES, *QUOTA_RULES, *GRANT_RULES, *PROJECT_RULES, *NETWORK_RULES, *VM_RULES)
+# Rules that are gone, each with what replaced it. Their ids are not used for another rule.
+RETIRED_RULES = {
+    "TPU807": "TPU803 reports a TPU that AI Platform Training never offered, TPU812 a region without the type",
+    "TPU819": "TPU817 reports what is not translated, also a location in Cloud Storage that is invalid",
+    "TPU820": "the comments in the translated file say what the job did not name",
+    "TPU902": "`tpuctl --version` prints the version; `tpuctl doctor -o json` has how it was installed",
+    "TPU905": "TPU904 names the command that updates gcloud",
+    "TPU951": "TPU950 reports the health of the node too; `tpuctl status NODE` shows it",
+    "TPU954": "`tpuctl status NODE` shows the tier and the age of a node",
+    "TPU955": "`tpuctl status NODE` shows the queued resource of a node and its state",
+    "TPU956": "`tpuctl history NODE` shows the changes of a node that failed",
+    "TPU957": "TPU303, which `tpuctl doctor NODE` runs too, compares the runtime version with the accelerator",
+    "TPU959": "TPU203, which `tpuctl doctor NODE` runs too, compares the scopes of the node with its buckets",
+    "TPU960": "`tpuctl status NODE` shows the data disks of a node; all of its fields are in `-o json`",
+    "TPU962": "`tpuctl history NODE` shows changes by tpuctl; `tpuctl bundle NODE` has the operations of any client",
+}

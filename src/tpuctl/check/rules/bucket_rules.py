@@ -31,7 +31,6 @@ from tpuctl.check.findings import (
     create_or_check_command,
     gcloud_command,
     note,
-    ok,
     refer_to_rule,
     unread_result,
 )
@@ -151,7 +150,8 @@ def bucket_is_colocated(facts: CheckFacts) -> Iterator[RuleResult]:
         placement, caches = checked.bucket.placement, checked.bucket.caches
         if placement is None:
             continue
-        yield _judge_placement(checked, placement)
+        if found := _judge_placement(checked, placement):
+            yield found
         # A cache must be in a zone of the bucket's own location [documentation, Rapid Cache].
         may_be_cached = (
             placement_spans(placement, facts.wanted.region)
@@ -165,15 +165,15 @@ def bucket_is_colocated(facts: CheckFacts) -> Iterator[RuleResult]:
             yield unread_result(caches, checked.name, what, permission=permission, role="roles/storage.admin")
 
 
-def _judge_placement(checked: _CheckedBucket, placement: BucketPlacement) -> RuleResult:
+def _judge_placement(checked: _CheckedBucket, placement: BucketPlacement) -> RuleResult | None:
     wanted, name, use = checked.facts.wanted, checked.name, checked.bucket.use
     relation = placement_relation(placement, wanted.zone)
+    if relation.is_colocated:
+        return None
     price = egress_price(placement, wanted.zone, own=wanted.egress_prices)
     values = _placement_facts(checked, placement, relation, price)
     place = f"the TPU in {wanted.region} (zone {wanted.zone})"
     text = f"`{name}` is in {describe_placement(placement)}, {place}"
-    if relation.is_colocated:
-        return checked.result(Level.OK, text, facts=values)
     if relation is Relation.UNKNOWN:
         word = f"a {placement.kind}" if placement.kind else "a location without type"
         return checked.result(
@@ -216,7 +216,7 @@ def _placement_facts(
     checked: _CheckedBucket, placement: BucketPlacement, relation: Relation, price: EgressPrice | None
 ) -> dict[str, Any]:
     wanted, size = checked.facts.wanted, checked.epoch_size
-    near = None if relation.is_colocated else nearby_tpus(checked.facts, placement)
+    near = nearby_tpus(checked.facts, placement)
     per_tb = price.cost(TB) if price else None
     epoch = price.cost(size) if price and size is not None else None
     return {
@@ -235,8 +235,8 @@ def _placement_facts(
         "costPerEpochLow": float(epoch[0]) if epoch else None,
         "costPerEpochHigh": float(epoch[1]) if epoch else None,
         "coLocated": list(best_locations(wanted.region)),
-        "zonesWithType": list(near.zones) if near else None,
-        "typesThere": list(near.generations) if near else None,
+        "zonesWithType": list(near.zones),
+        "typesThere": list(near.generations),
         "anywhereCache": checked.has_cache,
     }
 
@@ -383,8 +383,6 @@ def bucket_is_readable(facts: CheckFacts) -> Iterator[RuleResult]:
     for checked in iter_buckets(facts):
         name, bucket = checked.name, checked.bucket
         match bucket.bucket:
-            case Known():
-                yield checked.result(Level.OK, f"`{name}` exists and its metadata can be read")
             case Absent():
                 listing = gcloud_command("storage buckets list", project=facts.wanted.project, format="value(name)")
                 yield checked.result(
@@ -427,8 +425,8 @@ def bucket_has_data(facts: CheckFacts) -> Iterator[RuleResult]:
         if not bucket.use.reads or isinstance(bucket.bucket, Absent):
             continue
         match bucket.contents:
-            case Known(contents):
-                yield _contents_result(_CheckedBucket(facts, bucket), contents)
+            case Known(contents) if not contents.objects:
+                yield _no_data_result(_CheckedBucket(facts, bucket), contents)
             case Unknown() if bucket.is_unpaid:
                 pass  # TPU104 reports it
             case Unknown() as fact:
@@ -438,14 +436,9 @@ def bucket_has_data(facts: CheckFacts) -> Iterator[RuleResult]:
                 yield unread_result(fact, url, what, permission=permission, role=role)
 
 
-def _contents_result(checked: _CheckedBucket, contents: BucketContents) -> RuleResult:
+def _no_data_result(checked: _CheckedBucket, contents: BucketContents) -> RuleResult:
     use = checked.bucket.use
     values = {"objects": contents.objects, "size": contents.size, "isComplete": contents.is_complete}
-    if contents.objects:
-        more = "" if contents.is_complete else "at least "
-        objects = f"{contents.objects} object" + ("" if contents.objects == 1 else "s")
-        text = f"`{use.url}` has {more}{objects}, {format_size(contents.size)}"
-        return ok(use.url, text, facts=values)
     if not contents.is_complete:
         # A page may have only folder markers, or no entries at all, and be followed by others.
         return note(use.url, f"the first page of `{use.url}` lists no data", facts=values)
@@ -470,12 +463,14 @@ def bucket_is_in_project(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     project = value_or_none(facts.project)
     for checked, bucket in iter_readable_buckets(facts) if project else ():
-        if project is None or not bucket.project_number or not project.number:
+        if (
+            project is None
+            or not bucket.project_number
+            or bucket.project_number == project.number
+            or not project.number
+        ):
             continue
         values = {"bucketProjectNumber": bucket.project_number, "projectNumber": project.number}
-        if bucket.project_number == project.number:
-            yield checked.result(Level.OK, f"`{checked.name}` belongs to `{project.id}`", facts=values)
-            continue
         account = f"`{facts.account}`" if facts.account else "the TPU's account"
         yield checked.result(
             Level.WARNING,
@@ -520,8 +515,6 @@ def requests_are_paid(facts: CheckFacts) -> Iterator[RuleResult]:
                 "gcloud, `userProject` in the API, `user_project` in Python",
                 facts={"requesterPays": True, "billingProject": payer},
             )
-        elif bucket:
-            yield checked.result(Level.OK, f"the owner of `{name}` pays for requests")
 
 
 @check_rule("TPU105", "reading is free except for the network")
@@ -547,9 +540,7 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
             yield checked.result(Level.NOTE, text, why=why, facts=values)
         elif class_ in _CLASS_LEVELS:
             yield _charged_class_result(checked, class_, values)
-        elif class_ in load_locations()["classes"]:
-            yield checked.result(Level.OK, f"`{name}` is {class_}: reading is free", facts=values)
-        else:
+        elif class_ not in load_locations()["classes"]:
             text = f"the cost of reading `{name}` is unknown: its storage class `{class_}` is newer than this version"
             yield checked.result(Level.UNKNOWN, text, facts=values)
 
@@ -586,7 +577,6 @@ def objects_can_be_deleted(facts: CheckFacts) -> Iterator[RuleResult]:
         if not checked.bucket.use.writes:
             continue
         if not bucket.retention and not bucket.default_event_based_hold:
-            yield checked.result(Level.OK, f"objects in `{checked.name}` can be overwritten and deleted")
             continue
         reasons, remedies = [], []
         if bucket.retention:
@@ -634,8 +624,6 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
             "deletesOldVersions": deletes_old,
         }
         if not bucket.versioning and not bucket.soft_delete:
-            text = f"objects deleted from `{checked.name}` are no longer billed"
-            yield checked.result(Level.OK, text, facts=values)
             continue
         keeping, remedies = [], []
         if bucket.versioning:

@@ -21,7 +21,6 @@ from tpuctl.check.findings import (
     gcloud_command,
     join_words,
     note,
-    ok,
     ticked,
     warning,
 )
@@ -30,7 +29,6 @@ from tpuctl.check.iam import (
     WRITE_PERMISSIONS,
     BucketPolicies,
     Caveat,
-    Granted,
     NotGranted,
     PermissionAccess,
     Uncertain,
@@ -106,14 +104,11 @@ def scopes_allow_buckets(facts: CheckFacts) -> Iterator[RuleResult]:
         yield error(subject, text, *remedies, why=why, facts=values)
     elif not (needs or can_read or can_write):
         yield note(subject, "its scopes allow no bucket access", facts=values)
-    else:
-        words = "all Cloud APIs" if not scopes else "reading and writing objects" if can_write else "reading objects"
-        yield ok(subject, f"its scopes allow {words}", facts=values)
 
 
 @check_rule("TPU204", "the account that the node runs as")
 def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
-    """Report the account of the node, and check that it belongs to the node's own project.
+    """Check that the account of the node belongs to the node's own project.
 
     It is the Compute Engine default account unless another is named. It is a warning if a new node uses an account of another
     project: that takes `iam.serviceAccounts.actAs` there, and fails unless that project's organisation allows it
@@ -121,16 +116,10 @@ def account_of_node(facts: CheckFacts) -> Iterator[RuleResult]:
     reports that. Source: API field text; documentation of IAM.
     """
     wanted, account, subject = facts.wanted, facts.account, _node_subject(facts.wanted)
-    if account is None:
+    if account is None or not wanted.creates or not is_of_another_project(facts):
         return
     home, is_default = project_of_account(account), account.endswith(_DEFAULT_ACCOUNT_END)
-    is_elsewhere = is_of_another_project(facts)
     values = {"account": account, "isDefault": is_default, "project": home}
-    if not is_elsewhere or not wanted.creates:
-        named = "the Compute Engine default account" if is_default else "a named account"
-        text = f"it runs as `{account}`, {named}" + (f" of project `{home}`" if is_elsewhere else "")
-        yield ok(subject, text, facts=values)
-        return
     show = gcloud_command("org-policies describe", _CROSS_PROJECT, project=home, effective=True)
     yield warning(
         subject,
@@ -207,7 +196,6 @@ def account_may_write(facts: CheckFacts) -> Iterator[RuleResult]:
 
 def _results_of_rule(facts: CheckFacts, rule_id: str) -> Iterator[RuleResult]:
     judged = [entry for entry in _judge_buckets(facts) if entry.rule == rule_id]
-    yield from (_granted_result(entry) for entry in judged if entry.level is Level.OK)
     yield from (_refused_result(entry) for entry in judged if entry.lacking)
     # What only the policy of a project leaves unknown is one finding for all of its buckets.
     shared: dict[tuple[Caveat, ...], list[_BucketJudgement]] = {}
@@ -253,10 +241,11 @@ class _BucketJudgement:
         return tuple(dict.fromkeys(found))
 
     @property
-    def level(self) -> Level:
+    def level(self) -> Level | None:
+        """None if the access is sufficient."""
         if self.lacking:
             return Level.WARNING if self.above else Level.ERROR
-        return Level.UNKNOWN if self.doubts else Level.OK
+        return Level.UNKNOWN if self.doubts else None
 
     @property
     def verbs(self) -> list[str]:
@@ -301,19 +290,8 @@ def _judge_buckets(facts: CheckFacts) -> Iterator[_BucketJudgement]:
         for rule, names in (("TPU201", READ_PERMISSIONS), ("TPU202", WRITE_PERMISSIONS)):
             if access := {name: access for name, access in whole.access.items() if name in names}:
                 parts.append(replace(whole, rule=rule, access=access))
-        fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not Level.OK
+        fail_alike = len(parts) > 1 and parts[0].level is parts[1].level is not None
         yield from [whole] if fail_alike else parts
-
-
-def _granted_result(judged: _BucketJudgement) -> RuleResult:
-    granted = {name: access for name, access in judged.access.items() if isinstance(access, Granted)}
-    roles: dict[str, None] = {}
-    for access in granted.values():
-        is_own = access.member.partition(":")[2].lower() == judged.account.lower()
-        roles[f"`{access.role}` on {access.place}" + ("" if is_own else f" for `{access.member}`")] = None
-    by = [{"permission": name, "role": access.role, "member": access.member} for name, access in granted.items()]
-    text = f"`{judged.account}` may {join_words(judged.verbs)} it, by {join_words(roles)}"
-    return ok(judged.url, text, facts={"account": judged.account, "grantedBy": by})
 
 
 def _refused_result(judged: _BucketJudgement) -> RuleResult:
@@ -342,7 +320,8 @@ def _refused_result(judged: _BucketJudgement) -> RuleResult:
     if use.reads and use.writes and not set(judged.lacking) & set(READ_PERMISSIONS):
         remedies.append(Remedy(f"or declare it as read-only: `--data-bucket={use.url}` instead of `--bucket`"))
     values = {"account": account, "missingPermissions": judged.lacking, "role": grant.role}
-    return RuleResult.of(judged.level, judged.url, text, *remedies, why="; ".join(why), facts=values)
+    level = Level.WARNING if judged.above else Level.ERROR
+    return RuleResult.of(level, judged.url, text, *remedies, why="; ".join(why), facts=values)
 
 
 def _undecided_result(subject: str, entries: list[_BucketJudgement]) -> RuleResult:

@@ -7,10 +7,10 @@ APIs and are not read. Only IPv4 is considered, as workers have no IPv6.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from ipaddress import IPv4Address, IPv4Network, summarize_address_range
+from ipaddress import IPv4Network, collapse_addresses
 from typing import Any
 
 from tpuctl.check.facts import Absent, CheckFacts, Known, NetworkInterface, Unknown, value_or_none
@@ -23,7 +23,6 @@ from tpuctl.check.findings import (
     check_rule,
     gcloud_command,
     note,
-    ok,
     some_of,
     ticked,
     unread_result,
@@ -61,7 +60,7 @@ def firewall_allows_ssh(facts: CheckFacts) -> Iterator[RuleResult]:
     least, most = port_access(facts.firewalls.value, _firewall_target(facts, interface))
     found = judge(facts, interface, least)
     # They differ if the result depends on the workers' account and that is unknown; TPU506 reports it.
-    if found == judge(facts, interface, most):
+    if found is not None and found == judge(facts, interface, most):
         yield found
 
 
@@ -78,12 +77,8 @@ def firewall_allows_iap(facts: CheckFacts) -> Iterator[RuleResult]:
     is_asked = wanted.iap or not (interface.has_external_addresses or wanted.internal_ip)
     if rules is None or not is_asked or isinstance(facts.network, Absent):
         return
-    least, most = port_access(rules, _firewall_target(facts, interface))
-    if least.covers(SourceArea.IAP):
-        names = _join_rule_names(least.allowed_by(SourceArea.IAP))
-        text = f"tunnels of Identity-Aware Proxy can reach port 22 ({names})"
-        yield ok(subject, text, facts={"sourceRanges": [IAP_RANGE]})
-    elif not most.covers(SourceArea.IAP):
+    _, most = port_access(rules, _firewall_target(facts, interface))
+    if not most.covers(SourceArea.IAP):
         why = "without external addresses, ssh needs a tunnel or a machine inside the network"
         yield warning(
             subject,
@@ -107,14 +102,13 @@ def _firewall_target(facts: CheckFacts, interface: NetworkInterface) -> Firewall
     return FirewallTarget(interface.network, frozenset(facts.wanted.spec.tags), facts.account)
 
 
-def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
+def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult | None:
     names = access.allowed_by(SourceArea.OUTSIDE)
     subject, network, project = f"network {interface.network}", interface.network, interface.project
-    is_everywhere = access.covers(SourceArea.OUTSIDE)
-    ranges = ("0.0.0.0/0",) if is_everywhere else access.reach(SourceArea.OUTSIDE)
+    if access.covers(SourceArea.OUTSIDE):
+        return None
+    ranges = access.reach(SourceArea.OUTSIDE)
     values = {"network": network, "rules": list(names), "sourceRanges": list(ranges)}
-    if is_everywhere:
-        return ok(subject, f"ssh is allowed from everywhere ({_join_rule_names(names)})", facts=values)
     if ranges:
         more = f" and {len(ranges) - _MAX_NAMES} more ranges" if len(ranges) > _MAX_NAMES else ""
         where = f"{', '.join(ranges[:_MAX_NAMES])}{more}"
@@ -145,13 +139,11 @@ def _ssh_from_outside(facts: CheckFacts, interface: NetworkInterface, access: Po
     )
 
 
-def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult:
+def _ssh_from_inside(_: CheckFacts, interface: NetworkInterface, access: PortAccess) -> RuleResult | None:
     subject, network = f"network {interface.network}", interface.network
     values: dict[str, Any] = {"network": network}  # JSON
     if access.reach(SourceArea.INSIDE):
-        names = access.allowed_by(SourceArea.INSIDE)
-        text = f"ssh is allowed from inside the network ({_join_rule_names(names)})"
-        return ok(subject, text, facts=values | {"rules": list(names)})
+        return None
     if names := access.for_machines:
         text = f"ssh is allowed only from machines with a tag or account of {_join_rule_names(names)}"
         return note(subject, text, facts=values | {"rules": list(names)})
@@ -233,10 +225,6 @@ def network_exists(facts: CheckFacts) -> Iterator[RuleResult]:
                 why="legacy networks lack many features, and Cloud TPU may reject them",
                 facts={**values, "mode": "legacy"},
             )
-        case Known(value):
-            mode = "auto" if value.is_auto else "custom"
-            text = f"network `{name}` exists, in {mode} mode"
-            yield ok(subject, text, facts={**values, "mode": mode})
 
 
 def _missing_network_result(facts: CheckFacts, interface: NetworkInterface) -> RuleResult:
@@ -296,8 +284,6 @@ def subnetwork_is_in_region(facts: CheckFacts) -> Iterator[RuleResult]:
             subject = f"subnetwork {value.name}"
             values = {"subnetwork": value.name, "region": value.region, "network": value.network}
             if value.network in {"", interface.network}:
-                text = f"subnetwork `{value.name}` is in {region} and belongs to network `{interface.network}`"
-                yield ok(subject, text, facts=values)
                 return
             text = f"subnetwork `{value.name}` belongs to network `{value.network}`"
             remedy = f"name its network: `--network={value.network}`"
@@ -325,9 +311,8 @@ def _judge_default_subnetwork(
     listing = _list_subnetworks_command(interface.project, network.name)
     # If none is named, the API uses the subnetwork `default` in networks of every mode [API field text].
     if belongs and (network.is_auto or network.name == "default"):
-        text = f"network `{network.name}` has a subnetwork in {region}"
-        yield ok(subject, text, facts=values)
-    elif network.is_auto:
+        return
+    if network.is_auto:
         text = f"network `{network.name}` is in auto mode, but has no subnetwork `{network.name}` in {region}"
         why = "a node needs a subnetwork in the region of its zone"
         other = Remedy("name another: `--subnetwork`", listing)
@@ -368,13 +353,9 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
     too, and is not read. Source: API field text of `enableExternalIps`.
     """
     interface, found = NetworkInterface.of(facts.wanted), value_or_none(facts.subnetwork)
-    if found is None or interface.has_external_addresses:
+    if found is None or interface.has_external_addresses or found.private_google_access:
         return
     subject = f"subnetwork {found.name}"
-    if found.private_google_access:
-        text = f"subnetwork `{found.name}` has Private Google Access"
-        yield ok(subject, text, facts={"privateIpGoogleAccess": True})
-        return
     place = {"region": found.region or facts.wanted.region, "project": interface.project}
     words = "compute networks subnets update"
     command = gcloud_command(words, fitting("subnetwork", found.name), **place, enable_private_ip_google_access=True)
@@ -390,14 +371,17 @@ def private_access_is_on(facts: CheckFacts) -> Iterator[RuleResult]:
 SSH_PORT = 22
 # Source range of the tunnels of Identity-Aware Proxy [documentation of IAP TCP forwarding].
 IAP_RANGE = "35.235.240.0/20"
-_PRIVATE_RANGES = ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
+_EVERYWHERE = (IPv4Network("0.0.0.0/0"),)
+_IAP = (IPv4Network(IAP_RANGE),)
+_PRIVATE = tuple(map(IPv4Network, ("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")))
 # Never a source address outside: reserved ranges, and those of Google's health checks [documentation].
-_RESERVED_RANGES = ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "35.191.0.0/16", "130.211.0.0/22")
+_RESERVED = tuple(
+    map(
+        IPv4Network,
+        ("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3", "35.191.0.0/16", "130.211.0.0/22"),
+    )
+)
 _TCP_PROTOCOLS = ("tcp", "6", "all")
-
-# First and last address, as numbers.
-AddressSpan = tuple[int, int]
-_ALL_ADDRESSES: AddressSpan = (0, 2**32 - 1)
 
 
 class SourceArea(Enum):
@@ -408,12 +392,11 @@ class SourceArea(Enum):
     IAP = "iap"
 
     @property
-    def spans(self) -> list[AddressSpan]:
+    def ranges(self) -> list[IPv4Network]:
         """The addresses of the area."""
         if self is SourceArea.OUTSIDE:
-            others = (*_PRIVATE_RANGES, *_RESERVED_RANGES, IAP_RANGE)
-            return _subtract_spans([_ALL_ADDRESSES], _address_spans(others))
-        return _address_spans(_PRIVATE_RANGES if self is SourceArea.INSIDE else (IAP_RANGE,))
+            return _exclude(_EVERYWHERE, (*_PRIVATE, *_RESERVED, *_IAP))
+        return list(_PRIVATE if self is SourceArea.INSIDE else _IAP)
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,45 +412,44 @@ class FirewallTarget:
 class PortAccess:
     """From which addresses a port can be reached.
 
-    `verdicts` are the rules with the addresses that each decides, without those that an earlier rule has decided.
+    `decisions` are the rules with the ranges that each decides, without those that an earlier rule has decided.
     `for_machines` are rules that allow machines of the network by tag or account; they never apply to outside addresses
     [API field text].
     """
 
-    verdicts: tuple[tuple[FirewallRule, tuple[AddressSpan, ...]], ...]
+    decisions: tuple[tuple[FirewallRule, tuple[IPv4Network, ...]], ...]
     for_machines: tuple[str, ...]
 
     def reach(self, area: SourceArea) -> tuple[str, ...]:
         """Return the ranges of an area that can reach the port, as few as possible."""
-        return tuple(
-            str(network)
-            for first, last in _intersect_spans(area.spans, self._allowed)
-            for network in summarize_address_range(IPv4Address(first), IPv4Address(last))
-        )
+        return tuple(map(str, collapse_addresses(_common(area.ranges, self._allowed))))
 
     def covers(self, area: SourceArea) -> bool:
         """Return whether every address of an area can reach the port."""
-        return not _subtract_spans(area.spans, self._allowed)
+        return not _exclude(area.ranges, self._allowed)
 
     def allowed_by(self, area: SourceArea) -> tuple[str, ...]:
         """Return the rules that allow addresses of an area."""
-        return tuple(
-            rule.name for rule, spans in self.verdicts if not rule.denies and _intersect_spans(area.spans, spans)
-        )
+        return self._deciding(area, denies=False)
 
     def denied_by(self, area: SourceArea) -> tuple[str, ...]:
         """Return the rules that deny addresses of an area."""
-        return tuple(rule.name for rule, spans in self.verdicts if rule.denies and _intersect_spans(area.spans, spans))
+        return self._deciding(area, denies=True)
+
+    def _deciding(self, area: SourceArea, *, denies: bool) -> tuple[str, ...]:
+        return tuple(
+            rule.name for rule, ranges in self.decisions if rule.denies is denies and _common(area.ranges, ranges)
+        )
 
     @property
-    def _allowed(self) -> list[AddressSpan]:
-        return _merge_spans(span for rule, spans in self.verdicts if not rule.denies for span in spans)
+    def _allowed(self) -> list[IPv4Network]:
+        return [one for rule, ranges in self.decisions if not rule.denies for one in ranges]
 
 
 def port_access(
     rules: Iterable[FirewallRule], target: FirewallTarget, *, port: int = SSH_PORT
 ) -> tuple[PortAccess, PortAccess]:
-    """Return the smallest and the largest set of addresses that can reach the port.
+    """Return the smallest and the largest set of addresses that can reach a TCP port.
 
     Rules apply in the order of their priority number; at the same number, deny rules come first. Traffic that no rule
     matches is denied [API field text of Firewall].
@@ -506,46 +488,32 @@ def _applies_to_target(rule: FirewallRule, target: FirewallTarget) -> bool | Non
 
 
 def _evaluate_rules(ordered: Iterable[FirewallRule]) -> PortAccess:
-    undecided = [_ALL_ADDRESSES]
-    verdicts, machines = [], []
+    undecided = list(_EVERYWHERE)
+    decisions, machines = [], []
     for rule in ordered:
         by_machine = bool(rule.source_tags or rule.source_accounts)
         if by_machine and not rule.denies:
             machines.append(rule.name)
         # A rule without sources applies to all of them [API field text].
-        spans = _address_spans(rule.source_ranges if rule.source_ranges or by_machine else ("0.0.0.0/0",))
-        if decided := _intersect_spans(undecided, spans):
-            verdicts.append((rule, tuple(decided)))
-            undecided = _subtract_spans(undecided, spans)
-    return PortAccess(tuple(verdicts), tuple(machines))
+        named = rule.source_ranges if rule.source_ranges or by_machine else map(str, _EVERYWHERE)
+        ranges = [IPv4Network(text, strict=False) for text in named if ":" not in text]
+        if decided := _common(undecided, ranges):
+            decisions.append((rule, tuple(decided)))
+            undecided = _exclude(undecided, ranges)
+    return PortAccess(tuple(decisions), tuple(machines))
 
 
-def _address_spans(ranges: Iterable[str]) -> list[AddressSpan]:
-    networks = [IPv4Network(text, strict=False) for text in ranges if ":" not in text]
-    return _merge_spans((int(network[0]), int(network[-1])) for network in networks)
+def _common(some: Iterable[IPv4Network], others: Sequence[IPv4Network]) -> list[IPv4Network]:
+    """Return the addresses in both. Of two ranges that overlap, one contains the other."""
+    return [one if one.subnet_of(other) else other for one in some for other in others if one.overlaps(other)]
 
 
-def _merge_spans(spans: Iterable[AddressSpan]) -> list[AddressSpan]:
-    merged: list[AddressSpan] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return merged
-
-
-def _subtract_spans(spans: Iterable[AddressSpan], taken: Iterable[AddressSpan]) -> list[AddressSpan]:
-    left = _merge_spans(spans)
-    for start, end in taken:
-        kept = [(first, min(last, start - 1)) for first, last in left if first < start]
-        left = kept + [(max(first, end + 1), last) for first, last in left if last > end]
-    return sorted(left)
-
-
-def _intersect_spans(spans: Iterable[AddressSpan], others: Iterable[AddressSpan]) -> list[AddressSpan]:
-    both = list(spans)
-    return _subtract_spans(both, _subtract_spans(both, others))
+def _exclude(ranges: Iterable[IPv4Network], taken: Iterable[IPv4Network]) -> list[IPv4Network]:
+    left = list(ranges)
+    for one in taken:
+        inside = [other.address_exclude(one) for other in left if one.subnet_of(other)]
+        left = [other for other in left if not other.overlaps(one)] + [part for parts in inside for part in parts]
+    return left
 
 
 NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (

@@ -21,6 +21,7 @@ from tpuctl.check.facts import (
     Known,
     NetworkInterface,
     Unknown,
+    value_or_none,
 )
 from tpuctl.check.findings import (
     CheckRule,
@@ -33,7 +34,6 @@ from tpuctl.check.findings import (
     gcloud_command,
     list_projects_command,
     note,
-    ok,
     ticked,
     unread_result,
 )
@@ -70,27 +70,19 @@ def apis_are_enabled(facts: CheckFacts) -> Iterator[RuleResult]:
     if wanted.iap:
         needed[IAP_API] = (Level.WARNING, "ssh goes through Identity-Aware Proxy")
     match facts.services:
-        case None:
-            return
         case Unknown() | Absent() as fact:
             names = " and ".join(ticked(answered))
             what = "the list of enabled APIs" + (f" except {names}, which answered," if answered else "")
             yield unread_result(fact, subject, what, permission="serviceusage.services.get", project=wanted.project)
-            available = answered
         case Known(enabled):
-            available = [name for name in needed if enabled.get(name) or name in answered]
             for name, (level, why) in needed.items():
-                if name not in available and name in enabled:
+                if name in enabled and not enabled[name] and name not in answered:
                     text = f"`{name}` is not enabled in project `{wanted.project}`"
                     change = EnableService(wanted.project, name)
                     remedy = Remedy.by(change, "enable it; this may take a few minutes to take effect")
                     yield RuleResult.of(
                         level, subject, text, remedy, why=why, facts={"service": name, "enabled": False}
                     )
-    if available:
-        words = ", ".join(ticked(available))
-        text = f"{words} {'are' if len(available) > 1 else 'is'} enabled"
-        yield ok(subject, text, facts={"services": available})
 
 
 @check_rule("TPU502", "the project is billed")
@@ -105,9 +97,7 @@ def project_is_billed(facts: CheckFacts) -> Iterator[RuleResult]:
         case Unknown() | Absent() as fact:
             permission = "resourcemanager.projects.get"
             yield unread_result(fact, subject, "whether it is billed", permission=permission, project=project)
-        case Known(True):
-            yield ok(subject, "billing is on")
-        case Known(_):
+        case Known(False):
             page = f"https://console.cloud.google.com/billing/linkedaccount?project={project}"
             link = f"`gcloud billing projects link {command_word('project', project)} --billing-account=ACCOUNT`"
             advice = f"link a billing account at {page}, or with {link}, where ACCOUNT is one of this list"
@@ -138,23 +128,18 @@ def external_addresses_allowed(facts: CheckFacts) -> Iterator[RuleResult]:
         yield unread_result(fact, subject, what, permission="orgpolicy.policy.get", project=facts.wanted.project)
     if not facts.wanted.creates or not NetworkInterface.of(facts.wanted).has_external_addresses:
         return
-    match facts.org_policies.get(EXTERNAL_IPS):
-        case Absent():
-            yield _no_policy_result(subject, EXTERNAL_IPS)
-        case Known(policy):
-            level, text = _judge_address_policy(policy)
-            values = {"allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]}
-            why = "the service rejects a node whose workers may not have external addresses"
-            remedy = "create it with `--internal-ips`, and connect from inside its network or with `--iap`"
-            is_ok = level is Level.OK
-            yield RuleResult.of(
-                level,
-                subject,
-                text,
-                *(() if is_ok else (remedy,)),
-                why=None if is_ok else why,
-                facts={"constraint": EXTERNAL_IPS, **values},
-            )
+    policy = value_or_none(facts.org_policies.get(EXTERNAL_IPS))
+    if policy is not None and (judged := _judge_address_policy(policy)):
+        level, text = judged
+        values = {"allowedValues": [*policy.allowed], "deniedValues": [*policy.denied]}
+        yield RuleResult.of(
+            level,
+            subject,
+            text,
+            "create it with `--internal-ips`, and connect from inside its network or with `--iap`",
+            why="the service rejects a node whose workers may not have external addresses",
+            facts={"constraint": EXTERNAL_IPS, **values},
+        )
 
 
 @check_rule("TPU504", "OS Login")
@@ -164,21 +149,16 @@ def os_login_required(facts: CheckFacts) -> Iterator[RuleResult]:
     It is a note: workers then ignore keys in metadata, and tpuctl adds the key to the OS Login profile instead. Source:
     documentation of OS Login; whether the policy applies to TPU workers is unverified.
     """
-    subject = _project_subject(facts)
-    match facts.org_policies.get(OS_LOGIN):
-        case Absent():
-            yield _no_policy_result(subject, OS_LOGIN)
-        case Known(policy) if policy.enforced or policy.is_conditional:
-            condition = ", under a condition" if policy.is_conditional else ""
-            yield note(
-                subject,
-                f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
-                "grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`",
-                why="workers ignore keys in metadata, and users need a role to log in",
-                facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
-            )
-        case Known():
-            yield ok(subject, f"`{OS_LOGIN}` is not enforced")
+    policy = value_or_none(facts.org_policies.get(OS_LOGIN))
+    if policy is not None and (policy.enforced or policy.is_conditional):
+        condition = ", under a condition" if policy.is_conditional else ""
+        yield note(
+            _project_subject(facts),
+            f"the organisation requires OS Login (`{OS_LOGIN}`{condition}); tpuctl uses it",
+            "grant users `roles/compute.osLogin` and `roles/iam.serviceAccountUser`",
+            why="workers ignore keys in metadata, and users need a role to log in",
+            facts={"constraint": OS_LOGIN, "conditional": policy.is_conditional},
+        )
 
 
 @check_rule("TPU505", "Secure Boot if required")
@@ -189,26 +169,20 @@ def secure_boot_satisfied(facts: CheckFacts) -> Iterator[RuleResult]:
     `Constraint constraints/compute.requireShieldedVm violated` (observed by users). It is a warning if the policy has a
     condition, which is not evaluated.
     """
-    if not facts.wanted.creates:
+    policy = value_or_none(facts.org_policies.get(SHIELDED_VM))
+    if policy is None or not facts.wanted.creates or facts.wanted.spec.shielded_secure_boot:
         return
-    subject = _project_subject(facts)
-    match facts.org_policies.get(SHIELDED_VM):
-        case Absent():
-            yield _no_policy_result(subject, SHIELDED_VM)
-        case Known(policy) if facts.wanted.spec.shielded_secure_boot or not (policy.enforced or policy.is_conditional):
-            verdict = "satisfied: the node has Secure Boot" if policy.enforced else "not enforced"
-            yield ok(subject, f"`{SHIELDED_VM}` is {verdict}")
-        case Known(policy):
-            condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
-            requires = f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`)"
-            yield RuleResult.of(
-                Level.WARNING if policy.is_conditional else Level.ERROR,
-                subject,
-                f"{requires}, but the node does not request it",
-                "create it with `--shielded-secure-boot`",
-                why="the service rejects a node that violates the policy",
-                facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
-            )
+    if policy.enforced or policy.is_conditional:
+        condition = " under a condition, which is not evaluated" if policy.is_conditional else ""
+        requires = f"the organisation requires Secure Boot{condition} (`{SHIELDED_VM}`)"
+        yield RuleResult.of(
+            Level.WARNING if policy.is_conditional else Level.ERROR,
+            _project_subject(facts),
+            f"{requires}, but the node does not request it",
+            "create it with `--shielded-secure-boot`",
+            why="the service rejects a node that violates the policy",
+            facts={"constraint": SHIELDED_VM, "conditional": policy.is_conditional},
+        )
 
 
 @check_rule("TPU506", "the project exists")
@@ -228,9 +202,7 @@ def project_is_active(facts: CheckFacts) -> Iterator[RuleResult]:
         case Absent():
             remedy = Remedy("use the PROJECT_ID, not the name, of one of these", listing)
             yield error(subject, f"there is no project `{name}`", remedy)
-        case Known(value) if value.state in {"ACTIVE", ""}:
-            yield ok(subject, "the project is active", facts={"projectNumber": value.number})
-        case Known(value):
+        case Known(value) if value.state not in {"ACTIVE", ""}:
             level, why = Level.UNKNOWN, None
             text = f"project `{name}` is {value.state}, a state that this version does not know"
             remedy = Remedy("check whether it is active, or use another: `--project`", listing)
@@ -246,7 +218,7 @@ def _project_subject(facts: CheckFacts) -> str:
     return f"project {facts.wanted.project}"
 
 
-def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
+def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str] | None:
     name = f"`{EXTERNAL_IPS}`"
     if policy.is_conditional:
         words = "the organisation limits external addresses under a condition, which is not evaluated"
@@ -258,11 +230,7 @@ def _judge_address_policy(policy: OrgPolicy) -> tuple[Level, str]:
         return Level.WARNING, f"{words} ({name}), not for new workers"
     if policy.denied:
         return Level.WARNING, f"the organisation forbids external addresses for some instances ({name})"
-    return Level.OK, f"external addresses are allowed ({name})"
-
-
-def _no_policy_result(subject: str, constraint: str) -> RuleResult:
-    return ok(subject, f"no organisation policy `{constraint}`")
+    return None
 
 
 PROJECT_RULES: tuple[CheckRule[CheckFacts], ...] = (

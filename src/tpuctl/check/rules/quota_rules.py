@@ -21,7 +21,6 @@ from tpuctl.check.findings import (
     error,
     gcloud_command,
     note,
-    ok,
     some_of,
     tpuctl_command,
     unread_result,
@@ -75,8 +74,6 @@ def address_quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
             used = max(round(quotas[ADDRESS_METRIC].usage) - freed, 0)
             values |= {"limit": limit, "held": used, "needed": needed}
             if used + needed <= limit:
-                text = f"{used + needed} of {limit} external addresses in {region}"
-                yield ok(region, text, facts=values)
                 return
             left = f"{max(limit - used, 0)} of {limit} are left"
             yield warning(
@@ -156,19 +153,8 @@ def quota_is_enough(facts: CheckFacts) -> Iterator[RuleResult]:
         text = f"the service shows no quota for {pool} in {wanted.region}"
         why = "it may be unlimited, or have another name than tpuctl expects; the service decides"
         yield note(wanted.region, text, why=why, facts={"pool": str(pool)})
-    # A part of the usage can show that the limit is exceeded; only all of it shows that the limit is sufficient.
-    yield from (_quota_exceeded_result(wanted, usage, facts.now) for usage in usages if usage.is_short)
     # If the current usage is unknown, TPU306 reports it.
-    if usages and all(usage.is_sure for usage in usages):
-        words = [
-            f"{usage.place} has no limit"
-            if usage.limit.value is None
-            else f"{usage.amount + usage.needed} of {usage.limit.value} {usage.unit} in {usage.place}"
-            for usage in usages
-        ]
-        text = f"the quota for {pool} is sufficient: {', '.join(words)}"
-        values = {"limits": [_limit_facts(usage) for usage in usages]}
-        yield ok(usages[0].place, text, facts=values)
+    yield from (_quota_exceeded_result(wanted, usage, facts.now) for usage in usages if usage.is_short)
 
 
 @check_rule("TPU402", "quota held by dead records")
@@ -286,7 +272,7 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     here = [one for one in facts.reservations.value if one.zone in {zone, ""}]
     living = [one for one in here if one.raw.get("state") not in _ENDED_STATES]
-    yield from (_judge_reservation(wanted, one) for one in living)
+    yield from filter(None, (_judge_reservation(wanted, one) for one in living))
     if not living:
         text = f"the project has no reservation in {zone}"
         if here:
@@ -303,7 +289,7 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
         )
 
 
-def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResult:
+def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResult | None:
     standard, state = reservation.raw.get("standard") or {}, reservation.raw.get("state")
     unit = {"CHIPS": "chips", "CORES": "cores"}.get(str(standard.get("capacityUnits")))
     size = parse_whole_number(str(standard.get("size")))
@@ -321,7 +307,7 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
     text = f"`{name}` is a reservation in {zone}{kind}{amount}"
     values = {"reservation": name, "zone": zone, "state": state, "size": size, "held": used}
     if not doubts:
-        return ok(name, text, facts=values)
+        return None
     why = "the service answers that there is not enough reserved capacity"
     advice = "wait until it is active, request less, or use another tier"
     return warning(name, f"{text}: {', and '.join(doubts)}", advice, why=why, facts=values)
@@ -355,11 +341,7 @@ def grant_covers(facts: CheckFacts) -> Iterator[RuleResult]:
     resources = value_or_none(facts.resources)
     if not coverage.is_enough:
         yield _not_covered_result(facts, accelerator, coverage, level=level, why=why)
-    elif resources is not None and zone not in resources.unreachable:
-        grants = " and ".join(f"`{grant}`" for grant in coverage.grants)
-        text = f"covered by the grant {grants}: {coverage.used + coverage.needed} of {coverage.granted} chips"
-        yield ok(zone, text, facts=_coverage_facts(coverage))
-    elif is_strict:
+    elif is_strict and (resources is None or zone in resources.unreachable):
         yield RuleResult(
             Level.ERROR,
             zone,
@@ -500,8 +482,6 @@ def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
     price, what = wanted.hourly_price(spec.accelerator_type, wanted.zone, tier), f"a {spec.accelerator_type} ({tier})"
     values = {"maxPrice": float(limit), "price": price.to_json()}
     if within_budget(price, limit, allow_unknown=wanted.allow_unknown_price):
-        cost = "has no known price, which is allowed" if price.per_hour is None else f"costs {price}"
-        yield ok(wanted.zone, f"{what} {cost}", facts=values)
         return
     remedy = f"choose another type, zone or tier, or raise `max_price`; the price list is of {price.as_of}"
     if price.per_hour is None:
@@ -562,8 +542,6 @@ def project_is_within_budget(facts: CheckFacts) -> Iterator[RuleResult]:
         "unreachable": list(resources.unreachable),
     }
     if total <= limit and (not unknown or wanted.allow_unknown_price):
-        at_least = "at least " if unknown else ""
-        yield ok(wanted.project, f"all nodes with {created} cost {at_least}${total:,}/h", facts=values)
         return
     if total > limit:
         text = f"all nodes with {created} would cost ${total:,}/h, more than the budget of ${limit:,}/h; {now}"

@@ -19,7 +19,6 @@ from tpuctl.check.findings import (
     error,
     gcloud_command,
     note,
-    ok,
     ticked,
     unread_result,
     warning,
@@ -87,10 +86,11 @@ def disk_is_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
     documentation of Persistent Disk.
     """
     for requested in _requested_disks(facts):
-        yield _disk_place_result(requested, facts.wanted)
+        if found := _disk_place_result(requested, facts.wanted):
+            yield found
 
 
-def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleResult:
+def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleResult | None:
     name, fact, project = requested.name, requested.fact, requested.project
     listing = gcloud_command("compute disks list", project=project)
     other = Remedy(f"name a disk in {wanted.zone}: `--data-disk`", listing)
@@ -130,7 +130,7 @@ def _disk_place_result(requested: _RequestedDisk, wanted: WantedNode) -> RuleRes
                 zone=wanted.zone,
             )
         case Known():
-            return requested.result(Level.OK, f"disk `{name}` is in {wanted.zone}", zone=wanted.zone)
+            return None
 
 
 @check_rule("TPU704", "data disks can be attached")
@@ -147,9 +147,7 @@ def disk_is_attachable(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     for requested in _requested_disks(facts):
         if isinstance(requested.fact, Known):
-            problems = list(_attach_problems(requested, requested.fact.value, facts.wanted))
-            text = f"disk `{requested.name}` can be attached {requested.disk.mode}"
-            yield from problems or [requested.result(Level.OK, text, mode=requested.disk.mode)]
+            yield from _attach_problems(requested, requested.fact.value, facts.wanted)
 
 
 def _attach_problems(requested: _RequestedDisk, value: PersistentDisk, wanted: WantedNode) -> Iterator[RuleResult]:
@@ -224,7 +222,8 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
             remedy = Remedy("name one of these: `--vm`", listing)
             yield error(f"vm {name}", text, remedy, facts={"instance": name})
         case Known(value):
-            yield _machine_place_result(value, wanted)
+            if value.zone != wanted.zone:
+                yield _machine_place_result(value, wanted)
             if value.status not in {"RUNNING", ""}:
                 start = gcloud_command(
                     "compute instances start", fitting("instance", value.name), zone=value.zone, project=project
@@ -236,8 +235,6 @@ def machine_is_near(facts: CheckFacts) -> Iterator[RuleResult]:
 
 def _machine_place_result(value: ComputeInstance, wanted: WantedNode) -> RuleResult:
     subject, values = f"vm {value.name}", {"instance": value.name, "zone": value.zone}
-    if value.zone == wanted.zone:
-        return ok(subject, f"virtual machine `{value.name}` is in {value.zone} too", facts=values)
     text = f"virtual machine `{value.name}` is in {value.zone}, the node in {wanted.zone}"
     remedy = f"use a virtual machine in {wanted.zone}, or create the node in {value.zone} if it is offered there"
     if region_of_zone(value.zone) == wanted.region:
@@ -268,8 +265,6 @@ def machine_scopes_suffice(facts: CheckFacts) -> Iterator[RuleResult]:
     unwritable = [use.url for use in uses if trains and use.writes and not scopes & _WRITING_SCOPES]
     subject, values = f"vm {value.name}", {"instance": value.name, "scopes": list(value.scopes)}
     if value.account and not unreadable and not unwritable:
-        text = f"the scopes of virtual machine `{value.name}` are sufficient for its buckets"
-        yield ok(subject, text, facts=values)
         return
     what = "read" if not unwritable else "write to" if not unreadable else "read or write to"
     text = f"virtual machine `{value.name}` has no service account"

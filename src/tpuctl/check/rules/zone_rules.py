@@ -25,7 +25,6 @@ from tpuctl.check.findings import (
     delete_queued_resource_command,
     error,
     note,
-    ok,
     some_of,
     tpuctl_command,
     unread_result,
@@ -48,7 +47,6 @@ class ImageFit(StrEnum):
 _NOT_VISIBLE = "with an image that does not fit, a node becomes READY and its chips are not visible"
 # The level of each fit, and the reason.
 _IMAGE_FITS = {
-    ImageFit.FITS: (Level.OK, None),
     ImageFit.DOUBTFUL: (
         Level.WARNING,
         "this pair is not documented to work, and the node is billed before a failure shows",
@@ -72,18 +70,18 @@ def image_fits_accelerator(facts: CheckFacts) -> Iterator[RuleResult]:
     if accelerator is None or not name:
         return
     verdict = judge_image(name, accelerator)
+    if verdict.match is ImageFit.FITS:
+        return
     level, why = _IMAGE_FITS[verdict.match]
-    text, remedies = f"`{name}` fits {accelerator.name}", []
-    if verdict.match is not ImageFit.FITS:
-        text = f"`{name}` on {accelerator.name}: {verdict.reason}"
-        remedies = [_other_image_remedy(wanted, verdict.better or accelerator.runtime_version)]
+    text = f"`{name}` on {accelerator.name}: {verdict.reason}"
+    remedy = _other_image_remedy(wanted, verdict.better or accelerator.runtime_version)
     values = {
         "runtimeVersion": name,
         "acceleratorType": accelerator.name,
         "match": str(verdict.match),
         "better": verdict.better,
     }
-    yield RuleResult.of(level, name, text, *remedies, why=why, facts=values)
+    yield RuleResult.of(level, name, text, remedy, why=why, facts=values)
 
 
 @check_rule("TPU305", "runtime version offered in the zone")
@@ -100,7 +98,7 @@ def image_is_offered(facts: CheckFacts) -> Iterator[RuleResult]:
     what, permission = f"the list of runtime versions in {wanted.zone}", "tpu.runtimeversions.list"
     match facts.versions:
         case Known(versions) if name in versions:
-            yield ok(name, f"{wanted.zone} offers `{name}`", facts=values)
+            pass
         case Known(()):
             empty = Unknown("its list is empty")
             yield unread_result(empty, name, what, permission=permission, project=wanted.project)
@@ -157,10 +155,9 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
         yield unread_result(facts.resources, subject, what, permission=permission, project=wanted.project)
         return
     resources = facts.resources.value
-    found = [*_difference_results(wanted)]
+    yield from _difference_results(wanted)
     if wanted.name:
-        found += _same_name_results(wanted, wanted.name, resources)
-    yield from found
+        yield from _same_name_results(wanted, wanted.name, resources)
     if resources.unreachable:
         zones = ", ".join(resources.unreachable)
         does_not = "it does not" if len(resources.unreachable) == 1 else "they do not"
@@ -173,8 +170,6 @@ def node_name_is_free(facts: CheckFacts) -> Iterator[RuleResult]:
             {"unreachable": list(resources.unreachable), "permission": permission},
             is_passing=True,
         )
-    elif wanted.name and not found:
-        yield ok(subject, f"the name `{subject}` is free", facts={"nodeId": subject})
 
 
 def _difference_results(wanted: WantedNode) -> Iterator[RuleResult]:
@@ -260,12 +255,10 @@ def type_is_offered_in_zone(facts: CheckFacts) -> Iterator[RuleResult]:
             like = wanted.accelerator
             generation = like.generation if like and _sizes_offered(types, like) else None
             values = {"acceleratorType": name, "zone": wanted.zone}
-            if name in types:
-                yield ok(wanted.zone, f"{wanted.zone} offers {name}", facts=values)
-            elif generation and wanted.spec.topology:
-                yield ok(wanted.zone, f"{wanted.zone} offers {generation.name}", facts=values)
+            if name in types or (generation and wanted.spec.topology):
+                return
             # The lists of zones have the usual sizes of the large generations, not every possible one.
-            elif (
+            if (
                 like
                 and generation
                 and generation.multiples_of

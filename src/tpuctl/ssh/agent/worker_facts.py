@@ -76,7 +76,7 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
         "tpu_use": fact(lambda: marked_line(outputs, "python3", "tpuctl-holders ")),
         "inspection": fact(lambda: marked_line(outputs, "sh", "tpuctl-worker ")),
         "variables": {"ok": variables},
-        "environments": fact(lambda: environments(root, home, named_places)),
+        "environments": fact(lambda: checked_environments(root, home, named_places, began + patience - time.time())),
         "is_synchronized": fact(lambda: is_synchronized(outputs)),
         "guard": fact(guard_report),
     }
@@ -120,8 +120,13 @@ def start_programs(request: dict[str, Any], folders: list[str]) -> dict[str, Any
         "timedatectl": ["timedatectl", "show", "-p", "NTPSynchronized"],
         "login": [shell, "-lc", "printf '\\n%%s\\n' %s; exec env -0" % VARIABLES_MARK],
     }
+    return start_all(programs)
+
+
+def start_all(programs: Mapping[str, list[str]], **variables: str) -> dict[str, Any]:
+    """Start programs with additional variables; return for each its process, or an error message."""
     null, pipe, out = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    environ = {**os.environ, "LC_ALL": "C"}
+    environ = {**os.environ, "LC_ALL": "C", **variables}
     started: dict[str, Any] = {}
     for name, words in programs.items():
         try:
@@ -332,18 +337,44 @@ def log_folder(root: str, named: str) -> dict[str, Any]:
     return found
 
 
-# The names of `*.dist-info` folders are the installed packages [PEP 376, 427], their `Requires-Dist` lines the requirements.
+# The names of `*.dist-info` folders are the installed packages [PEP 376, 427].
 PACKAGES = {
     *("jax", "jaxlib", "libtpu", "libtpu-nightly", "flax", "torch", "torch-xla"),
     *("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "keras"),
 }
 MOST_ENVIRONMENTS = 8
 MOST_FOLDERS = 200
-MOST_REQUIREMENTS = 12
-LONGEST_METADATA = 1 << 18
+MOST_BROKEN = 20
+# Even if other programs have used up the time.
+LEAST_PIP_TIME = 1.0
 FOLDER = re.compile(r"^(?P<name>[A-Za-z0-9._]+?)-(?P<version>[0-9][A-Za-z0-9.+!_]*)(?:-py[0-9.]+)?\.(?:dist|egg)-info$")
-REQUIRES = re.compile(r"^Requires-Dist: *([A-Za-z0-9._-]+)(?:\[[^\]]*\])? *(.*)$", re.MULTILINE)
 USUAL = ("venv", ".venv", "env", "miniconda3", "anaconda3", "miniforge3", "mambaforge")
+
+
+def checked_environments(root: str, home: str, named: list[str], seconds: float) -> list[dict[str, Any]]:
+    """Return the environments, each with the problems that its own `pip check` prints about these packages.
+
+    No framework is imported by that.
+    """
+    found = environments(root, home, named)
+    started: dict[str, Any] = {}
+    for one in found:
+        place, folders = one.pop("place"), one.pop("folders")
+        # Below a root, the system's packages are not those of this Python.
+        paths = {"PYTHONPATH": os.pathsep.join(folders)} if root and one["kind"] == "system" else {}
+        python = os.path.join(place, "bin", "python") if place else sys.executable or "python3"
+        started.update(start_all({one["path"]: [python, "-m", "pip", "check"]}, **paths))
+    outputs = collect_output(started, max(seconds, LEAST_PIP_TIME))
+    for one in found:
+        code, text = outputs[one["path"]]
+        lines = [line.strip()[:LONGEST_VALUE] for line in text.splitlines()]
+        one["broken"] = [line for line in lines if plain(line.partition(" ")[0]) in one["packages"]][:MOST_BROKEN]
+        # It ends with 1 if it has found a problem, or if there is no pip.
+        if code is None:
+            one["unchecked"] = "`pip check` did not end in time"
+        elif code not in (0, 1) or (code == 1 and "No module named pip" in text):
+            one["unchecked"] = last_line(text) or "`pip check` failed"
+    return found
 
 
 def environments(root: str, home: str, named: list[str]) -> list[dict[str, Any]]:
@@ -357,14 +388,17 @@ def environments(root: str, home: str, named: list[str]) -> list[dict[str, Any]]
         "%s/.local/lib/python%s/site-packages" % (home, own),
     ]
     system = {"kind": "system", "path": "/usr", "python": own, "packages": packages_of(folders)}
+    system.update(place="", folders=folders)
     found = [system] if system["packages"] else []
     for place in places(root, home, named):
         pythons = [name for name in names_in(os.path.join(place, "lib")) if re.match(r"^python3\.\d+$", name)]
-        packages = packages_of([os.path.join(place, "lib", python, "site-packages") for python in pythons])
+        inside = [os.path.join(place, "lib", python, "site-packages") for python in pythons]
+        packages = packages_of(inside)
         if packages:
             kind = "conda" if os.path.isdir(os.path.join(place, "conda-meta")) else "venv"
             python = pythons[-1].replace("python", "")
-            found.append({"kind": kind, "path": shown(place, root, home), "python": python, "packages": packages})
+            about = {"kind": kind, "path": shown(place, root, home), "python": python, "packages": packages}
+            found.append({**about, "place": place, "folders": inside})
         if len(found) >= MOST_ENVIRONMENTS:
             break
     return found
@@ -393,16 +427,15 @@ def places(root: str, home: str, named: list[str]) -> Iterator[str]:
             yield place.rstrip("/")
 
 
-def packages_of(folders: list[str]) -> dict[str, Any]:
-    """Return the packages in these folders by name: version and requirements among one another."""
-    found = {}
+def packages_of(folders: list[str]) -> dict[str, str]:
+    """Return the versions of the packages in these folders by name."""
+    found: dict[str, str] = {}
     for folder in folders:
         for entry in names_in(folder):
             match = FOLDER.match(entry)
             name = plain(match.group("name")) if match else ""
             if match and name in PACKAGES:
-                version = match.group("version").replace("_", "+")[:60]
-                found[name] = {"version": version, "requires": requirements(os.path.join(folder, entry, "METADATA"))}
+                found[name] = match.group("version").replace("_", "+")[:60]
     return found
 
 
@@ -417,14 +450,3 @@ def names_in(folder: str) -> list[str]:
 def plain(name: str) -> str:
     """Return the normalized name of a package [PEP 503]."""
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def requirements(path: str) -> list[str]:
-    """Return the requirements of a package on the others: `jaxlib<=0.4.35,>=0.4.34`, perhaps with `; extra == "tpu"`."""
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            head = file.read(LONGEST_METADATA).partition("\n\n")[0]
-    except OSError:
-        return []
-    found = [(plain(name), rest) for name, rest in REQUIRES.findall(head)]
-    return [("%s %s" % one)[:200] for one in found if one[0] in PACKAGES][:MOST_REQUIREMENTS]
