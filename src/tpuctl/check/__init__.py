@@ -6,9 +6,11 @@
   itself said so) or `Unknown` (why, which permission, whether it may pass): a 403 is not an absence, a timeout is not an ok.
 - `gathering.py`: the queries. Each is sent once, by one of up to 32 threads, all with one deadline; a late answer is
   `Unknown` and is not waited for. The queries that depend on no answer come first. `Sources` are the API clients.
-- `rules/`: a function per rule, from facts to problems (`RuleResult`); silence means that none was found. A fact that could not be read is reported by one rule, named
-  in the docstring of its module; the other rules are silent. Rules compute with `colocation.py`, `iam.py` and `quotas.py`.
-- `findings.py`: findings, remedies, the report, `evaluate_rules`. `report_rendering.py` shows them: page, lines, JSON. `doctor` uses all of it.
+- `rules/`: a function per rule, from facts to problems (`RuleResult`); silence means that none was found. A fact that could
+  not be read is reported by one rule, named in the docstring of its module; the other rules are silent. Rules compute with
+  `colocation.py`, `iam.py` and `quotas.py`.
+- `findings.py`: findings, remedies, the report, `evaluate_rules`. `report_rendering.py` shows them: page, lines, JSON.
+  `doctor` uses all of it.
 - `gate.py`: the check right before a creation. An error stops it. A result without errors is kept for ten minutes, under
   a hash of all that rules read and of the caller. A creation clears the other results: the new node uses quota too.
 - `fixes.py`: `--fix`, of `check` and of `doctor`. `zone_ranking.py`: `check` without a zone. `ai_platform.py`: old jobs.

@@ -6,8 +6,8 @@ Start reading at `doctor_run`. As in `check`, facts and rules are apart:
 - `environment_probe` reads them from this machine (with `local_probes`) and from the cloud, `node_probes` from the
   workers of a node. What the API knows of a node is read and judged by `check`, as for any existing node.
 - `local_rules`, `cloud_rules`, `node_rules`, `worker_rules` and `framework_rules` judge facts, and yield problems only;
-  `verdicts` makes them findings of `check`. Rules are pure: they read no file, make no request and know no clock. `rule_catalogue` collects them; their
-  docstrings are the text of the reference, and an id never changes its meaning.
+  `verdicts` makes them findings of `check`. Rules are pure: they read no file, make no request and know no clock.
+  `rule_catalogue` collects them; their docstrings are the text of the reference, and an id never changes its meaning.
 
 What a reader must know:
 
