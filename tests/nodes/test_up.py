@@ -181,6 +181,54 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["create"]
 
 
+@pytest.mark.parametrize(
+    ("node", "options", "code", "words"),
+    [
+        pytest.param({}, ("--labels", "a=b", "--ttl", "2h", "--idle", "1h"), 0, "usable", id="labels and limits"),
+        pytest.param({"acceleratorType": "v4-16"}, ("--replace", "--yes"), 5, "it differs: accelerator", id="replace"),
+        pytest.param({"acceleratorType": "v4-16"}, (), 8, "exists and differs", id="differs"),
+        pytest.param({"state": "PREEMPTED"}, (), 5, "it is PREEMPTED", id="preempted"),
+        pytest.param({"state": "STOPPED"}, ("--ttl", "2h"), 5, "it is STOPPED", id="stopped"),
+    ],
+)
+def test_timeout_of_zero_sends_and_writes_nothing(
+    tpuctl: Console, sandbox: Sandbox, *, node: dict[str, str], options: tuple[str, ...], code: int, words: str
+) -> None:
+    put(sandbox, **node)
+
+    _, err, found = tpuctl(*UP, "--timeout", "0", *options)
+
+    assert (found, sandbox.changes()) == (code, [])
+    assert words in err
+    assert [path for path in Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("*demo*") if path.is_file()] == []
+
+
+def test_timeout_of_zero_in_several_zones_takes_no_lease(tpuctl: Console, sandbox: Sandbox) -> None:
+    up = ("up", "demo", "--type", "v6e-8", "--zone", "us-east5-a,us-east5-b", "--timeout", "0")
+
+    assert tpuctl(*up)[2] == 5
+    put(sandbox, zone="us-east5-b", acceleratorType="v6e-8", runtimeVersion="v2-alpha-tpuv6e")
+    assert tpuctl(*up)[2] == 0
+    assert sandbox.changes() == []
+    assert [path for path in Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("*demo*") if path.is_file()] == []
+
+
+def test_timeout_of_zero_leaves_a_setup_to_the_next_run(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    fake_ssh("cat > /dev/null; echo; echo tpuctl-set-up-begins")
+    assert tpuctl(*UP, "--setup", "true", "--no-wait")[2] == 0
+    assert tpuctl("wait", "demo")[2] == 0
+    (journal,) = Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("demo*.jsonl")
+    before = journal.read_bytes()
+
+    _, err, code = tpuctl("up", "demo", "--timeout", "0")
+
+    assert (code, "its set-up has not succeeded yet" in err) == (5, True)
+    assert journal.read_bytes() == before
+    assert tpuctl("up", "demo")[2] == 0
+
+
 def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("hang", state="CREATING", duration=timedelta(minutes=40))
 

@@ -147,7 +147,7 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
         if isinstance(decision, Done):
             return _reach(node, decision.level, decision.note, once=once)
         if once:
-            node.fetch()
+            node.fetch_after(decision)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
         match error if once else node.decide_in_outage(error):
@@ -165,7 +165,9 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
     """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
-    if level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
+    if level.is_usable and node.goal.only_looks:
+        node.setup.require_done()
+    elif level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
         node.requeue(wait)
         return None
     if not (node.policy.watches and level.is_usable):

@@ -372,6 +372,8 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             f"continue with `tpuctl {verb} {name}`, or cancel it with `tpuctl queue cancel {name}`"
         )
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
+        if seen.request_differences:
+            what += "; it differs: " + "; ".join(map(str, seen.request_differences))
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
     if seen.node is None:
         within = f" within {format_duration(seen.waited(now))}" if policy.timeout else ""
@@ -383,7 +385,9 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             hint=f"nothing is billed; `tpuctl up {name}` creates it",
         )
     state = str(seen.node.state)
-    if seen.node.state is NodeState.READY and policy.goal.is_usable:
+    if seen.differences:
+        state += "; it differs: " + "; ".join(map(str, seen.differences))
+    elif seen.node.state is NodeState.READY and policy.goal.is_usable:
         why = explain_not_usable(policy, seen, seen.node)
         state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
     elif isinstance(left, Requeue) and (seen.failure or seen.held_by):
@@ -400,6 +404,50 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
     if policy.goal.is_usable and _is_in_maintenance(seen.node):
         hint = f"{_maintenance_advice(seen.node)}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
+
+
+# What a state leads to, and which request only a later run can send.
+_LEADS_TO = {NodeState.DELETING: "its creation", NodeState.STOPPING: "its start"}
+
+
+def unfinished_error(
+    policy: Policy, seen: ObservedState, decision: Decision, sent: Verb | None
+) -> TimedOutError | None:
+    """Return the error of a run that does not wait, and after whose step another request is to follow; None if none is.
+
+    `sent` is the change that the run has requested, None if it has sent nothing.
+    """
+    if not policy.goal.is_usable:
+        return None
+    name, node, request = seen.name, seen.node, seen.request
+    follows = None
+    match decision:
+        case Delete() | DeleteRequest():
+            follows = "its creation"
+        case Restart():
+            follows = "its start"
+        case Requeue() if seen.request_differences or (policy.replace and seen.differences):
+            follows = "its replacement"
+        case Requeue() if node is not None:
+            follows = _LEADS_TO.get(node.state)
+        case Requeue() if request is not None and request.state in {QueuedState.DELETING, QueuedState.SUSPENDING}:
+            follows = "a new request"
+    if sent is None and isinstance(decision, Create | Start | Reboot):
+        follows = {Create: "its creation", Start: "its start", Reboot: "its reboot"}[type(decision)]
+    if follows is None or (follows == "its creation" and not policy.may_create):
+        return None
+    reason = f": {decision.reason}" if isinstance(decision, Requeue) else f": {seen.held_by}" if seen.held_by else ""
+    what = f"nothing was sent{reason}"
+    if sent is not None:
+        of = "the deletion of its queued resource" if isinstance(decision, DeleteRequest) else f"its {_NOUNS[sent]}"
+        what = f"{of} was requested ({decision.reason})" if not isinstance(decision, Requeue) else what
+    return TimedOutError(
+        f"`{name.node_id}` is not {_wanted(policy)}: {what}; {follows} is to follow, and was not requested",
+        hint=f"`tpuctl up {name.zone}/{name.node_id}` waits, and requests it",
+    )
+
+
+_NOUNS = {Verb.DELETE: "deletion", Verb.STOP: "stop"}
 
 
 def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage, now: Now) -> TimedOutError:

@@ -44,6 +44,8 @@ class Goal:
     spec: NodeSpec | None = None
     # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
+    # The run looks once, and sends and writes nothing: its purpose is None.
+    only_looks: bool = False
     # Take the lease from another holder.
     force_lease: bool = False
     # A lease that the caller holds for longer than this run. None: the run takes its own.

@@ -46,6 +46,15 @@ class NodeSetup:
         """Return whether a set-up has ended and its results are not read yet. Waits a moment for one that runs."""
         return self._running is not None and self._running.has_ended()
 
+    def require_done(self) -> None:
+        """Raise `TimedOutError` if the node has a set-up that has not succeeded yet."""
+        node = self._seen.node
+        if node is not None and self._history.past.setup_to_do(node) is not None:
+            node_id = self._seen.name.node_id
+            raise TimedOutError(
+                f"`{node_id}` is READY, but its set-up has not succeeded yet", hint=f"`tpuctl up {node_id}` runs it"
+            )
+
     def advance(self, spec: NodeSpec | None, left: timedelta | None, *, blocks: bool) -> Requeue | None:
         """Start the set-up of a usable node, once. Return how to wait for it, None if there is none to run.
 
