@@ -203,6 +203,58 @@ def test_timeout_of_zero_sends_and_writes_nothing(
     assert [path for path in Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("*demo*") if path.is_file()] == []
 
 
+@pytest.mark.parametrize(
+    ("node", "options", "sent", "words"),
+    [
+        pytest.param(
+            {"acceleratorType": "v4-16"},
+            ("--replace", "--yes"),
+            ["delete"],
+            "its deletion was requested (it differs: accelerator_type: wanted `v4-8`, found `v4-16`); its creation is to",
+            id="replace",
+        ),
+        pytest.param(
+            {"state": "PREEMPTED"},
+            (),
+            ["delete"],
+            "its deletion was requested (it was preempted: only its record is left); its creation is to follow",
+            id="preempted",
+        ),
+        pytest.param(
+            {"state": "DELETING"}, (), [], "nothing was sent (it is being deleted); its creation", id="deleting"
+        ),
+        pytest.param({"state": "STOPPING"}, (), [], "nothing was sent (it is STOPPING); its start is", id="stopping"),
+    ],
+)
+def test_no_wait_says_what_is_to_follow_a_deletion(
+    tpuctl: Console, sandbox: Sandbox, *, node: dict[str, str], options: tuple[str, ...], sent: list[str], words: str
+) -> None:
+    put(sandbox, **node)
+
+    out, err, code = tpuctl(*UP, "--no-wait", *options)
+
+    assert (out, code, sandbox.changes()) == ("", 5, sent)
+    assert f"error: `demo` is not usable by ssh: {words}" in err
+    assert re.search(r"hint: `tpuctl up demo .*` waits until that is possible, and requests it", err)
+
+
+def test_no_wait_does_not_replace_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl("up", "demo", "--type", "v4-16", "--zone", ZONE, "--no-wait")
+
+    _, err, code = tpuctl(*UP, "--no-wait", "--replace", "--yes")
+
+    assert (code, sandbox.changes()) == (5, ["create"])
+    assert "nothing was sent (it is CREATING and will be replaced when that has ended); its replacement is to" in err
+
+
+def test_node_deleted_without_waiting_is_created_by_the_next_run(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    tpuctl(*UP, "--no-wait", "--replace", "--yes")
+
+    assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["delete", "create"]
+
+
 def test_timeout_of_zero_in_several_zones_takes_no_lease(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "demo", "--type", "v6e-8", "--zone", "us-east5-a,us-east5-b", "--timeout", "0")
 

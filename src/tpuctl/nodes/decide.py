@@ -25,7 +25,7 @@ from tpuctl.errors import (
     QuotaError,
     TimedOutError,
 )
-from tpuctl.models.node import Health, Node, NodeState
+from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
@@ -43,6 +43,7 @@ from tpuctl.nodes.conditions import (
     Policy,
     Repair,
     Requeue,
+    Restart,
     Start,
     Verb,
     describe_failed_scripts,
@@ -406,48 +407,56 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
 
 
-# What a state leads to, and which request only a later run can send.
-_LEADS_TO = {NodeState.DELETING: "its creation", NodeState.STOPPING: "its start"}
-
-
 def unfinished_error(
-    policy: Policy, seen: ObservedState, decision: Decision, sent: Verb | None
+    policy: Policy, seen: ObservedState, decision: Decision, *, was_sent: bool
 ) -> TimedOutError | None:
-    """Return the error of a run that does not wait, and after whose step another request is to follow; None if none is.
+    """Return the error of a run that does not wait if only a later run can send what is to follow; None if nothing is.
 
-    `sent` is the change that the run has requested, None if it has sent nothing.
+    `was_sent`: the run has requested the change of the decision.
     """
-    if not policy.goal.is_usable:
+    follows = _what_follows(policy, seen, decision)
+    if not was_sent and isinstance(decision, Create | Start):
+        follows = (_CREATION if isinstance(decision, Create) else _START) if seen.held_by else None
+    if follows is None or not policy.goal.is_usable:
         return None
-    name, node, request = seen.name, seen.node, seen.request
-    follows = None
     match decision:
-        case Delete() | DeleteRequest():
-            follows = "its creation"
-        case Restart():
-            follows = "its start"
-        case Requeue() if seen.request_differences or (policy.replace and seen.differences):
-            follows = "its replacement"
-        case Requeue() if node is not None:
-            follows = _LEADS_TO.get(node.state)
-        case Requeue() if request is not None and request.state in {QueuedState.DELETING, QueuedState.SUSPENDING}:
-            follows = "a new request"
-    if sent is None and isinstance(decision, Create | Start | Reboot):
-        follows = {Create: "its creation", Start: "its start", Reboot: "its reboot"}[type(decision)]
-    if follows is None or (follows == "its creation" and not policy.may_create):
-        return None
-    reason = f": {decision.reason}" if isinstance(decision, Requeue) else f": {seen.held_by}" if seen.held_by else ""
-    what = f"nothing was sent{reason}"
-    if sent is not None:
-        of = "the deletion of its queued resource" if isinstance(decision, DeleteRequest) else f"its {_NOUNS[sent]}"
-        what = f"{of} was requested ({decision.reason})" if not isinstance(decision, Requeue) else what
+        case Requeue(reason=reason):
+            done = f"nothing was sent ({reason})"
+        case Delete(reason) | Restart(reason) if was_sent:
+            done = f"its {'deletion' if isinstance(decision, Delete) else 'stop'} was requested ({reason})"
+        case DeleteRequest(reason) if was_sent:
+            done = f"the deletion of its queued resource was requested ({reason})"
+        case _:
+            done = f"nothing was sent ({f'in use by {seen.held_by}' if seen.held_by else 'it has just changed'})"
     return TimedOutError(
-        f"`{name.node_id}` is not {_wanted(policy)}: {what}; {follows} is to follow, and was not requested",
-        hint=f"`tpuctl up {name.zone}/{name.node_id}` waits, and requests it",
+        f"`{seen.name.node_id}` is not {_wanted(policy)}: {done}; {follows} is to follow, and was not requested",
+        hint=f"`tpuctl up {seen.name.node_id}` waits until that is possible, and requests it",
     )
 
 
-_NOUNS = {Verb.DELETE: "deletion", Verb.STOP: "stop"}
+_CREATION, _START = "its creation", "its start"
+
+
+def _what_follows(policy: Policy, seen: ObservedState, decision: Decision) -> str | None:
+    """Return which request is to follow a step when that has ended; None if none is, or if it is unknown."""
+    node, request = seen.node, seen.request
+    match decision:
+        case Delete() | DeleteRequest():
+            return _CREATION
+        case Restart():
+            return _START
+        case Requeue() if policy.replace and seen.differences:
+            return "its replacement"
+        case Requeue() if node is not None and node.state is NodeState.STOPPING and policy.may_start:
+            return _START
+        case Requeue() if node is not None and node.state is NodeState.DELETING and policy.may_create:
+            return _CREATION
+        case Requeue() if request is not None and request.state in _ENDING_REQUESTS and policy.may_create:
+            return _CREATION
+    return None
+
+
+_ENDING_REQUESTS = frozenset({QueuedState.DELETING, QueuedState.SUSPENDING})
 
 
 def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage, now: Now) -> TimedOutError:

@@ -257,10 +257,11 @@ class NodeReconciler:
         """
         if self.seen.failure is not None:
             raise self.seen.failure.error
-        verb, outage = self.requested.verb, self.seen.outage
-        if outage is not None and not isinstance(decision, Requeue):
-            raise outage.error
-        error = unfinished_error(self.policy, self.seen, decision, verb)
+        if self.seen.outage is not None and not isinstance(decision, Requeue):
+            raise self.seen.outage.error
+        self.seen.held_by = self.lease.held_by
+        was_sent = self.requested.pending is not None
+        error = None if self.goal.pending else unfinished_error(self.policy, self.seen, decision, was_sent=was_sent)
         self.fetch()
         if error is not None:
             raise error
