@@ -25,6 +25,7 @@ from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
+from tpuctl.nodes.setup import script_to_run
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
@@ -64,6 +65,7 @@ class UpRequest:
     spec: NodeSpec | None  # None: the nodes exist, or get the spec they had before
     policy: Policy
     preflight: PreflightCheck
+    setup: str | None = None  # that the user named
     goal: str | None = None  # None: ssh, where workers can be reached
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
@@ -339,7 +341,7 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
         spec = app.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or not request.asks)
-        spec = request.limit.applied(spec, app.now())
+        spec = request.limit.applied(replace(spec, setup=request.setup or spec.setup), app.now())
     elif spec is not None:
         if found is not None and spec.version_to_read != V2:
             version = spec.version_to_read
@@ -362,8 +364,11 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
+    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     if found is None:
         _check_setup(app, name, spec)
+    elif request.setup and is_alive and not policy.replace:
+        script_to_run(app.journal.past(name), found, request.setup)
     if policy.replace and request.asks:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
@@ -371,10 +376,9 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
     if request.only_looks:
-        return Goal(name=name, policy=policy, spec=spec, only_looks=True, since=app.silent_since)
+        return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
     limit, owner = request.limit, app.owner_label
     change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
-    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
     limited = found if is_alive and not policy.replace and change != LimitChange() else None
     if limited is not None:
@@ -393,6 +397,7 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         name=name,
         policy=policy,
         spec=spec,
+        setup=request.setup,
         purpose="up",
         force_lease=request.force_lease,
         limits=limits,

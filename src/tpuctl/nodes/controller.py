@@ -167,7 +167,7 @@ def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bo
     """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
     if level.is_usable and node.goal.only_looks:
         node.setup.require_done()
-    elif level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
+    elif level.is_usable and (wait := node.setup.advance(node.left, blocks=once)) is not None:
         node.requeue(wait)
         return None
     if not (node.policy.watches and level.is_usable):

@@ -42,6 +42,8 @@ class Goal:
     policy: Policy
     # Used to create the node; an existing node is compared with it.
     spec: NodeSpec | None = None
+    # The set-up that the user named. A node that was set up before gets it too.
+    setup: str | None = None
     # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
     # The run looks once, and sends and writes nothing: its purpose is None.

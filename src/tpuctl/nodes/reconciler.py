@@ -142,7 +142,7 @@ class NodeReconciler:
             reported_since=started,
             request_since=started,
         )
-        self.setup = NodeSetup(context, self.seen, self.history, self.lease)
+        self.setup = NodeSetup(context, self.seen, self.history, self.lease, goal.setup)
         # The end that the user named, until the node has it.
         self._wanted_end = goal.limits.end
         # The end of the node that was seen last; None if it has none, or is kept.
