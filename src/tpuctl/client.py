@@ -177,6 +177,7 @@ class Client:
                 spec=wanted,
                 policy=policy,
                 preflight=preflight,
+                setup=spec.setup if spec is not None else None,
                 goal=goal,
                 tiers=tried,
                 limit=limit,

@@ -63,9 +63,8 @@ def test_setup_of_a_created_node_runs_once_on_each_worker(
     fake_ssh(RUNS)
     log = tmp_path / "log"
     wanted = ("--type", "v4-16", "--zone", ZONE, "--setup", f"echo $TPUCTL_NODE $TPUCTL_WORKER >> {log}")
-    put(sandbox, "there", acceleratorType="v4-16")
 
-    assert tpuctl("up", "new", "there", *wanted)[2] == 0
+    assert tpuctl("up", "new", *wanted)[2] == 0
     assert tpuctl("up", "new", *wanted)[2] == 0
     assert sorted(log.read_text().splitlines()) == ["new 0", "new 1"]
     assert tpuctl("reset", "new", "--mode", "recreate", "--yes")[2] == 0
@@ -105,6 +104,62 @@ def test_setup_that_is_given_after_a_failure_runs_in_its_place(
 
     assert (codes, before, log.read_text()) == ([11, 0, 0, 0], "old\nnew\n", "old\nnew\nnew\n")
     assert sandbox.changes() == ["create", "delete", "create"]
+
+
+def test_setup_that_is_named_for_a_set_up_node_runs_once(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    setups = [f"echo {name} >> {log}" for name in ("first", "second", "third")]
+
+    codes = [
+        tpuctl(*command, *setup)[2]
+        for command, setup in [
+            (UP, ("--setup", setups[0])),
+            (("up", "demo"), ("--setup", setups[1])),
+            (("up", "demo"), ("--setup", setups[1])),
+            (("up", "demo"), ()),
+            (("watch", "demo", "--until", "5m"), ("--setup", setups[2])),
+        ]
+    ]
+
+    assert (codes, log.read_text()) == ([0] * 5, "first\nsecond\nthird\n")
+    assert tpuctl("reset", "demo", "--mode", "recreate", "--yes")[2] == 0
+    assert log.read_text() == "first\nsecond\nthird\nthird\n"
+
+
+def test_setup_after_a_failed_one_needs_no_type(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh(RUNS)
+    (tpuctl.folder / "better.sh").write_text(f"touch {tmp_path}/done\n")
+
+    _, err, code = tpuctl(*UP, "--setup", "exit 3")
+
+    assert (code, "`tpuctl up demo --setup-script FILE" in err) == (11, True)
+    assert tpuctl("up", "demo", "--setup-script", "better.sh")[2] == 0
+    assert ((tmp_path / "done").exists(), sandbox.changes()) == (True, ["create"])
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(("up", "demo"), id="up"),
+        pytest.param(("up", "demo", "--type", "v4-8"), id="up with a type"),
+        pytest.param(("watch", "demo", "--until", "5m"), id="watch"),
+    ],
+)
+def test_setup_named_for_a_node_of_another_client_is_refused(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, command: tuple[str, ...]
+) -> None:
+    fake_ssh(RUNS)
+    put(sandbox)
+
+    _, err, code = tpuctl(*command, "--zone", ZONE, "--setup", "true")
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert "the set-up is not run on `demo`: the journal does not say that tpuctl created it" in err
 
 
 def test_setups_of_several_nodes_run_side_by_side(

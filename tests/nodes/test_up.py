@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
@@ -182,19 +181,104 @@ def test_timeout_of_zero_polls_once(tpuctl: Console, sandbox: Sandbox) -> None:
     assert sandbox.changes() == ["create"]
 
 
-def test_timeout_of_zero_changes_neither_cloud_nor_journal(tpuctl: Console, sandbox: Sandbox) -> None:
-    look = (*UP, "--timeout", "0", "--ttl", "1h", "--idle", "1h", "--labels", "team=vision", "--setup", "true")
-    assert tpuctl(*look)[2] == 5
-    assert tpuctl("history", "demo")[2] == 3
-    tpuctl(*UP)
+@pytest.mark.parametrize(
+    ("node", "options", "code", "words"),
+    [
+        pytest.param({}, ("--labels", "a=b", "--ttl", "2h", "--idle", "1h"), 0, "usable", id="labels and limits"),
+        pytest.param({"acceleratorType": "v4-16"}, ("--replace", "--yes"), 5, "it differs: accelerator", id="replace"),
+        pytest.param({"acceleratorType": "v4-16"}, (), 8, "exists and differs", id="differs"),
+        pytest.param({"state": "PREEMPTED"}, (), 5, "it is PREEMPTED", id="preempted"),
+        pytest.param({"state": "STOPPED"}, ("--ttl", "2h"), 5, "it is STOPPED", id="stopped"),
+    ],
+)
+def test_timeout_of_zero_sends_and_writes_nothing(
+    tpuctl: Console, sandbox: Sandbox, *, node: dict[str, str], options: tuple[str, ...], code: int, words: str
+) -> None:
+    put(sandbox, **node)
 
-    assert tpuctl(*look)[2] == 0
+    _, err, found = tpuctl(*UP, "--timeout", "0", *options)
 
-    assert sandbox.changes() == ["create"]
-    assert "exists and differs" in tpuctl(*look, "--spot", "--replace", "--yes")[1]
-    assert {entry["event"] for entry in json.loads(tpuctl("history", "demo", "-o", "json")[0])} <= {
-        "bringing-up", "create", "operation", "state", "usable",
-    }  # fmt: skip
+    assert (found, sandbox.changes()) == (code, [])
+    assert words in err
+    assert [path for path in Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("*demo*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("node", "options", "sent", "words"),
+    [
+        pytest.param(
+            {"acceleratorType": "v4-16"},
+            ("--replace", "--yes"),
+            ["delete"],
+            "its deletion was requested (it differs: accelerator_type: wanted `v4-8`, found `v4-16`); its creation is to",
+            id="replace",
+        ),
+        pytest.param(
+            {"state": "PREEMPTED"},
+            (),
+            ["delete"],
+            "its deletion was requested (it was preempted: only its record is left); its creation is to follow",
+            id="preempted",
+        ),
+        pytest.param(
+            {"state": "DELETING"}, (), [], "nothing was sent (it is being deleted); its creation", id="deleting"
+        ),
+        pytest.param({"state": "STOPPING"}, (), [], "nothing was sent (it is STOPPING); its start is", id="stopping"),
+    ],
+)
+def test_no_wait_says_what_is_to_follow_a_deletion(
+    tpuctl: Console, sandbox: Sandbox, *, node: dict[str, str], options: tuple[str, ...], sent: list[str], words: str
+) -> None:
+    put(sandbox, **node)
+
+    out, err, code = tpuctl(*UP, "--no-wait", *options)
+
+    assert (out, code, sandbox.changes()) == ("", 5, sent)
+    assert f"error: `demo` is not usable by ssh: {words}" in err
+    assert re.search(r"hint: `tpuctl up demo .*` waits until that is possible, and requests it", err)
+
+
+def test_no_wait_does_not_replace_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl("up", "demo", "--type", "v4-16", "--zone", ZONE, "--no-wait")
+
+    _, err, code = tpuctl(*UP, "--no-wait", "--replace", "--yes")
+
+    assert (code, sandbox.changes()) == (5, ["create"])
+    assert "nothing was sent (it is CREATING and will be replaced when that has ended); its replacement is to" in err
+
+
+def test_node_deleted_without_waiting_is_created_by_the_next_run(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, acceleratorType="v4-16")
+    tpuctl(*UP, "--no-wait", "--replace", "--yes")
+
+    assert tpuctl(*UP)[::2] == ("demo\tREADY\n", 0)
+    assert sandbox.changes() == ["delete", "create"]
+
+
+def test_timeout_of_zero_in_several_zones_takes_no_lease(tpuctl: Console, sandbox: Sandbox) -> None:
+    up = ("up", "demo", "--type", "v6e-8", "--zone", "us-east5-a,us-east5-b", "--timeout", "0")
+
+    assert tpuctl(*up)[2] == 5
+    put(sandbox, zone="us-east5-b", acceleratorType="v6e-8", runtimeVersion="v2-alpha-tpuv6e")
+    assert tpuctl(*up)[2] == 0
+    assert sandbox.changes() == []
+    assert [path for path in Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("*demo*") if path.is_file()] == []
+
+
+def test_timeout_of_zero_leaves_a_setup_to_the_next_run(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None]
+) -> None:
+    fake_ssh("cat > /dev/null; echo; echo tpuctl-set-up-begins")
+    assert tpuctl(*UP, "--setup", "true", "--no-wait")[2] == 0
+    assert tpuctl("wait", "demo")[2] == 0
+    (journal,) = Path(tpuctl.environ["TPUCTL_STATE_DIR"]).rglob("demo*.jsonl")
+    before = journal.read_bytes()
+
+    _, err, code = tpuctl("up", "demo", "--timeout", "0")
+
+    assert (code, "its set-up has not succeeded yet" in err) == (5, True)
+    assert journal.read_bytes() == before
+    assert tpuctl("up", "demo")[2] == 0
 
 
 def test_timeout_is_a_duration_or_forever(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -198,6 +198,18 @@ def test_request_for_another_spec_is_a_conflict(tpuctl: Console, sandbox: Sandbo
     assert sandbox.changes() == ["create"]
 
 
+def test_replace_without_waiting_says_that_no_new_request_was_sent(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox)
+    tpuctl(*QUEUE, "--timeout", "2h", "--no-wait")
+    other = ("up", "demo", "--type", "v6e-4", "--spot", "--zone", ZONE, "--queue")
+
+    out, err, code = tpuctl(*other, "--no-wait", "--replace", "--yes")
+
+    assert (out, code, sandbox.changes()) == ("", 5, ["create", "delete"])
+    assert "the deletion of its queued resource was requested (it differs: " in err
+    assert "; its creation is to follow, and was not requested" in err
+
+
 def test_replace_cancels_a_request_for_another_spec(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox)
     tpuctl(*QUEUE, "--timeout", "2h", "--no-wait")

@@ -204,21 +204,30 @@ def _in_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def named_setup(app: App, options: SpecOptions) -> str | None:
+    """Return the set-up of `--setup` or `--setup-script`, None without one. Raises `InvalidInputError` for both."""
+    if options.setup_script is None:
+        setup: str | None = options.given.get("setup")
+        return setup
+    if "setup" in options.given:
+        raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
+    return read_named_file(app, "--setup-script", options.setup_script)
+
+
 def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False) -> NodeSpec | None:
-    """Return the spec of flags and settings, None if they name no accelerator type.
+    """Return the spec of flags and settings, None if they name no accelerator type, and at most a set-up.
 
     Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
     """
-    given = options.given_with_tier
-    if options.setup_script is not None:
-        if "setup" in given:
-            raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
-        given["setup"] = read_named_file(app, "--setup-script", given.pop("setup_script"))
+    given, setup = options.given_with_tier, named_setup(app, options)
+    given.pop("setup_script", None)
+    if setup is not None:
+        given["setup"] = setup
     settings = app.settings_with(_in_settings(given))
     if settings.text("type") is None:
         if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
-        if given:
+        if given.keys() - {"setup"}:
             flags = " and ".join(f"`{flag}`" for flag in options.given_flags)
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)

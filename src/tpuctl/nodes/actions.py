@@ -65,8 +65,12 @@ def bring_up_nodes(
     with_keys = [replace(task, spec=spec_with_ssh_key(context, task.spec) if task.spec else None) for task in tasks]
     results = reconcile_nodes(context, with_keys, once=once)
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
-        may_patch = task.purpose is not None and not once
-        if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and may_patch:
+        if (
+            isinstance(result, NodeResult)
+            and result.node is not None
+            and task.spec is not None
+            and not (once or task.only_looks)
+        ):
             try:
                 _patch(context, result.node, task.spec)
             except TpuctlError as error:

@@ -25,6 +25,7 @@ from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
+from tpuctl.nodes.setup import script_to_run
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
@@ -64,6 +65,7 @@ class UpRequest:
     spec: NodeSpec | None  # None: the nodes exist, or get the spec they had before
     policy: Policy
     preflight: PreflightCheck
+    setup: str | None = None  # that the user named
     goal: str | None = None  # None: ssh, where workers can be reached
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
@@ -74,6 +76,16 @@ class UpRequest:
     skip_validation: bool = False
     force_lease: bool = False
     yes: bool = False
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the run looks once, and sends and writes nothing: `--timeout 0`."""
+        return self.policy.timeout == timedelta()
+
+    @property
+    def asks(self) -> bool:
+        """Whether the run asks before a change: a run that changes nothing does not."""
+        return not (self.dry_run or self.only_looks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +127,10 @@ def bring_up(
                 raise
 
         with app.in_flight(lambda: work.in_flight(last[0]), resume=app.command_line(), undo=work.undo):
-            return work.run(app.context(tell, preflight=request.preflight))
+            context = app.context(tell, preflight=request.preflight)
+            if request.only_looks:
+                context = replace(context, workers=replace(context.workers, only_looks=True))
+            return work.run(context)
 
 
 def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
@@ -246,7 +261,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
             hint=f"leave it out, or cancel the race with `tpuctl down {names[0].node_id}`",
         )
 
-    if request.policy.timeout == timedelta():
+    if request.only_looks:
         raise InvalidInputError(
             f"cannot only look at the race for `{names[0].node_id}` with `--timeout 0`: at its deadline a race is cancelled",
             hint="see its requests with `tpuctl queue list`",
@@ -325,8 +340,8 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
         # The node may be gone in the next poll, and its spec with it.
         spec = app.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
-        spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
-        spec = request.limit.applied(spec, app.now())
+        spec = remembered_spec(app, name, yes=request.yes or not request.asks)
+        spec = request.limit.applied(replace(spec, setup=request.setup or spec.setup), app.now())
     elif spec is not None:
         if found is not None and spec.version_to_read != V2:
             version = spec.version_to_read
@@ -348,26 +363,28 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     Raises `NotConfirmedError` if the user refuses.
     """
     differences = differences_of(app, found, spec)
-    only_looks = request.policy.timeout == timedelta()
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
-    policy = replace(request.policy, replace=request.policy.replace and bool(differences) and not only_looks)
+    policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
+    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     if found is None:
         _check_setup(app, name, spec)
-    if policy.replace:
+    elif request.setup and is_alive and not policy.replace:
+        script_to_run(app.journal.past(name), found, request.setup)
+    if policy.replace and request.asks:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
         question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
+    if request.only_looks:
+        return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
     limit, owner = request.limit, app.owner_label
     change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
-    is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
     # Of a node that is replaced or recreated no limit is left.
-    may_change = is_alive and not (policy.replace or only_looks)
-    limited = found if may_change and change != LimitChange() else None
+    limited = found if is_alive and not policy.replace and change != LimitChange() else None
     if limited is not None:
-        confirm_limits(app, [(limited, change)], yes=request.yes or request.dry_run)
+        confirm_limits(app, [(limited, change)], yes=request.yes or not request.asks)
 
     def may_limit(node: Node) -> bool:
         is_confirmed = limited is not None and node.id == limited.id
@@ -382,9 +399,10 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         name=name,
         policy=policy,
         spec=spec,
-        purpose=None if only_looks else "up",
+        setup=request.setup,
+        purpose="up",
         force_lease=request.force_lease,
-        limits=NodeLimits() if only_looks else limits,
+        limits=limits,
         since=app.silent_since,
     )
 

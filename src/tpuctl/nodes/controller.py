@@ -148,7 +148,7 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
         if isinstance(decision, Done):
             return _reach(node, decision.level, decision.note, once=once)
         if once:
-            node.fetch()
+            node.fetch_after(decision)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
         match error if once else node.decide_in_outage(error):
@@ -166,7 +166,9 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
     """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
-    if level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
+    if level.is_usable and node.goal.only_looks:
+        node.setup.require_done()
+    elif level.is_usable and (wait := node.setup.advance(node.left, blocks=once)) is not None:
         node.requeue(wait)
         return None
     if not (node.policy.watches and level.is_usable):
@@ -236,10 +238,7 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> None:
     # The event has the name of the node in a field of its own.
     text, *details = error.lines
     text = " ".join(filter(None, (text, "; ".join(map(str.strip, details))))).removeprefix(f"`{node.name.node_id}`: ")
-    if node.policy.timeout == timedelta():  # a look leaves nothing
-        node.report(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
-    else:
-        node.report_and_journal(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
+    node.report_and_journal(EventKind.GAVE_UP, text, error=error.kind, hint=error.hint)
 
 
 _BILLS_LATER = "it bills as soon as it runs"

@@ -25,7 +25,7 @@ from tpuctl.errors import (
     QuotaError,
     TimedOutError,
 )
-from tpuctl.models.node import Health, Node, NodeState
+from tpuctl.models.node import Health, Node, NodeState, QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.names import last_segment
 from tpuctl.nodes.conditions import (
@@ -43,6 +43,7 @@ from tpuctl.nodes.conditions import (
     Policy,
     Repair,
     Requeue,
+    Restart,
     Start,
     Verb,
     describe_failed_scripts,
@@ -372,6 +373,8 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             f"continue with `tpuctl {verb} {name}`, or cancel it with `tpuctl queue cancel {name}`"
         )
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
+        if seen.request_differences:
+            what += "; it differs: " + "; ".join(map(str, seen.request_differences))
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
     if seen.node is None:
         within = f" within {format_duration(seen.waited(now))}" if policy.timeout else ""
@@ -383,7 +386,9 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             hint=f"nothing is billed; `tpuctl up {name}` creates it",
         )
     state = str(seen.node.state)
-    if seen.node.state is NodeState.READY and policy.goal.is_usable:
+    if seen.differences:
+        state += "; it differs: " + "; ".join(map(str, seen.differences))
+    elif seen.node.state is NodeState.READY and policy.goal.is_usable:
         why = explain_not_usable(policy, seen, seen.node)
         state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
     elif isinstance(left, Requeue) and (seen.failure or seen.held_by):
@@ -400,6 +405,58 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
     if policy.goal.is_usable and _is_in_maintenance(seen.node):
         hint = f"{_maintenance_advice(seen.node)}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
+
+
+def unfinished_error(
+    policy: Policy, seen: ObservedState, decision: Decision, *, was_sent: bool
+) -> TimedOutError | None:
+    """Return the error of a run that does not wait if only a later run can send what is to follow; None if nothing is.
+
+    `was_sent`: the run has requested the change of the decision.
+    """
+    follows = _what_follows(policy, seen, decision)
+    if not was_sent and isinstance(decision, Create | Start):
+        follows = (_CREATION if isinstance(decision, Create) else _START) if seen.held_by else None
+    if follows is None or not policy.goal.is_usable:
+        return None
+    match decision:
+        case Requeue(reason=reason):
+            done = f"nothing was sent ({reason})"
+        case Delete(reason) | Restart(reason) if was_sent:
+            done = f"its {'deletion' if isinstance(decision, Delete) else 'stop'} was requested ({reason})"
+        case DeleteRequest(reason) if was_sent:
+            done = f"the deletion of its queued resource was requested ({reason})"
+        case _:
+            done = f"nothing was sent ({f'in use by {seen.held_by}' if seen.held_by else 'it has just changed'})"
+    return TimedOutError(
+        f"`{seen.name.node_id}` is not {_wanted(policy)}: {done}; {follows} is to follow, and was not requested",
+        hint=f"`tpuctl up {seen.name.node_id}` waits until that is possible, and requests it",
+    )
+
+
+_CREATION, _START = "its creation", "its start"
+
+
+def _what_follows(policy: Policy, seen: ObservedState, decision: Decision) -> str | None:
+    """Return which request is to follow a step when that has ended; None if none is, or if it is unknown."""
+    node, request = seen.node, seen.request
+    match decision:
+        case Delete() | DeleteRequest():
+            return _CREATION
+        case Restart():
+            return _START
+        case Requeue() if policy.replace and seen.differences:
+            return "its replacement"
+        case Requeue() if node is not None and node.state is NodeState.STOPPING and policy.may_start:
+            return _START
+        case Requeue() if node is not None and node.state is NodeState.DELETING and policy.may_create:
+            return _CREATION
+        case Requeue() if request is not None and request.state in _ENDING_REQUESTS and policy.may_create:
+            return _CREATION
+    return None
+
+
+_ENDING_REQUESTS = frozenset({QueuedState.DELETING, QueuedState.SUSPENDING})
 
 
 def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage, now: Now) -> TimedOutError:

@@ -42,8 +42,12 @@ class Goal:
     policy: Policy
     # Used to create the node; an existing node is compared with it.
     spec: NodeSpec | None = None
+    # The set-up that the user named. A node that was set up before gets it too.
+    setup: str | None = None
     # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
+    # The run looks once, and sends and writes nothing: its purpose is None.
+    only_looks: bool = False
     # Take the lease from another holder.
     force_lease: bool = False
     # A lease that the caller holds for longer than this run. None: the run takes its own.

@@ -537,8 +537,8 @@ class NodeHistory:
     written is skipped: none of them is needed to undo a deletion.
     """
 
-    def __init__(self, journal: Journal, name: NodeName, clock: Clock) -> None:
-        self._journal, self._name, self._clock = journal, name, clock
+    def __init__(self, journal: Journal, name: NodeName, clock: Clock, *, writes: bool = True) -> None:
+        self._journal, self._name, self._clock, self._writes = journal, name, clock, writes
         self.past, self.read_at = Past(zone=name.zone), clock.now()
 
     def read(self) -> None:
@@ -578,8 +578,9 @@ class NodeHistory:
 
     def write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry."""
-        with suppress(JournalError):
-            self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
+        if self._writes:
+            with suppress(JournalError):
+                self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
         if event != "gave-up":  # this run goes on with the node
             self.remember(event, **data)
 

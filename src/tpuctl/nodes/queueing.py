@@ -119,8 +119,11 @@ def _wait_for_nodes(policy: Policy, seen: ObservedState, request: QueuedResource
 
 
 def may_clean_up(policy: Policy, seen: ObservedState, left: timedelta, now: Now) -> bool:
-    """Return whether the run may go on after its deadline, to delete the record of its own request."""
-    if not (seen.is_queued and policy.may_create) or -left >= CLEAN_UP_TIME:
+    """Return whether the run may go on after its deadline, to delete the record of its own request.
+
+    A run without time only looks.
+    """
+    if not (seen.is_queued and policy.may_create) or -left >= CLEAN_UP_TIME or not policy.timeout:
         return False
     if seen.is_request_pending and seen.pending is Verb.DELETE:
         return True

@@ -51,7 +51,7 @@ from tpuctl.nodes.conditions import (
     failed_scripts,
     worker_matrix,
 )
-from tpuctl.nodes.decide import decide
+from tpuctl.nodes.decide import decide, unfinished_error
 from tpuctl.nodes.endings import decide_end, decide_idle_end, has_expired, idle_warning
 from tpuctl.nodes.expiry import NodeEnd, inherit_expiry, is_expired, later_end, move_expiry, set_expiry
 from tpuctl.nodes.idle_limit import IdleAction, IdleChange
@@ -118,8 +118,8 @@ class NodeReconciler:
         self._actuator = Actuator(context, goal.name)
         self.lease = goal.lease or LeaseGuard(context, goal.name, goal.purpose, force_lease=goal.force_lease)
         self.requested = PendingOperation(context.cloud, goal.pending)
-        self.history = NodeHistory(context.journal, goal.name, context.clock)
-        if goal.purpose:
+        self.history = NodeHistory(context.journal, goal.name, context.clock, writes=not goal.only_looks)
+        if goal.purpose or goal.only_looks:
             self.history.read()
         attempts = RepairAttempts()
         if self.policy.watches:
@@ -142,7 +142,7 @@ class NodeReconciler:
             reported_since=started,
             request_since=started,
         )
-        self.setup = NodeSetup(context, self.seen, self.history, self.lease)
+        self.setup = NodeSetup(context, self.seen, self.history, self.lease, goal.setup)
         # The end that the user named, until the node has it.
         self._wanted_end = goal.limits.end
         # The end of the node that was seen last; None if it has none, or is kept.
@@ -249,6 +249,22 @@ class NodeReconciler:
     def fetch(self) -> None:
         """Fetch this node alone. Raises what the cloud raises."""
         self.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=self.versions[0])))
+
+    def fetch_after(self, decision: Decision) -> None:
+        """Fetch the node after the only step of a run that does not wait.
+
+        Raises the failure of that step, and `TimedOutError` if only a later run can send what is to follow.
+        """
+        if self.seen.failure is not None:
+            raise self.seen.failure.error
+        if self.seen.outage is not None and not isinstance(decision, Requeue):
+            raise self.seen.outage.error
+        self.seen.held_by = self.lease.held_by
+        was_sent = self.requested.pending is not None
+        error = None if self.goal.pending else unfinished_error(self.policy, self.seen, decision, was_sent=was_sent)
+        self.fetch()
+        if error is not None:
+            raise error
 
     def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""

@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import RemoteCommandError, TimedOutError
+from tpuctl.errors import ConflictError, RemoteCommandError, TimedOutError
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.conditions import Requeue, Verb
 from tpuctl.nodes.polling import WATCH_INTERVAL
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpuctl.models.node import Node
-    from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import ObservedState
     from tpuctl.nodes.journal import NodeHistory
     from tpuctl.nodes.lease_guard import LeaseGuard
+    from tpuctl.nodes.past import Past
     from tpuctl.nodes.ssh_workers import SetupResult
 
 # A set-up installs packages. The limit ends one that hangs.
@@ -31,8 +31,16 @@ _GLANCE = timedelta(seconds=0.05)
 class NodeSetup:
     """The set-up of one node. It runs beside the loop; its time does not count against the timeout of the run."""
 
-    def __init__(self, context: ActionContext, seen: ObservedState, history: NodeHistory, lease: LeaseGuard) -> None:
+    def __init__(
+        self,
+        context: ActionContext,
+        seen: ObservedState,
+        history: NodeHistory,
+        lease: LeaseGuard,
+        named: str | None = None,
+    ) -> None:
         self._context, self._seen, self._history, self._lease = context, seen, history, lease
+        self._named = named  # the set-up that the user named
         self._running: _RunningSetup | None = None
         # The id of a node whose set-up failed in this run, and how.
         self._failed: tuple[str, RemoteCommandError] | None = None
@@ -46,28 +54,40 @@ class NodeSetup:
         """Return whether a set-up has ended and its results are not read yet. Waits a moment for one that runs."""
         return self._running is not None and self._running.has_ended()
 
-    def advance(self, spec: NodeSpec | None, left: timedelta | None, *, blocks: bool) -> Requeue | None:
+    def require_done(self) -> None:
+        """Raise `TimedOutError` if the node has a set-up that has not succeeded yet."""
+        node = self._seen.node
+        if node is not None and self._script(node) is not None:
+            node_id = self._seen.name.node_id
+            raise TimedOutError(
+                f"`{node_id}` is READY, but its set-up has not succeeded yet", hint=f"`tpuctl up {node_id}` runs it"
+            )
+
+    def _script(self, node: Node) -> str | None:
+        """Return the set-up that has not succeeded yet on the node; None if there is none. Raises `ConflictError`."""
+        return script_to_run(self._history.past, node, self._named)
+
+    def advance(self, left: timedelta | None, *, blocks: bool) -> Requeue | None:
         """Start the set-up of a usable node, once. Return how to wait for it, None if there is none to run.
 
-        With `blocks` it has ended on return, unless another run is about it. Raises `RemoteCommandError` if it failed, and
-        `TimedOutError` if another run has not ended it in the time `left`.
+        With `blocks` it has ended on return, unless another run is about it. Raises `RemoteCommandError` if it failed,
+        `ConflictError` if it cannot run on this node, and `TimedOutError` if another run has not ended it in the time `left`.
         """
         node = self._seen.node
         if node is None:
             return None
         if self._running is None:
-            if self._history.past.setup_to_do(node) is None:
+            if self._script(node) is None:
                 return None
             if not self._lease.take():
                 return self._wait_for_holder(left, blocks=blocks)
             self._history.read_setups()
-            script = self._history.past.setup_to_do(node)
+            script = self._script(node)
             if script is None:
                 return None
             if self._failed is not None and self._failed[0] == node.id:
                 raise self._failed[1]  # a watch does not repeat it without end
-            # After a failure the user may have given another one.
-            self._start(node, (spec and spec.flagged.get("setup")) or script)
+            self._start(node, script)
         if not (blocks or self.has_ended()):
             return Requeue(WATCH_INTERVAL, "its set-up runs")
         self._finish(node)
@@ -116,6 +136,24 @@ class NodeSetup:
         self._running = seen.set_up_since = None
 
 
+def script_to_run(past: Past, node: Node, named: str | None) -> str | None:
+    """Return the set-up to run on a node: the one that has not succeeded there yet, or another one that the user named.
+
+    None if the node needs none. Raises `ConflictError` for a named set-up if tpuctl did not create the node.
+    """
+    due, last = past.setup_to_do(node), past.created
+    if named is None or due is not None:
+        return named or due
+    made = None if last is None or last.is_of_another(node) else last.spec
+    if made is None or past.made_as(node) is None:
+        name = node.name
+        raise ConflictError(
+            f"the set-up is not run on `{name.node_id}`: the journal does not say that tpuctl created it",
+            hint=f"run commands on its workers with `tpuctl run {name.node_id} -- COMMAND`, or leave `--setup` out",
+        )
+    return None if node.id in past.setups and made.setup == named else named
+
+
 class _RunningSetup:
     """A set-up that runs on the workers of a node, in a thread."""
 
@@ -154,5 +192,6 @@ def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandEr
     return RemoteCommandError(
         f"the set-up of `{node_id}` failed on worker {named}{more}",
         details=[f"  {line}" for line in failed[0].tail.splitlines()[-5:]],
-        hint=f"the node is usable; fix the set-up, then run `tpuctl up {node_id}` to run it again",
+        hint=f"the node is usable; `tpuctl up {node_id} --setup-script FILE` runs another set-up, and `tpuctl up {node_id}` "
+        "this one again",
     )

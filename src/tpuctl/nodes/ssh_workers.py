@@ -79,6 +79,8 @@ class SshWorkers:
     router: Router = field(default_factory=Router)
     # Finds out whether a node has our key, and imports it into OS Login. None: every node needs it in its metadata.
     authorizer: KeyAuthorizer | None = None
+    # No key is created, and none is added to a node or to OS Login.
+    only_looks: bool = False
     _key: SshKey | None = field(default=None, init=False)
     _host_keys: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _host_names: dict[str, str] = field(default_factory=dict, init=False)
@@ -124,7 +126,7 @@ class SshWorkers:
 
         If the node uses OS Login, the key is imported there. Raises what that raises.
         """
-        if self.obstacle() is not None:
+        if self.only_looks or self.obstacle() is not None:
             return None
         authorizer = self.authorizer
         entry = metadata_key_line(self.login, self.key(), expires=authorizer.expires() if authorizer else None)
@@ -135,8 +137,12 @@ class SshWorkers:
         return entry
 
     def _os_login(self, node: Node) -> str | None:
-        """Import our key into OS Login and return the login name; None if metadata decides."""
-        return self.authorizer.os_login(node, self.key()) if self.authorizer else None
+        """Return the login name of OS Login, into which our key is imported; None if metadata decides."""
+        if self.authorizer is None or (self.only_looks and not self.has_key):
+            return None
+        if self.only_looks:
+            return self.authorizer.where_known(node, self.key(), self.login).login
+        return self.authorizer.os_login(node, self.key())
 
     def check_way(self, node: Node, worker: int) -> None:
         """Raise `UnreachableError` if a worker has no address for the chosen route."""
@@ -147,6 +153,7 @@ class SshWorkers:
 
         Raises `UnreachableError` if the worker has no address for the chosen route, and what `Router.tunnel` raises.
         """
+        makes_key = makes_key and (self.has_key or not self.only_looks)
         alias = host_alias(node.id or node.name.node_id, worker)
         way = self.router.route_to(node, worker)
         tunnel = None

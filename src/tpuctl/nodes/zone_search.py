@@ -88,9 +88,10 @@ def bring_up_somewhere(
     leases: dict[NodeName, LeaseGuard] = {}
     with released_at_end(leases):
         if is_begun:
-            leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
-            leases[task.name].take()  # another client may hold it: then this run waits
-            (result,) = bring_up_nodes(context, [replace(task, lease=leases[task.name])], once=once)
+            if not task.only_looks:
+                leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
+                leases[task.name].take()  # another client may hold it: then this run waits
+            (result,) = bring_up_nodes(context, [replace(task, lease=leases.get(task.name))], once=once)
             if not isinstance(result, TpuctlError):
                 return result
             is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
@@ -99,7 +100,7 @@ def bring_up_somewhere(
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
         offers = find_offers()
         names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
-        for name in sorted(names.values()):
+        for name in () if task.only_looks else sorted(names.values()):
             leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
         return _search(context, task, spec, names, leases, once=once, announce=announce)
 
@@ -142,7 +143,7 @@ def _search(
             case TryNext(offer):
                 for lease in leases.values():
                     lease.find_other_holder()
-                name, attempt = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
+                name, attempt = names[offer], replace(task, name=names[offer], lease=leases.get(names[offer]))
                 wanted, policy = with_tier(spec, offer.tier), task.policy
                 if attempts and (there := _find_elsewhere(context, name, wanted)):
                     # Another client was faster: two nodes of one name would both be billed.

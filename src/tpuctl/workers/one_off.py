@@ -197,6 +197,7 @@ def _reconcile_request(
         name=name,
         policy=policy,
         spec=spec,
+        setup=spec.flagged.get("setup"),
         purpose="run",
         limits=NodeLimits(
             end=job.limit.end(now),

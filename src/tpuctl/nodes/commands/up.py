@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, nodes_argument, skip_validation_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
+from tpuctl.app.spec_options import SpecOptions, build_spec, named_setup, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import ExitCode
@@ -132,6 +132,7 @@ def command(
         spec=spec,
         policy=policy,
         preflight=preflight,
+        setup=named_setup(app, described),
         goal=goal,
         tiers=described.tiers,
         limit=limit,
