@@ -545,6 +545,20 @@ def remove_jobs(
     return sorted(ended), [*errors, *explain_agent_errors(one.error for one in removed if one.error is not None)]
 
 
+def set_aside(scope: JobScope, name: str, new_name: str) -> tuple[Sequence[Target], Sequence[TpuctlError]]:
+    """Rename a job that has ended, on all workers that have it.
+
+    Returns the workers on which it still runs, and why workers did not answer.
+    """
+    request = {"do": "rename", "name": name, "to": new_name}
+    parse = partial(decode_answer, _RENAMED)
+    outcomes = on_each_worker(lambda target: scope.ask(target, request, parse), scope.targets)
+    errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
+    return [one.item for one in outcomes if one.value == "running"], errors
+
+
+_RENAMED: Any = Annotated[str, OneOf(("missing", "running", "renamed"))]
+
 # Why a job is not removed.
 _IN_USE = {
     "running": ("runs", "terminate it: `tpuctl kill {nodes} {name}`"),

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from tpuctl.nodes.hooks import Hooks
 
 
-def _setting(key: str, kind: click.ParamType[Any]) -> Any:  # a field, see `option`
+def setting_option(
+    key: str, kind: click.ParamType[Any] | None, metavar: str | None = None
+) -> Any:  # a field, see `option`
     """Declare the option of a setting with the help text and default of the setting."""
     spec = SETTINGS[key]
-    text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
-    metavar = "N" if isinstance(kind, click.IntRange) else None
+    text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default or 'none'}]"
+    metavar = "N" if isinstance(kind, click.IntRange) else metavar
     return option(f"--{key.replace('_', '-')}", type=kind, metavar=metavar, help=text)
 
 
@@ -37,10 +39,10 @@ def _setting(key: str, kind: click.ParamType[Any]) -> Any:  # a field, see `opti
 class RepairOptions(GivenOptions):
     """The options of repair. Each is a setting of the same name; its thresholds are settings only."""
 
-    repair: str | None = _setting("repair", click.Choice([str(step) for step in Repair]))
-    max_reboots: int | None = _setting("max_reboots", click.IntRange(min=0))
-    max_restarts: int | None = _setting("max_restarts", click.IntRange(min=0))
-    max_recreates: int | None = _setting("max_recreates", click.IntRange(min=0))
+    repair: str | None = setting_option("repair", click.Choice([str(step) for step in Repair]))
+    max_reboots: int | None = setting_option("max_reboots", click.IntRange(min=0))
+    max_restarts: int | None = setting_option("max_restarts", click.IntRange(min=0))
+    max_recreates: int | None = setting_option("max_recreates", click.IntRange(min=0))
 
     @property
     def as_settings(self) -> dict[str, str]:
