@@ -91,7 +91,8 @@ def decode(kind: type[T], value: Any, **extra: Any) -> T:  # JSON; fields of a d
 
 def encode(value: Any) -> dict[str, Any]:  # a dataclass; JSON
     """Return a dataclass whose values are JSON as the object that `decode` reads."""
-    return {key: getattr(value, name) for name, (key, _, _) in _fields_of(type(value)).items()}
+    kind: Any = type(value)
+    return {key: getattr(value, name) for name, (key, _, _) in _fields_of(kind).items()}
 
 
 def decode_mapping(kind: type[T], values: Any, *, most: int = _MOST) -> dict[str, T]:

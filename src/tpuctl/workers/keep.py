@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import IO, TYPE_CHECKING, Any
 
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.bring_up import PlannedWork, UpRequest
-    from tpuctl.nodes.journal import Journal
+    from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.kept_files import KeptFiles, KeptOrder
     from tpuctl.workers.runner import RunResult
@@ -63,24 +63,6 @@ _STOP_GRACE = timedelta(seconds=30)
 _OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
 _MACHINE_ACTIONS = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE})
 _STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
-
-
-@dataclass(frozen=True, slots=True)
-class JobPlace:
-    """A kept job, and the node in whose journal its entries stand."""
-
-    home: NodeName
-    job: KeptJob
-
-
-def find_kept_jobs(journal: Journal, project: str, node_id: str) -> list[JobPlace]:
-    """Return the kept jobs of a node in any zone, the one that began last at the end."""
-    places = [
-        JobPlace(home, job)
-        for home in journal.namesakes(project, node_id)
-        for job in kept_jobs_of(journal.entries(home)).values()
-    ]
-    return sorted(places, key=lambda place: place.job.began)
 
 
 def job_lease(project: str, node_id: str) -> NodeName:
@@ -172,6 +154,8 @@ class Supervisor:
             where = " on a new node" if step.new_node else ""
             self._app.terminal.note(f"{self._name}: attempt {step.number}{pause}{where}: {step.reason}")
         self._app.clock.sleep(step.pause)
+        if self._read().outcome is not None:  # `tpuctl kill` meanwhile
+            return
         if step.new_node:
             self._delete_node(job)
         node = self._bring_up()
@@ -180,6 +164,8 @@ class Supervisor:
             if self._order.synced_to is not None:
                 self._sync(targets)
             self._clear(targets, step.number - 1)
+            if self._read().outcome is not None:  # as above
+                return
             attempt = JobAttempt(
                 number=step.number,
                 began=self._app.now(),

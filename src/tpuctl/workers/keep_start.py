@@ -12,10 +12,11 @@ from tpuctl.errors import ConflictError, ExitCode, NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
 from tpuctl.nodes.idle_limit import IdleChange
+from tpuctl.nodes.kept_jobs import find_kept_jobs
 from tpuctl.nodes.policies import queue_policy, repair_policy
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
-from tpuctl.workers.keep import JobPlace, Supervisor, bring_up_planned, find_kept_jobs, supervising
+from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
 from tpuctl.workers.kept_files import KeptFiles, KeptOrder
 from tpuctl.workers.runner import job_name
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.keep_policy import KeepPolicy
     from tpuctl.workers.runner import RunRequest

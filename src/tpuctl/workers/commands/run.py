@@ -194,9 +194,6 @@ class OneOffFlags(GivenOptions):
     )
 
 
-_TIME = DurationType()
-
-
 @dataclass(frozen=True, slots=True)
 class KeepFlags(GivenOptions):
     """The options of a kept job. Each number is a setting too."""
@@ -208,7 +205,7 @@ class KeepFlags(GivenOptions):
         "preemption, a bad machine, a failure. Takes the options of `tpuctl up`.",
     )
     max_failures: int | None = setting_option("max_failures", click.IntRange(min=0))
-    healthy_after: timedelta | str | None = setting_option("healthy_after", _TIME, "TIME")
+    healthy_after: timedelta | str | None = setting_option("healthy_after", DurationType(), "TIME")
     restart_on: str | None = setting_option("restart_on", None, "CODES")
     stop_on: str | None = setting_option("stop_on", None, "CODES")
     max_cost: float | None = option(

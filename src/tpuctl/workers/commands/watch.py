@@ -5,6 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import click
+from click.core import ParameterSource
+
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command
 from tpuctl.app.signals import TerminatedError
@@ -15,8 +18,8 @@ from tpuctl.nodes.commands.watch import watch, watch_options
 if TYPE_CHECKING:
     from tpuctl.app.app import App
 
-# Of the options of `watch`, those that a job has too: the others have no effect on it.
-_OF_JOBS = frozenset({"force_lease"})
+# Of the options of `watch`, those that a job has too.
+_OF_JOBS = frozenset({"nodes", "force_lease"})
 
 
 @cli_command("watch")
@@ -44,11 +47,21 @@ def command(app: App, *, job: str | None, **given: Any) -> int:  # the options o
       tpuctl watch trainer --job train
     """
     if job is None:
-        return watch(app, **given)
+        code: int = watch(app, **given)
+        return code
     from tpuctl.workers.keep_start import watch_job  # noqa: PLC0415  # not needed by --help and completion
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
 
-    names = given.get("nodes") or ()
+    context = click.get_current_context()
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        is_named = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if name in given and name not in _OF_JOBS and is_named:
+            raise InvalidInputError(
+                f"cannot combine `--job` and `{parameter.opts[0]}`",
+                hint="a job is restarted as it was started: leave the option out",
+            )
+    names: tuple[str, ...] = given["nodes"]
     if len(names) != 1:
         raise InvalidInputError("`--job` takes one node", hint="name it: `tpuctl watch NODE --job JOB`")
     try:
