@@ -62,6 +62,13 @@ class JobAttempt:
     evidence: str = ""
 
     @property
+    def lasted(self) -> timedelta | None:
+        """The running time, by the clock of the supervisor if no worker reported it; None if it has not ended."""
+        if self.ran is not None or self.ended is None:
+            return self.ran
+        return max(self.ended - self.began, timedelta())
+
+    @property
     def cost(self) -> float | None:
         """The price of the node from the start of the attempt to its end, in USD."""
         if self.price is None or self.ended is None:

@@ -79,15 +79,17 @@ def judge_end(facts: EndFacts) -> Judgement:
     first = _first(ends)
     worker, code, ran = (first.worker, first.code, first.after) if first else ("", None, None)
 
+    is_same_code = code is not None and all(end.code == code for end in ends)
+
     def judged(verdict: Verdict, evidence: str) -> Judgement:
         return Judgement(
             verdict=verdict,
             evidence=evidence,
             worker=worker,
             code=code,
-            is_same_code=code is not None and all(end.code == code for end in ends),
+            is_same_code=is_same_code,
             ran=ran,
-            consequences=_consequences(ends, first),
+            consequences=() if is_same_code else _consequences(ends, first),
         )
 
     by_api = {

@@ -136,7 +136,7 @@ def count_failures(policy: KeepPolicy, attempts: Sequence[JobAttempt]) -> int:
     """Return the failures of the program since an attempt last ran for long enough."""
     count = 0
     for attempt in attempts:
-        if attempt.ran is not None and attempt.ran >= policy.healthy_after:
+        if attempt.lasted is not None and attempt.lasted >= policy.healthy_after:
             count = 0
         is_failure = attempt.verdict in {Verdict.PROGRAM, Verdict.CONSEQUENCE, Verdict.UNKNOWN}
         count += is_failure and attempt.code != _REQUESTS_RESTART
@@ -147,7 +147,7 @@ def _pause(policy: KeepPolicy, attempts: Sequence[JobAttempt]) -> timedelta:
     """Return the pause before the next attempt: longer with each that ended early, none after a preemption."""
     early = 0
     for attempt in reversed(attempts):
-        if attempt.ran is not None and attempt.ran >= policy.healthy_after:
+        if attempt.lasted is not None and attempt.lasted >= policy.healthy_after:
             break
         early += attempt.verdict is not Verdict.PREEMPTED
     if attempts[-1].verdict is Verdict.PREEMPTED or not policy.pauses:
