@@ -12,9 +12,11 @@ from tpuctl.nodes.kept_jobs import JobAttempt, KeptJob, Verdict
 from tpuctl.workers.keep_policy import (
     ContinueAttempt,
     EndJob,
+    HangStep,
     KeepPolicy,
     StartAttempt,
     decide_next,
+    judge_hang,
     parse_codes,
 )
 
@@ -135,3 +137,25 @@ def test_codes_are_numbers_and_ranges(text: str, codes: set[int]) -> None:
 def test_other_codes_are_refused(text: str) -> None:
     with pytest.raises(InvalidInputError, match="is not an exit code"):
         parse_codes(text)
+
+
+@pytest.mark.parametrize(
+    ("running", "silent", "idle", "step"),
+    [
+        pytest.param(120, 5, 5, HangStep.NONE, id="works"),
+        pytest.param(120, 30, None, HangStep.WARN, id="silent-and-chips-unknown"),
+        pytest.param(120, 30, 5, HangStep.WARN, id="silent-and-at-work"),
+        pytest.param(120, 5, 30, HangStep.WARN, id="idle-with-output"),
+        pytest.param(120, 30, 30, HangStep.END, id="silent-and-idle"),
+        pytest.param(39, 39, 39, HangStep.NONE, id="within-the-grace-of-the-start"),
+    ],
+)
+def test_hang_needs_silence_and_idle_chips(running: int, silent: int, idle: int | None, step: HangStep) -> None:
+    found, _ = judge_hang(
+        KeepPolicy(),
+        running=timedelta(minutes=running),
+        silent=timedelta(minutes=silent),
+        idle=None if idle is None else timedelta(minutes=idle),
+    )
+
+    assert found is step

@@ -1,8 +1,8 @@
 """What the journal says about kept jobs: each attempt, how it ended and why. Pure.
 
 The entries of a kept job stand in the journal of one node, in their order; no two clocks are compared. `job` begins a job,
-also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt; `job-over` says that
-no further attempt follows.
+also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt; `job-stop` says that
+a user has ended the job, and `job-over` that its supervisor is done with it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.journal import Journal
 
 # All entries of kept jobs; none of them says anything about the node itself.
-JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-end", "job-over"})
+JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-end", "job-stop", "job-over"})
 
 
 class Verdict(StrEnum):
@@ -96,21 +96,26 @@ class JobAttempt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptJob:
-    """A job and its attempts, oldest first. `outcome` and `exit_code` say how it ended for good."""
+    """A job and its attempts, oldest first. `outcome` and `exit_code` say how it ended for good.
+
+    `stopped`: how a user ended it; its supervisor, if there is one, does the rest.
+    """
 
     name: str
     began: datetime
     command: str = ""
     attempts: tuple[JobAttempt, ...] = ()
+    stopped: str | None = None
     outcome: str | None = None
     exit_code: int | None = None
     ended: datetime | None = None
 
     @property
     def is_over(self) -> bool:
-        """Whether no further attempt follows. A success counts although the last entry could not be written."""
+        """Whether no further attempt follows."""
         last = self.attempts[-1] if self.attempts else None
-        return self.outcome is not None or (last is not None and last.verdict is Verdict.SUCCEEDED)
+        has_succeeded = last is not None and last.verdict is Verdict.SUCCEEDED
+        return has_succeeded or self.outcome is not None or self.stopped is not None
 
     @property
     def cost(self) -> float:
@@ -168,6 +173,8 @@ def _after(job: KeptJob, event: str, at: datetime, entry: Mapping[str, Any]) -> 
     if event == "job-over":
         code = entry.get("code")
         return replace(job, outcome=str(entry.get("text")), exit_code=code, ended=at)
+    if event == "job-stop":
+        return replace(job, stopped=str(entry.get("text")))
     number = int(entry.get("attempt") or 0)
     if event == "job-start":
         price = entry.get("price")

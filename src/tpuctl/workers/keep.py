@@ -19,9 +19,11 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, ExitCode, NotFoundError, TpuctlError
 from tpuctl.explain.messages import Action
 from tpuctl.files import make_private_folder
+from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, NodeState, WorkerSet
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName, NodeReference
+from tpuctl.nodes.actions import stop_node
 from tpuctl.nodes.bring_up import plan_bring_up, run_planned
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.kept_jobs import JobAttempt, KeptJob, Verdict, kept_jobs_of
@@ -32,7 +34,8 @@ from tpuctl.nodes.tear_down import tear_down
 from tpuctl.workers.environment import EnvironmentOptions, session_variables
 from tpuctl.workers.execution import WorkerOutputStreams, diagnose_output, log_name, why_gone
 from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, judge_end
-from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, StartAttempt, decide_next
+from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, HangStep, StartAttempt, decide_next, judge_hang
+from tpuctl.workers.kept_files import NodeAtEnd
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
@@ -44,10 +47,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.app.app import App
-    from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.bring_up import PlannedWork, UpRequest
+    from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.kept_files import KeptFiles, KeptOrder
@@ -60,6 +63,7 @@ _LEASE_POLL = timedelta(seconds=10)
 # The other workers may report their own exit code for so long; then they are stopped, with so much time between TERM and KILL.
 _OWN_END_WITHIN = timedelta(seconds=5)
 _STOP_GRACE = timedelta(seconds=30)
+_SILENCE_CHECK = timedelta(seconds=1)
 _OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
 _MACHINE_ACTIONS = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE})
 _STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
@@ -96,12 +100,13 @@ class Supervisor:
         files: KeptFiles,
         *,
         request: Callable[[NodeSpec | None], UpRequest],
+        hooks: Hooks,
         first: Callable[[], Node] | None = None,
         detach: bool = False,
     ) -> None:
         self._app, self._home, self._name = app, place.home, place.job.name
         self._order, self._files, self._policy = order, files, order.policy
-        self._request, self._first, self._detach = request, first, detach
+        self._request, self._first, self._detach, self._hooks = request, first, detach, hooks
         self._lease = job_lease(place.home.project, place.home.node_id)
         # What its output is read from: the attempt that is followed.
         self._has_followed = False
@@ -118,10 +123,11 @@ class Supervisor:
             while True:
                 job = self._read()
                 if job.outcome is not None:
-                    return self._finish(job, EndJob(ExitCode(job.exit_code or 0), job.outcome), is_new=False)
+                    self._app.terminal.note(f"{self._name}: {job.outcome}")
+                    return job.exit_code or ExitCode.OK
                 match decide_next(self._policy, job, self._app.now()):
                     case EndJob() as end:
-                        return self._finish(job, end, is_new=True)
+                        return self._finish(job, end)
                     case ContinueAttempt(attempt):
                         self._continue(attempt)
                     case StartAttempt() as step:
@@ -154,7 +160,7 @@ class Supervisor:
             where = " on a new node" if step.new_node else ""
             self._app.terminal.note(f"{self._name}: attempt {step.number}{pause}{where}: {step.reason}")
         self._app.clock.sleep(step.pause)
-        if self._read().outcome is not None:  # `tpuctl kill` meanwhile
+        if self._read().stopped is not None:  # meanwhile
             return
         if step.new_node:
             self._delete_node(job)
@@ -164,7 +170,7 @@ class Supervisor:
             if self._order.synced_to is not None:
                 self._sync(targets)
             self._clear(targets, step.number - 1)
-            if self._read().outcome is not None:  # as above
+            if self._read().stopped is not None:
                 return
             attempt = JobAttempt(
                 number=step.number,
@@ -211,9 +217,7 @@ class Supervisor:
             self._require_lease()
             results = self._launch(attempt, missing)
             if not all(one.outcome is WorkerOutcome.DETACHED for one in results):
-                ends = [_end_of(one) for one in results]
-                self._stop(targets)
-                self._record_end(attempt, ends, targets)
+                self._record_end(attempt, [_end_of(one) for one in results], targets)
                 return
         self._write("job-running", attempt=attempt.number)
         where = f"{node.name.zone}/{node.name.node_id}"
@@ -266,11 +270,9 @@ class Supervisor:
             self._record_end(attempt, ends, targets)
             return
         folder = self._files.log_folder / str(attempt.number)
-        with _AttemptOutput(self._app, targets, folder) as output:
+        with _AttemptOutput(self._app, targets, folder) as output, self._noting_silence(output):
             result = self._follow_to_end(output.resumed(job), listing.silent, output)
         ends += [_end_of(one, stopped=result.stopped) for one in result.results]
-        if not all(end.code is not None for end in ends):
-            self._stop(targets)
         diagnosis = diagnose_output(result.results, output.streams.tail)
         self._record_end(
             attempt,
@@ -297,6 +299,26 @@ class Supervisor:
             request=request,
         )
 
+    @contextmanager
+    def _noting_silence(self, output: _AttemptOutput) -> Iterator[None]:
+        """Warn once for each time that the job is silent for long."""
+        clock, warned = SystemClock(), [timedelta(-1)]
+        began = clock.monotonic()
+
+        def look() -> None:
+            last, now = output.last_output or began, clock.monotonic()
+            step, why = judge_hang(self._policy, running=now - began, silent=now - last, idle=None)
+            if step is HangStep.WARN and warned[0] != last:
+                warned[0] = last
+                where = f"`tpuctl stacks {self._node_text}` shows where it is"
+                self._app.terminal.warn(f"job `{self._name}` may hang: {why}; {where}")
+
+        end = clock.every(_SILENCE_CHECK, look)
+        try:
+            yield
+        finally:
+            end()
+
     def _record_end(
         self,
         attempt: JobAttempt,
@@ -311,6 +333,8 @@ class Supervisor:
         reported = {end.worker for end in ends}
         ends = [*ends, *(WorkerEnd(one.label, None) for one in targets if one.label not in reported)]
         fate, text = self._fate(attempt)
+        if fate in {NodeFate.ALIVE, NodeFate.BROKEN} and any(end.code is None for end in ends):
+            self._stop(targets)
         facts = EndFacts(
             node=fate,
             node_text=text,
@@ -320,8 +344,10 @@ class Supervisor:
             blames_machine=blames_machine,
         )
         judgement = judge_end(facts)
-        if self._read().outcome is None:
-            self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
+        stopped = self._read().stopped
+        if stopped is not None and judgement.verdict is not Verdict.SUCCEEDED:
+            judgement = replace(judgement, verdict=Verdict.STOPPED, evidence=stopped)
+        self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
         self._app.terminal.note(
             f"{self._name}: attempt {attempt.number} ended: {judgement.verdict}: {judgement.evidence}"
         )
@@ -436,20 +462,43 @@ class Supervisor:
         if isinstance(result, TpuctlError):
             raise result
 
-    def _finish(self, job: KeptJob, end: EndJob, *, is_new: bool) -> int:
-        """Write that the job is over, delete its node if the user wants that, and say it."""
-        if is_new:
-            self._write("job-over", code=int(end.exit_code), text=end.outcome)
+    def _finish(self, job: KeptJob, end: EndJob) -> int:
+        """End the node if the user wants that, write that the job is over, and run the hook. Return the exit code.
+
+        The node comes first: a supervisor that is killed in between leaves the rest to the next one.
+        """
         self._app.terminal.note(f"{self._name}: {end.outcome}")
-        removes = self._order.remove == "always" or (self._order.remove == "success" and end.exit_code is ExitCode.OK)
-        if removes and job.attempts and job.attempts[-1].verdict is not Verdict.DELETED:
-            try:
-                self._delete_node(job)
-            except TpuctlError as error:
-                self._app.show_error(error)
-                self._app.terminal.warn(f"`{self._node_text}` may still be billed: `tpuctl down {self._node_text}`")
-                return error.exit_code
-        return end.exit_code
+        code = end.exit_code
+        try:
+            self._end_node(job, end)
+        except TpuctlError as error:
+            self._app.show_error(error)
+            self._app.terminal.warn(f"`{self._node_text}` may still be billed: `tpuctl down {self._node_text}`")
+            return error.exit_code
+        self._write("job-over", code=int(code), text=end.outcome)
+        data = {"job": self._name, "exit_code": int(code), "attempts": len(job.attempts), "cost": round(job.cost, 2)}
+        self._hooks(NodeEvent(EventKind.JOB_ENDED, self._app.now(), self._home, end.outcome, data))
+        with self._app.progress() as progress:
+            failures = self._hooks.wait(progress)
+        return code or (ExitCode.FAILURE if failures else ExitCode.OK)
+
+    def _end_node(self, job: KeptJob, end: EndJob) -> None:
+        """Delete or stop the node of the last attempt. Raises why that failed."""
+        chosen = self._order.end
+        if not job.attempts or job.attempts[-1].verdict is Verdict.DELETED or chosen is NodeAtEnd.KEEP:
+            return
+        if chosen is NodeAtEnd.DELETE_ON_SUCCESS and end.exit_code is not ExitCode.OK:
+            self._app.terminal.note(f"`{self._node_text}` is not deleted: the job has failed")
+            return
+        if chosen is not NodeAtEnd.STOP:
+            self._delete_node(job)
+            return
+        attempt = job.attempts[-1]
+        node = self._app.client.find_node(self._node_name(attempt))
+        if node is None or node.id != attempt.node_id or not _may_run(node):
+            return
+        with self._app.progress() as progress:
+            stop_node(self._app.context(progress), node)
 
 
 class _AttemptOutput:
@@ -465,6 +514,7 @@ class _AttemptOutput:
         self.streams = WorkerOutputStreams(app.terminal, targets)
         self._files: dict[str, IO[bytes]] = {}
         self._sizes: dict[str, int] = {}
+        self.last_output: timedelta | None = None  # by the monotonic clock
         try:
             make_private_folder(folder)
             for target in targets:
@@ -494,6 +544,7 @@ class _AttemptOutput:
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Take a piece of a worker's output."""
+        self.last_output = SystemClock().monotonic()
         if file := self._files.get(target.label):
             try:
                 file.write(data)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum, auto
 from typing import TYPE_CHECKING, Final
 
 from tpuctl.durations import format_duration
@@ -38,6 +39,8 @@ class KeepPolicy:
     pauses: tuple[timedelta, ...] = (timedelta(seconds=30), timedelta(minutes=2), timedelta(minutes=10))
     timeout: timedelta | None = None  # from the first start to the end of the last attempt
     budget: float | None = None  # USD, of all attempts
+    hang_after: timedelta = timedelta(minutes=30)
+    start_grace: timedelta = timedelta(minutes=40)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,8 @@ def decide_next(policy: KeepPolicy, job: KeptJob, now: datetime) -> NextStep:
     last = job.attempts[-1] if job.attempts else None
     if last is not None and last.verdict is None:
         return ContinueAttempt(last)
+    if job.stopped is not None:
+        return EndJob(ExitCode.REMOTE_FAILED, f"stopped: {job.stopped}")
     if last is not None and (end := _end_after(policy, job.attempts, last)):
         return end
     if policy.timeout is not None and now - job.began >= policy.timeout:
@@ -166,6 +171,32 @@ def needs_new_node(attempts: Sequence[JobAttempt]) -> bool:
             break
         count += 1
     return count >= _MACHINE_FAILURES
+
+
+class HangStep(StrEnum):
+    """What follows from silence and idle chips."""
+
+    NONE = auto()
+    WARN = auto()
+    END = auto()
+
+
+def judge_hang(
+    policy: KeepPolicy, *, running: timedelta, silent: timedelta, idle: timedelta | None
+) -> tuple[HangStep, str]:
+    """Return whether an attempt hangs, and why: its output is silent, and all chips are idle, for long enough.
+
+    `running` is the time since its start: compiling and loading are silent. `idle` is the time since any chip last worked,
+    None if that is not known. Either alone may be a checkpoint or a wait for data: it is a warning.
+    """
+    reasons = []
+    if silent >= policy.hang_after:
+        reasons.append(f"no output for {format_duration(silent)}")
+    if idle is not None and idle >= policy.hang_after:
+        reasons.append(f"no work on any chip for {format_duration(idle)}")
+    if running < policy.start_grace or not reasons:
+        return HangStep.NONE, ""
+    return (HangStep.END if len(reasons) > 1 else HangStep.WARN), " and ".join(reasons)
 
 
 def parse_codes(text: str) -> frozenset[int]:

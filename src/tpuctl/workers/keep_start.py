@@ -11,13 +11,14 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, ExitCode, NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
-from tpuctl.nodes.idle_limit import IdleChange
+from tpuctl.nodes.expiry import DEFAULT_GRACE
+from tpuctl.nodes.idle_limit import IdleAction, IdleChange
 from tpuctl.nodes.kept_jobs import find_kept_jobs
-from tpuctl.nodes.policies import queue_policy, repair_policy
+from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
-from tpuctl.workers.kept_files import KeptFiles, KeptOrder
+from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
 from tpuctl.workers.runner import job_name
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.keep_policy import KeepPolicy
@@ -45,10 +47,10 @@ class KeepRequest:
     idle: IdleChange
     sync: Path | None
     policy: KeepPolicy
-    remove: str | None = None
+    end: NodeAtEnd = NodeAtEnd.KEEP
 
 
-def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest) -> int:
+def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
     """Begin a kept job, or go on with an unfinished one of this name, and supervise it. Return its exit code.
 
     A job of this name that has ended with 0 is not started again. Raises `ConflictError` if the node has another one.
@@ -59,8 +61,8 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest) -> int
         known = find_kept_jobs(app.journal, project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
-        if same is not None and (not same.job.is_over or same.job.exit_code in {None, 0}):
-            return _go_on(app, same, files, detach=request.detach)
+        if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
+            return _go_on(app, same, files, hooks, detach=request.detach)
         running = next((place.job for place in known if not place.job.is_over), None)
         if running is not None:
             raise ConflictError(
@@ -68,26 +70,26 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest) -> int
                 hint=f"go on with it: `tpuctl watch {node} --job {running.name}`, or end it: "
                 f"`tpuctl kill {node} {running.name}`",
             )
-        return _begin(app, node, keep, request, files)
+        return _begin(app, node, keep, request, files=files, hooks=hooks)
 
 
-def watch_job(app: App, node: str, name: str | None, *, force_lease: bool = False) -> int:
+def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool = False) -> int:
     """Supervise the kept job of a node until it is over. Return its exit code. Raises `NotFoundError` if there is none."""
     reference = app.reference(node)
     project = reference.project or app.project
     with supervising(app, project, reference.node_id, force_lease=force_lease):
         known = find_kept_jobs(app.journal, project, reference.node_id)
-        place = next((place for place in reversed(known) if name in {None, place.job.name}), None)
+        place = next((place for place in reversed(known) if place.job.name == name), None)
         if place is None:
             raise NotFoundError(
-                f"the journal has no job{f' `{name}`' if name else ''} of `{node}` to supervise",
+                f"the journal has no job `{name}` of `{node}` to supervise",
                 hint=f"`tpuctl run {node} --keep --name JOB -- COMMAND` starts one; a job of another machine needs a "
                 "journal in a bucket: `TPUCTL_JOURNAL=gs://BUCKET/PREFIX`",
             )
-        return _go_on(app, place, KeptFiles(app, project, reference.node_id, place.job.name))
+        return _go_on(app, place, KeptFiles(app, project, reference.node_id, name), hooks)
 
 
-def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, files: KeptFiles) -> int:
+def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files: KeptFiles, hooks: Hooks) -> int:
     name = files.job
     spec = build_spec(app, keep.described)
     if spec is not None:
@@ -98,7 +100,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, files: K
         preflight=preflight_check(app, keep.checks.given),
         tiers=keep.described.tiers,
         limit=keep.limit,
-        idle=keep.idle,
+        idle=keep.idle if keep.idle.is_named else idle_of(app, keep.end) or keep.idle,
     )
     zones = app.zone_flags
     work = plan_bring_up(app, [node], up)
@@ -132,7 +134,9 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, files: K
             pauses=tuple(pause.total_seconds() for pause in policy.pauses),
             timeout=policy.timeout.total_seconds() if policy.timeout else None,
             budget=policy.budget,
-            remove=keep.remove,
+            hang_after=policy.hang_after.total_seconds(),
+            start_grace=policy.start_grace.total_seconds(),
+            end=keep.end,
         )
     )
     shown = request.line if request.shown is None else request.shown
@@ -143,12 +147,19 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, files: K
         return bring_up_planned(app, work, up)
 
     supervisor = Supervisor(
-        app, place, files.read_order(), files, request=_restart_request(app, up), first=first, detach=request.detach
+        app,
+        place,
+        files.read_order(),
+        files,
+        request=_restart_request(app, up),
+        hooks=hooks,
+        first=first,
+        detach=request.detach,
     )
     return supervisor.run()
 
 
-def _go_on(app: App, place: JobPlace, files: KeptFiles, *, detach: bool = False) -> int:
+def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach: bool = False) -> int:
     if place.job.outcome is not None:
         app.terminal.note(f"{place.job.name}: {place.job.outcome}")
         return place.job.exit_code or ExitCode.OK
@@ -160,13 +171,23 @@ def _go_on(app: App, place: JobPlace, files: KeptFiles, *, detach: bool = False)
         policy=repair_policy(app, {}),
         preflight=preflight_check(app, {}, only_limits=True),
         tiers=tuple(map(Tier, order.tiers)),
+        idle=idle_of(app, order.end) or IdleChange(),
     )
-    if not place.job.attempts:
+    if place.job.is_over:
+        pass  # what is left is said at the end
+    elif not place.job.attempts:
         app.terminal.note(f"{place.job.name}: going on with its first start")
     else:
         age = format_duration(app.now() - place.job.began)
         app.terminal.note(f"{place.job.name}: going on with attempt {place.job.attempts[-1].number}, begun {age} ago")
-    return Supervisor(app, place, order, files, request=_restart_request(app, base), detach=detach).run()
+    return Supervisor(app, place, order, files, request=_restart_request(app, base), hooks=hooks, detach=detach).run()
+
+
+def idle_of(app: App, end: NodeAtEnd) -> IdleChange | None:
+    """Return the limit of a node that is deleted at the end: its guard deletes it if no supervisor is left to do so."""
+    if end not in {NodeAtEnd.DELETE, NodeAtEnd.DELETE_ON_SUCCESS}:
+        return None
+    return idle_change(app, DEFAULT_GRACE, str(IdleAction.DELETE))
 
 
 def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], UpRequest]:
@@ -181,7 +202,6 @@ def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], 
             spec=spec,
             policy=policy,
             preflight=preflight_check(app, {}, only_limits=True),
-            idle=IdleChange(),
             yes=True,
         )
 

@@ -11,6 +11,7 @@ import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -37,6 +38,15 @@ _Seconds = Annotated[float, Range(0, 10**10)]
 _Codes = tuple[Annotated[int, Range(0, 255)], ...]
 
 
+class NodeAtEnd(StrEnum):
+    """What becomes of the node when its job is over."""
+
+    KEEP = "keep"
+    DELETE = "delete"
+    DELETE_ON_SUCCESS = "delete-on-success"
+    STOP = "stop"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptOrder:
     """What to run, where, and how often. Times are in seconds."""
@@ -58,7 +68,9 @@ class KeptOrder:
     pauses: tuple[_Seconds, ...] = ()
     timeout: _Seconds | None = None
     budget: _Seconds | None = None
-    remove: _LongText | None = None  # when the node is deleted at the end: `always` or `success`
+    hang_after: _Seconds = 1800
+    start_grace: _Seconds = 2400
+    end: NodeAtEnd = NodeAtEnd.KEEP
 
     @property
     def policy(self) -> KeepPolicy:
@@ -71,6 +83,8 @@ class KeptOrder:
             pauses=tuple(timedelta(seconds=pause) for pause in self.pauses),
             timeout=None if self.timeout is None else timedelta(seconds=self.timeout),
             budget=self.budget,
+            hang_after=timedelta(seconds=self.hang_after),
+            start_grace=timedelta(seconds=self.start_grace),
         )
 
 

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_
     made.end_all()
 
 
-def verdicts(pod: Slice, job: str = "train") -> list[tuple[str, str, int | None]]:
+def verdicts(pod: Slice, job: str = "train") -> list[tuple[Any, Any, Any]]:
     """Return how the attempts of a job ended: the verdict, the worker that ended first, its exit code."""
     out, _, _ = pod.tpuctl("history", "pod", "--job", job, "-o", "json")
     return [(one["verdict"], one["worker"], one["exitCode"]) for one in json.loads(out)["attempts"]]
@@ -82,6 +83,8 @@ def test_kept_job_stops_all_workers_and_starts_again_when_one_fails(pod: Slice) 
     assert verdicts(pod) == [("program", "0", 9), ("succeeded", None, 0)]
     jobs = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
     assert sorted((job["job"], job["workers"][0]["exitCode"]) for job in jobs) == [("train", 0), ("train.1", 9)]
+    (record,) = [job["kept"] for job in jobs if "kept" in job]
+    assert (record["outcome"], len(record["attempts"])) == ("ended with 0 on all workers in attempt 2", 2)
 
 
 def test_detached_kept_job_is_supervised_by_watch(pod: Slice) -> None:
@@ -121,7 +124,11 @@ def test_killed_kept_job_is_not_started_again(pod: Slice) -> None:
     watched = pod.tpuctl("watch", "pod", "--job", "train")
 
     assert "job `train` is not started again\n" in killed[1]
-    assert watched == ("", "train: stopped by `tpuctl kill` with TERM\n", 11)
+    assert watched == (
+        "",
+        "train: attempt 1 ended: stopped: `tpuctl kill` sent TERM\ntrain: stopped: `tpuctl kill` sent TERM\n",
+        11,
+    )
 
 
 def test_worker_that_loses_its_disk_is_a_bad_machine(pod: Slice) -> None:
@@ -189,6 +196,27 @@ def test_second_supervisor_waits_for_the_first(pod: Slice) -> None:
 
     assert f"`run on {os.uname().nodename} pid {first.pid}` supervises the job of `pod`" in noted
     assert (first.returncode, second.returncode, pod.texts("starts")) == (0, 0, {0: "x\n", 1: "x\n"})
+
+
+def test_hook_gets_the_end_of_the_job(pod: Slice) -> None:
+    keep(pod, "true", "--on-job-end", f"cat > '{pod.root}/ended.json'")
+
+    event = json.loads((pod.root / "ended.json").read_text())
+    assert {name: event[name] for name in ("event", "node", "job", "exit_code", "attempts", "text")} == {
+        "event": "job-ended",
+        "node": "pod",
+        "job": "train",
+        "exit_code": 0,
+        "attempts": 1,
+        "text": "ended with 0 on all workers",
+    }
+
+
+def test_silent_job_is_a_warning(pod: Slice) -> None:
+    out, err, code = keep(pod, "sleep 2.5; echo end", "--hang-after", "1s", "--start-grace", "1s")
+
+    assert (sorted(out.splitlines()), code) == (["[0] end", "[1] end"], 0)
+    assert err.count("warning: job `train` may hang: no output for ") == 1
 
 
 @one_face

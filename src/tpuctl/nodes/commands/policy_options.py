@@ -76,6 +76,7 @@ _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
+    "on_job_end": (EventKind.JOB_ENDED, "a kept job is over"),
     "on_give_up": (EventKind.GAVE_UP, "a node is given up, or another hook failed"),
 }
 # A path at the beginning of a shell command, without characters that a shell replaces.
@@ -87,11 +88,11 @@ _INHERITED_SETTINGS = (
 
 
 def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for a hook of each kind of event, for all kinds if none is named."""
+    """Add an option for a hook of each kind of event, for all kinds of nodes if none is named."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, (kind, when) in reversed(_HOOKS.items()):
-            if kind in kinds or not kinds:
+            if kind in kinds or (not kinds and kind is not EventKind.JOB_ENDED):
                 flag = "--" + name.replace("_", "-")
                 text = f"Local command to run when {when}; gets the event as JSON on stdin."
                 function = grouped_option(flag, name, group=OptionGroup.HOOKS, metavar="CMD", help=text)(function)

@@ -140,8 +140,8 @@ def _end_kept_job(app: App, nodes: Sequence[str], name: str, number: int) -> boo
         reference = app.reference(node)
         for place in find_kept_jobs(app.journal, reference.project or app.project, reference.node_id):
             if place.job.name == name and not place.job.is_over:
-                text = f"stopped by `tpuctl kill` with {signal_name(number)}"
-                app.journal.append(place.home, "job-over", app.now(), job=name, code=11, text=text)
+                text = f"`tpuctl kill` sent {signal_name(number)}"
+                app.journal.append(place.home, "job-stop", app.now(), job=name, text=text)
                 app.terminal.note(f"job `{name}` is not started again")
                 found = True
     return found

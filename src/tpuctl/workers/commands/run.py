@@ -25,9 +25,10 @@ from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, output_path, read_user_text
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
-from tpuctl.nodes.commands.policy_options import setting_option
+from tpuctl.nodes.commands.policy_options import build_hooks, setting_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 from tpuctl.nodes.policies import idle_change
@@ -214,8 +215,17 @@ class KeepFlags(GivenOptions):
         metavar="USD",
         help="Cost of all attempts, by list prices, after which the job is not started again. [default: none]",
     )
+    hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
+    start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
     rm_on_success: bool = option(
         "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
+    )
+    stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
+    on_job_end: str | None = option(
+        "--on-job-end",
+        group=OptionGroup.HOOKS,
+        metavar="CMD",
+        help="Local command to run when the job is over; gets the event as JSON on stdin.",
     )
 
 
@@ -296,7 +306,8 @@ def command(
         request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
         from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # as above
 
-        return keep_job(app, selection.names[0], keep, request)
+        hooks = build_hooks(app, {EventKind.JOB_ENDED: keeping.on_job_end})
+        return keep_job(app, selection.names[0], keep, request, hooks)
     for name in keeping.given:
         raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
     job = parse_one_off(
@@ -457,6 +468,7 @@ def parse_keep(
     """Return the kept job that the options describe. Raises `InvalidInputError`."""
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
     from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
+    from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
 
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
@@ -471,7 +483,18 @@ def parse_keep(
             else "leave one of them out"
         )
         raise InvalidInputError(f"cannot combine `--keep` and `{_flag(name)}`", hint=hint)
-    settings, healthy = app.settings, flags.healthy_after
+    settings = app.settings
+    if sum((one_off.rm, flags.rm_on_success, flags.stop)) > 1:
+        raise InvalidInputError("`--rm`, `--rm-on-success` and `--stop` exclude one another", hint="keep one of them")
+    if run.detach and flags.on_job_end is not None:
+        text = "`--detach` leaves the job to a supervisor, and `--on-job-end` is a command of the supervisor"
+        raise InvalidInputError(text, hint="pass it there: `tpuctl watch NODE --job JOB --on-job-end CMD`")
+    end = NodeAtEnd.DELETE if one_off.rm else NodeAtEnd.DELETE_ON_SUCCESS if flags.rm_on_success else NodeAtEnd.KEEP
+
+    def duration(name: str) -> timedelta:
+        value = getattr(flags, name)
+        return value if isinstance(value, timedelta) else settings.duration(name)
+
     return KeepRequest(
         described=described,
         checks=checks,
@@ -480,14 +503,16 @@ def parse_keep(
         sync=_sync_folder(app, one_off, run.workdir),
         policy=KeepPolicy(
             max_failures=settings.number("max_failures") if flags.max_failures is None else flags.max_failures,
-            healthy_after=healthy if isinstance(healthy, timedelta) else settings.duration("healthy_after"),
+            healthy_after=duration("healthy_after"),
+            hang_after=duration("hang_after"),
+            start_grace=duration("start_grace"),
             restart_on=parse_codes(
                 (settings.text("restart_on") or "") if flags.restart_on is None else flags.restart_on
             ),
             stop_on=parse_codes((settings.text("stop_on") or "") if flags.stop_on is None else flags.stop_on),
             budget=flags.max_cost,
         ),
-        remove="always" if one_off.rm else "success" if flags.rm_on_success else None,
+        end=NodeAtEnd.STOP if flags.stop else end,
     )
 
 

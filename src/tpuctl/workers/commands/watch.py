@@ -13,6 +13,8 @@ from tpuctl.app.options import cli_command
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.value_completion import complete_job
 from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.models.events import EventKind
+from tpuctl.nodes.commands.policy_options import build_hooks, hook_options
 from tpuctl.nodes.commands.watch import watch, watch_options
 
 if TYPE_CHECKING:
@@ -30,8 +32,9 @@ _OF_JOBS = frozenset({"nodes", "force_lease"})
     shell_complete=complete_job,
     help="Job of `tpuctl run --keep` to supervise until it is done, on one node.",
 )
+@hook_options(EventKind.JOB_ENDED)
 @watch_options
-def command(app: App, *, job: str | None, **given: Any) -> int:  # the options of `watch`
+def command(app: App, *, job: str | None, on_job_end: str | None, **given: Any) -> int:  # the options of `watch`
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
@@ -47,6 +50,8 @@ def command(app: App, *, job: str | None, **given: Any) -> int:  # the options o
       tpuctl watch trainer --job train
     """
     if job is None:
+        if on_job_end is not None:
+            raise InvalidInputError("`--on-job-end` needs `--job`", hint="add `--job JOB`, or leave it out")
         code: int = watch(app, **given)
         return code
     from tpuctl.workers.keep_start import watch_job  # noqa: PLC0415  # not needed by --help and completion
@@ -65,7 +70,8 @@ def command(app: App, *, job: str | None, **given: Any) -> int:  # the options o
     if len(names) != 1:
         raise InvalidInputError("`--job` takes one node", hint="name it: `tpuctl watch NODE --job JOB`")
     try:
-        return watch_job(app, names[0], check_job_name(job), force_lease=given["force_lease"])
+        hooks = build_hooks(app, {EventKind.JOB_ENDED: on_job_end})
+        return watch_job(app, names[0], check_job_name(job), hooks, force_lease=given["force_lease"])
     except TerminatedError:
         # This is how a service is stopped.
         with suppress(OSError):
