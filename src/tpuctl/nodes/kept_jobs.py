@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tpuctl.names import NodeName
-    from tpuctl.nodes.journal import Journal
 
 # All entries of kept jobs; none of them says anything about the node itself.
 JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-end", "job-stop", "job-over"})
@@ -142,16 +141,6 @@ class JobPlace:
 
     home: NodeName
     job: KeptJob
-
-
-def find_kept_jobs(journal: Journal, project: str, node_id: str) -> list[JobPlace]:
-    """Return the kept jobs of a node in any zone, the one that began last at the end."""
-    places = [
-        JobPlace(home, job)
-        for home in journal.namesakes(project, node_id)
-        for job in kept_jobs_of(journal.entries(home)).values()
-    ]
-    return sorted(places, key=lambda place: place.job.began)
 
 
 def kept_jobs_of(entries: Iterable[Mapping[str, Any]]) -> dict[str, KeptJob]:

@@ -244,6 +244,7 @@ class Supervisor:
             takes_stdin=False,
             passes_signals=False,
             token=attempt.token,
+            fanout=order.fanout,
         )
         with WorkerOutputStreams(self._app.terminal, targets) as streams:
             return run_on_workers(
@@ -288,7 +289,11 @@ class Supervisor:
         if self._policy.timeout is not None:
             left = max(self._read().began + self._policy.timeout - self._app.now(), timedelta())
         request = RunRequest(
-            fail_fast=True, fail_fast_after=_OWN_END_WITHIN, stop_grace=_STOP_GRACE, timeout=left, passes_signals=False
+            fail_fast=True,
+            fail_fast_after=_OWN_END_WITHIN,
+            stop_grace=_STOP_GRACE,
+            timeout=left,
+            fanout=self._order.fanout,
         )
         return follow_on_workers(
             job or Job(self._name, ()),

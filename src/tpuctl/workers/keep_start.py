@@ -13,9 +13,9 @@ from tpuctl.models.node import Tier
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
 from tpuctl.nodes.expiry import DEFAULT_GRACE
 from tpuctl.nodes.idle_limit import IdleAction, IdleChange
-from tpuctl.nodes.kept_jobs import find_kept_jobs
 from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.zone_choice import zone_choice
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
 from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
@@ -58,7 +58,7 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks:
     reference = app.reference(node)
     project, name = reference.project or app.project, request.job or job_name(app.now())
     with supervising(app, project, reference.node_id):
-        known = find_kept_jobs(app.journal, project, reference.node_id)
+        known = app.journal.kept_jobs(project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
         if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
@@ -78,7 +78,7 @@ def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool
     reference = app.reference(node)
     project = reference.project or app.project
     with supervising(app, project, reference.node_id, force_lease=force_lease):
-        known = find_kept_jobs(app.journal, project, reference.node_id)
+        known = app.journal.kept_jobs(project, reference.node_id)
         place = next((place for place in reversed(known) if place.job.name == name), None)
         if place is None:
             raise NotFoundError(
@@ -122,6 +122,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
             environment=dict(request.environment.given),
             tpu=request.environment.tpu,
             container_program=request.environment.container_program,
+            fanout=request.fanout,
             folder=folder,
             synced_to=synced_to,
             zones=zones,
@@ -141,7 +142,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
     )
     shown = request.line if request.shown is None else request.shown
     app.journal.append(home, "job", app.now(), job=name, text=shown)
-    place = next(place for place in find_kept_jobs(app.journal, home.project, home.node_id) if place.job.name == name)
+    place = next(place for place in app.journal.kept_jobs(home.project, home.node_id) if place.job.name == name)
 
     def first() -> Node:
         return bring_up_planned(app, work, up)
@@ -194,9 +195,9 @@ def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], 
     """Return how to bring the node up for a restart: as before, for as long as it takes."""
 
     def request(spec: NodeSpec | None) -> UpRequest:
-        policy = repair_policy(
-            app, {}, timeout=None, retries_without_capacity=True, queue_for=UNATTENDED_WAIT, watches=False
-        )
+        # With several zones or tiers the search retries, not the attempt in one of them.
+        is_one_place = zone_choice(app) is None and len(first.tiers) < 2
+        policy = repair_policy(app, {}, timeout=None, retries_without_capacity=is_one_place, queue_for=UNATTENDED_WAIT)
         return replace(
             first,
             spec=spec,

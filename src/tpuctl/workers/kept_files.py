@@ -56,6 +56,7 @@ class KeptOrder:
     environment: dict[str, _LongText] = field(default_factory=dict)
     tpu: bool = False
     container_program: _LongText | None = None
+    fanout: Annotated[int, Range(1, 10**6)] = 64
     folder: _LongText | None = None  # on the workers
     synced_to: _LongText | None = None  # the folder on the workers of the archive; None without one
     zones: tuple[_LongText, ...] = ()

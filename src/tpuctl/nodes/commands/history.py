@@ -16,7 +16,7 @@ from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone
-from tpuctl.nodes.kept_jobs import JOB_EVENTS, Verdict, find_kept_jobs
+from tpuctl.nodes.kept_jobs import JOB_EVENTS, Verdict
 from tpuctl.nodes.past import Past, past_of
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View
@@ -156,7 +156,7 @@ _ATTEMPT_COLUMNS = (
 
 def _show_job(app: App, reference: NodeReference, name: str, *, last: int | None) -> None:
     """Show the attempts of a kept job, in all zones. Raises `NotFoundError`."""
-    places = find_kept_jobs(app.journal, reference.project or app.project, reference.node_id)
+    places = app.journal.kept_jobs(reference.project or app.project, reference.node_id)
     job = next((place.job for place in reversed(places) if place.job.name == name), None)
     if job is None:
         known = ", ".join(f"`{place.job.name}`" for place in places)

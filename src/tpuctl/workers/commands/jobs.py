@@ -16,7 +16,6 @@ from tpuctl.app.value_completion import complete_columns, complete_job, complete
 from tpuctl.errors import InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.selection_options import label_option
-from tpuctl.nodes.kept_jobs import find_kept_jobs
 from tpuctl.output.terminal import View
 
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def command(
         replace=is_whole,
     )
     names = {(target.node.name.project, target.node.name.node_id) for target in scope.targets}
-    kept = {place.job.name: place.job for name in sorted(names) for place in find_kept_jobs(app.journal, *name)}
+    kept = {place.job.name: place.job for name in sorted(names) for place in app.journal.kept_jobs(*name)}
     app.show(jobs_view(listing, scope.nodes, layout, kept=kept))
     for job in kept.values():
         if not job.is_over:

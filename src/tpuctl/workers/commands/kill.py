@@ -9,7 +9,6 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.value_completion import complete_values
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError, NotFoundError, TimedOutError
-from tpuctl.nodes.kept_jobs import find_kept_jobs
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
 from tpuctl.workers.worker_jobs import (
@@ -138,7 +137,7 @@ def _end_kept_job(app: App, nodes: Sequence[str], name: str, number: int) -> boo
     found = False
     for node in nodes:
         reference = app.reference(node)
-        for place in find_kept_jobs(app.journal, reference.project or app.project, reference.node_id):
+        for place in app.journal.kept_jobs(reference.project or app.project, reference.node_id):
             if place.job.name == name and not place.job.is_over:
                 text = f"`tpuctl kill` sent {signal_name(number)}"
                 app.journal.append(place.home, "job-stop", app.now(), job=name, text=text)

@@ -464,6 +464,7 @@ def parse_keep(
     checks: CheckOptions,
     described: SpecOptions,
     run: RunFlags,
+    workers: WorkerSet,
 ) -> KeepRequest:
     """Return the kept job that the options describe. Raises `InvalidInputError`."""
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
@@ -473,7 +474,12 @@ def parse_keep(
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
     refused = {
-        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "log_dir")},
+        **{
+            name: getattr(run, name)
+            for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "partial", "log_dir")
+        },
+        **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
+        "worker": workers != WorkerSet.parse("all"),
         **{name: getattr(one_off, name) for name in ("up", "exclusive", "collect")},
     }
     for name in (name for name, value in refused.items() if value):
