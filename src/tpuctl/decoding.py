@@ -89,6 +89,12 @@ def decode(kind: type[T], value: Any, **extra: Any) -> T:  # JSON; fields of a d
     return decoded
 
 
+def encode(value: Any) -> dict[str, Any]:  # a dataclass; JSON
+    """Return a dataclass whose values are JSON as the object that `decode` reads."""
+    kind: Any = type(value)
+    return {key: getattr(value, name) for name, (key, _, _) in _fields_of(kind).items()}
+
+
 def decode_mapping(kind: type[T], values: Any, *, most: int = _MOST) -> dict[str, T]:
     """Return a JSON object with any keys, at most `most`, and values of one type. Raises `ShapeError`."""
     of_kind: Any = kind

@@ -104,7 +104,9 @@ def test_completion_lists_commands_and_options(offline: Console) -> None:
     assert complete(offline, "reset", "demo", "--mode", "re") == ["restart", "reboot", "recreate"]
     assert complete(offline, "list", "-o", "") == ["table", "wide", "tsv", "json", "yaml", "name"]
     assert complete(offline, "status", "-o", "") == ["table", "wide", "tsv", "json", "yaml", "name"]
-    assert complete(offline, "config", "set", "max") == ["max_reboots", "max_restarts", "max_recreates", "max_price"]
+    assert complete(offline, "config", "set", "max") == [
+        *("max_reboots", "max_restarts", "max_recreates", "max_failures", "max_price"),
+    ]
 
 
 def test_completion_of_nodes_reads_the_journal(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -336,20 +338,22 @@ def test_every_value_completes_or_has_a_reason() -> None:
 FREE = {
     "a number, an amount or a size": {
         "--batch", "--batch-size", "--boot-disk-size", "--budget", "--code", "--dataset-size", "--fanout", "--last",
+        "--max-cost", "--max-failures",
         "--max-price", "--max-reboots", "--max-recreates", "--max-restarts", "--max-size", "--nodes", "--pid", "--port",
         "--queue-count", "--retry-after", "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",
     },
     "a duration or a moment": {
-        "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--idle", "--interval",
+        "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--hang-after", "--healthy-after", "--idle",
+        "--interval",
         "--older-than", "--queue-for",         "--run-for", "--since", "--ssh-key-expire-after", "--start-after",
-        "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
+        "--start-grace", "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {
         "--command", "--description", "--env", "--message", "--metadata", "--metadata-from-file", "--name", "--prefix",
-        "--setup", "--tags", "--tmux", "--user",
+        "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
     },
     "a command with its arguments": {
-        "--on-give-up", "--on-maintenance", "--on-preempt", "--on-recover", "--probe", "[-- COMMAND...]",
+        "--on-give-up", "--on-job-end", "--on-maintenance", "--on-preempt", "--on-recover", "--probe", "[-- COMMAND...]",
     },
     "a resource that only an API knows": {
         "--attach-disk", "--bucket", "--checkpoint-bucket", "--data-bucket", "--data-disk", "--detach-disk", "--image",

@@ -26,6 +26,7 @@ class OptionGroup(StrEnum):
     ENVIRONMENT = "Its environment"
     WORKERS = "Which workers"
     ONE_OFF = "A node for this run"
+    KEEP = "A job that ends when it is done"
     NODE = "The node"
     WHERE = "Where"
     PURCHASE = "How it is bought"

@@ -20,7 +20,7 @@ _SECTIONS = {
         "check": ("tpuctl.check.commands.check", "Check type, quota, data and permissions before a node costs money."),
         "explain": ("tpuctl.explain.command", "Find the cause of a failure in a log or message, and its fix."),
         "wait": ("tpuctl.nodes.commands.wait", "Wait until nodes are usable, stopped or deleted."),
-        "watch": ("tpuctl.nodes.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
+        "watch": ("tpuctl.workers.commands.watch", "Keep nodes usable: recreate preempted ones, repair broken ones."),
         "history": ("tpuctl.nodes.commands.history", "Show the states, repairs and preemptions of a node."),
         "cost": ("tpuctl.nodes.commands.cost", "Show what nodes cost: per hour, and so far."),
         "reset": ("tpuctl.nodes.commands.reset", "Restart a node, keeping its boot disk."),

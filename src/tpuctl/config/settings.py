@@ -262,6 +262,19 @@ _SPECS: Final = (
     _any("max_reboots", _NUMBER, "number of reboots that repair may use", default="1"),
     _any("max_restarts", _NUMBER, "number of restarts that repair may use", default="2"),
     _any("max_recreates", _NUMBER, "number of recreations that repair may use", default="1"),
+    _any(
+        "max_failures",
+        _NUMBER,
+        "number of failures of its program after which a kept job is still restarted",
+        default="3",
+    ),
+    _any(
+        "healthy_after", _DURATION, "running time after which the failures of a kept job no longer count", default="30m"
+    ),
+    _any("restart_on", _TEXT, "exit codes of a kept job that are never taken for a bug", default="42,128-255"),
+    _any("stop_on", _TEXT, "exit codes that end a kept job"),
+    _any("hang_after", _DURATION, "time without output after which a kept job may hang: a warning", default="30m"),
+    _any("start_grace", _DURATION, "time after its start in which a kept job may be silent", default="40m"),
     _threshold("unhealthy_after", _DURATION, "time before repair of a READY node that is unhealthy", default="5m"),
     _threshold(
         "unanswered_after",

@@ -113,7 +113,16 @@ def bring_up(
 
     `listen` opens a listener of events after the questions of `plan_bring_up`, whose errors are raised.
     """
-    work = plan_bring_up(app, nodes, request)
+    return run_planned(app, plan_bring_up(app, nodes, request), request, listen)
+
+
+def run_planned(
+    app: App,
+    work: PlannedWork,
+    request: UpRequest,
+    listen: Callable[[], AbstractContextManager[Callable[[NodeEvent], None]]],
+) -> Sequence[NodeResult | TpuctlError]:
+    """Do the work that `plan_bring_up` has planned for a request; see `bring_up`."""
     last: list[NodeEvent | None] = [None]
     with listen() as listener:
 

@@ -27,6 +27,7 @@ from tpuctl.nodes.journal_entries import (
     merge_journals,
     shorten_journal,
 )
+from tpuctl.nodes.kept_jobs import JobPlace, kept_jobs_of
 from tpuctl.nodes.past import Past, past_of, zone_memory
 from tpuctl.platforms import flush_to_disk
 
@@ -122,6 +123,15 @@ class Journal:
     def namesakes(self, project: str, node_id: str) -> list[NodeName]:
         """Return the nodes of this name that have a journal, in any zone."""
         return [name for name in self.names() if (name.project, name.node_id) == (project, node_id)]
+
+    def kept_jobs(self, project: str, node_id: str) -> list[JobPlace]:
+        """Return the kept jobs of a node in any zone, the one that began last at the end."""
+        places = [
+            JobPlace(home, job)
+            for home in self.namesakes(project, node_id)
+            for job in kept_jobs_of(self.entries(home)).values()
+        ]
+        return sorted(places, key=lambda place: place.job.began)
 
     def without_losers(self, names: Sequence[NodeName]) -> list[NodeName]:
         """Return the names of a node in several zones without the zones that lost a race, or where its creation failed.

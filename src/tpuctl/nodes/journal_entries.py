@@ -12,7 +12,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.models.spec import JOURNALED_SPEC
-from tpuctl.shapes import NUMBER, SEGMENT, TIME, ListOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.shapes import COUNT, NUMBER, SEGMENT, TIME, ListOf, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -25,7 +25,10 @@ ENTRY_SHAPE = Shape(
         **dict.fromkeys(("unsent", "script"), str),
         **dict.fromkeys(("race", "winner", "created"), str),
         "zones": ListOf(SEGMENT),
-        **dict.fromkeys(("ok", "repair", "over"), bool),
+        **dict.fromkeys(("job", "node", "tier", "token", "verdict", "worker", "zone"), str),
+        **dict.fromkeys(("attempt", "code"), COUNT),
+        "price": NUMBER,
+        **dict.fromkeys(("ok", "repair", "over", "same"), bool),
         **dict.fromkeys(("at", "until"), TIME),
         "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
         "spec": JOURNALED_SPEC,

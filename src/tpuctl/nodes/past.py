@@ -15,6 +15,7 @@ from tpuctl.durations import parse_timestamp
 from tpuctl.errors import BrokenNodeError, NoCapacityError
 from tpuctl.models.node import Node, Tier
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
+from tpuctl.nodes.kept_jobs import JOB_EVENTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -336,7 +337,7 @@ def past_of(entries: Iterable[Mapping[str, Any]], zone: str = "") -> Past:
 def _changes(past: Past, entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that change with an entry."""
     at, event = parse_timestamp(entry.get("at")), entry.get("event")
-    if at is None or event is None:
+    if at is None or event is None or event in JOB_EVENTS:
         return {}
     changes = {**_CONSTANT.get(event, {}), **_usable_after(past, at, event, entry)}
     if past.creations and event != "create":

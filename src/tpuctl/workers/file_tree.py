@@ -91,6 +91,11 @@ def read_tree(folder: Path, environ: Mapping[str, str] = _NO_VARIABLES) -> FileT
     return FileTree(folder, entries, tuple(dict.fromkeys(reader.notes)))
 
 
+def read_copy(folder: Path) -> FileTree:
+    """List all files of a folder that has nothing but files that `read_tree` listed elsewhere."""
+    return FileTree(folder, tuple(_TreeReader(folder, folder / ".no-such-file").from_disk(b"")))
+
+
 def default_worker_folder(source: Path) -> str:
     """Return the default folder on the workers: in the home, with the name of the source."""
     name = source.resolve().name

@@ -67,6 +67,9 @@ class RunRequest:
     allow_unreachable: bool = False  # start the command although some workers cannot be reached
     by_node: bool = False  # a node whose workers cannot all be reached does not keep the others from starting
     fail_fast: bool = False
+    fail_fast_after: timedelta = timedelta()  # how long the other workers may continue after a failure
+    stop_grace: timedelta = timedelta(seconds=10)  # between TERM and KILL
+    token: str | None = None  # a worker starts the command at most once for one token; random without it
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)  # how long a worker may be unreachable before it is given up
     attach_within: timedelta = timedelta(minutes=5)  # the same after its command has started
@@ -122,6 +125,7 @@ class RemoteRunner:
             for session in sessions:
                 together.setdefault(session.target.node.name if request.by_node else None, []).append(session)
             self._held = list(together.values())
+        self._failed_since: timedelta | None = None
         # Why this loop itself ended connections, which it then replaces.
         self._dropped: dict[WorkerSession, str] = {}
 
@@ -184,6 +188,9 @@ class RemoteRunner:
     def _stop(self, now: timedelta) -> None:
         """Send the signals that are due."""
         failed = self._request.fail_fast and any(one.result and not one.result.is_good for one in self._sessions)
+        if failed:
+            self._failed_since = now if self._failed_since is None else self._failed_since
+            failed = now - self._failed_since >= self._request.fail_fast_after
         signals = self._interrupts.take()
         if signal.SIGINT in signals:
             self._streams.interrupted()
@@ -369,7 +376,7 @@ class StopPolicy:
 
     def __init__(self, request: RunRequest, start: timedelta) -> None:
         self.reason: StopReason | None = None
-        self._fails_fast = request.fail_fast
+        self._fails_fast, self._grace = request.fail_fast, request.stop_grace
         # The worker enforces the limit of a detached command.
         self._deadline = start + request.timeout if request.timeout is not None and not request.detach else None
         self._presses = 0
@@ -395,9 +402,9 @@ class StopPolicy:
         if self.reason is not None:
             return None
         if self._deadline is not None and now >= self._deadline:
-            return self._begin(StopReason.TIMED_OUT, now, _GRACE)
+            return self._begin(StopReason.TIMED_OUT, now, self._grace)
         if self._fails_fast and has_failed:
-            return self._begin(StopReason.FAILED, now, _GRACE)
+            return self._begin(StopReason.FAILED, now, self._grace)
         return self._begin(StopReason.OUTPUT_CLOSED, now, _SHORT_GRACE) if is_output_closed else None
 
     def _begin(self, reason: StopReason, now: timedelta, grace: timedelta) -> StopSignal:
@@ -616,7 +623,7 @@ def run_on_workers(
     Raises `SshProgramMissingError`, and the failure that `streams` kept: `BrokenPipeError` if its reader has gone. The command
     has been terminated then, like a local one whose pipe closes.
     """
-    job, token = request.job or job_name(SystemClock().now()), secrets.token_hex(16)
+    job, token = request.job or job_name(SystemClock().now()), request.token or secrets.token_hex(16)
     sessions = []
     for target in targets:
         order = request.order(token=token, environment=environment(target), has_stdin=source is not None)
@@ -643,16 +650,18 @@ def follow_on_workers(
     why_gone: Callable[[Target], str | None],
     ssh_options: Callable[[Connection], tuple[str, ...]],
     passes_signals: bool = False,
+    request: RunRequest | None = None,
 ) -> RunResult:
     """Pass on the output of a job until it has ended on all its workers, from the `starts` of its shares on.
 
     `others` are workers that may have the job too; their output is passed on from its beginning. Broken connections are
     replaced. With `passes_signals` SIGINT and SIGTERM are sent to the job, as in `tpuctl run`; otherwise the job is left
-    alone, a signal has its usual effect here, and the connections are closed. Raises `SshProgramMissingError`.
+    alone, a signal has its usual effect here, and the connections are closed. `request` has the limits; None has none.
+    Raises `SshProgramMissingError`.
     """
     places = [(share.target, share.starts) for share in job.shares]
     places += [(target, (0, 0)) for target in others]
-    request = RunRequest()
+    request = request or RunRequest()
     # Without a token it is any job of that name.
     order = request.order(token="", environment={}) | {"must_exist": True}  # not a secret
     sessions = [

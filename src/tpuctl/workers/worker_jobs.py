@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from tpuctl.nodes.kept_jobs import KeptJob
     from tpuctl.output.tables import TableLayout
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.channel import AgentChannel
@@ -545,6 +546,20 @@ def remove_jobs(
     return sorted(ended), [*errors, *explain_agent_errors(one.error for one in removed if one.error is not None)]
 
 
+def set_aside(scope: JobScope, name: str, new_name: str) -> tuple[Sequence[Target], Sequence[TpuctlError]]:
+    """Rename a job that has ended, on all workers that have it.
+
+    Returns the workers on which it still runs, and why workers did not answer.
+    """
+    request = {"do": "rename", "name": name, "to": new_name}
+    parse = partial(decode_answer, _RENAMED)
+    outcomes = on_each_worker(lambda target: scope.ask(target, request, parse), scope.targets)
+    errors = explain_agent_errors(one.error for one in outcomes if one.error is not None)
+    return [one.item for one in outcomes if one.value == "running"], errors
+
+
+_RENAMED: Any = Annotated[str, OneOf(("missing", "running", "renamed"))]
+
 # Why a job is not removed.
 _IN_USE = {
     "running": ("runs", "terminate it: `tpuctl kill {nodes} {name}`"),
@@ -580,8 +595,8 @@ JOB_COLUMNS = (
 )
 
 
-def jobs_view(listing: JobListing, nodes: str, layout: TableLayout) -> View:
-    """Return the view of a list of jobs."""
+def jobs_view(listing: JobListing, nodes: str, layout: TableLayout, *, kept: Mapping[str, KeptJob]) -> View:
+    """Return the view of a list of jobs; `kept` are those of `run --keep`."""
     jobs, rows = layout.sort(listing.jobs, [job_row(job) for job in listing.jobs])
 
     def show(terminal: Terminal) -> None:
@@ -590,7 +605,10 @@ def jobs_view(listing: JobListing, nodes: str, layout: TableLayout) -> View:
         else:
             terminal.note(f"no jobs on `{nodes}`")
 
-    return View(value=lambda: [job_json(job) for job in jobs], names=lambda: [job.name for job in jobs], text=show)
+    def value() -> list[dict[str, Any]]:
+        return [job_json(job) | ({"kept": kept[job.name].to_json()} if job.name in kept else {}) for job in jobs]
+
+    return View(value=value, names=lambda: [job.name for job in jobs], text=show)
 
 
 def job_row(job: Job) -> tuple[Cell, ...]:

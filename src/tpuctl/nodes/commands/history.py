@@ -10,11 +10,13 @@ import click
 
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import DurationType, cli_command, node_argument
+from tpuctl.app.value_completion import complete_job
 from tpuctl.config.settings import SourceKind
 from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.names import check_zone
+from tpuctl.nodes.kept_jobs import JOB_EVENTS, Verdict
 from tpuctl.nodes.past import PassedEnd, Past, past_of
 from tpuctl.nodes.queue_rendering import INITIATORS
 from tpuctl.nodes.rendering import NODE_STATE_STYLES, count_words
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.names import NodeName, NodeReference
+    from tpuctl.nodes.kept_jobs import JobAttempt
     from tpuctl.output.terminal import Terminal
 
     _JournalEntry = Mapping[str, Any]  # JSON
@@ -45,7 +48,13 @@ _GCLOUD_SOURCES = frozenset({SourceKind.GCLOUD, SourceKind.CLOUDSDK})
 @grouped_option(
     "--last", "-n", type=click.IntRange(1), metavar="N", help="Number of lines to show, the newest. [default: all]"
 )
-def command(app: App, *, node: str, since: timedelta | str | None, last: int | None) -> None:
+@grouped_option(
+    "--job",
+    metavar="JOB",
+    shell_complete=complete_job,
+    help="Job of `tpuctl run --keep`, whose attempts are shown: how each ended, why, and what it cost.",
+)
+def command(app: App, *, node: str, since: timedelta | str | None, last: int | None, job: str | None) -> None:
     """Show the states of a node and of its queued resource, how long each lasted, and what tpuctl did to it and why.
 
     Reads the journal, not the cloud: it has only what tpuctl did and saw.
@@ -54,8 +63,12 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
     Examples:
       tpuctl history trainer
       tpuctl history trainer --since 1d -n 20
+      tpuctl history trainer --job train
       tpuctl history trainer -o json | jq -r '.[] | select(.event == "preempted").at'
     """
+    if job is not None:
+        _show_job(app, app.reference(node), job, last=last)
+        return
     name = _find_in_journal(app, app.reference(node))
     app.journal.check(name)
     now = app.clock.now()
@@ -123,6 +136,54 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
             "the journal has only what tpuctl did and saw",
         )
     return found[0]
+
+
+_ATTEMPT_COLUMNS = (
+    Column("attempt", Kind.NAME),
+    Column("started", Kind.TIME, "STARTED (UTC)"),
+    Column("zone", Kind.WORD),
+    Column("tier", Kind.WORD),
+    Column("for", Kind.TIME),
+    Column("verdict", Kind.STATE),
+    Column("cost", Kind.WORD),
+    Column("why", Kind.TEXT),
+)
+
+
+def _show_job(app: App, reference: NodeReference, name: str, *, last: int | None) -> None:
+    """Show the attempts of a kept job, in all zones. Raises `NotFoundError`."""
+    places = app.journal.kept_jobs(reference.project or app.project, reference.node_id)
+    job = next((place.job for place in reversed(places) if place.job.name == name), None)
+    if job is None:
+        known = ", ".join(f"`{place.job.name}`" for place in places)
+        raise NotFoundError(
+            f"the journal has no kept job `{name}` of `{reference.node_id}`",
+            hint=f"it has {known}" if known else f"`tpuctl jobs {reference.node_id}` lists the jobs on its workers",
+        )
+    attempts = job.attempts[-last:] if last else job.attempts
+
+    def row(attempt: JobAttempt, *, is_script: bool) -> tuple[Cell, ...]:
+        lasted = (attempt.ended or app.now()) - attempt.began
+        verdict = str(attempt.verdict or "running")
+        style = {Verdict.SUCCEEDED: "green", None: "yellow"}.get(attempt.verdict, "red")
+        return (
+            Cell(str(attempt.number)),
+            Cell(format_timestamp(attempt.began) if is_script else f"{attempt.began:%Y-%m-%d %H:%M:%S}"),
+            Cell(attempt.zone),
+            Cell(attempt.tier),
+            Cell(f"{lasted.total_seconds():.3f}s" if is_script else format_duration(max(lasted, timedelta()))),
+            Cell(verdict, style=style),
+            Cell("" if attempt.cost is None else f"${attempt.cost:.2f}"),
+            Cell(attempt.evidence),
+        )
+
+    def show(terminal: Terminal) -> None:
+        terminal.table(_ATTEMPT_COLUMNS, [row(one, is_script=not terminal.is_interactive) for one in attempts])
+        if terminal.is_interactive:
+            terminal.note(f"{job.name}: {job.outcome or 'not over'}; ${job.cost:.2f} by list prices")
+
+    value = {**job.to_json(), "attempts": [one.to_json() for one in attempts]}
+    app.show(View(value=lambda: value, names=lambda: [str(one.number) for one in attempts], text=show))
 
 
 _COLUMNS = (
@@ -213,6 +274,8 @@ def _timeline_lines(entries: Sequence[_JournalEntry], past: Past, now: datetime)
             state = left = None
         if event == "delete":
             left = at
+        if event == "job-running":
+            continue
         if event != "bringing-up" or not is_on_way:  # the line before says the same
             found.append(_TimelineLine(at, event, _why(event, entry, past.times_to_usable.get(at))))
         is_on_way = event in _BEGINNINGS or (is_on_way and event not in {"usable", "delete"})
@@ -329,6 +392,9 @@ def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))
     if event == "race":
         return _race_words(entry)
+    if event in JOB_EVENTS:
+        number = f" attempt {entry['attempt']}" if entry.get("attempt") else ""
+        return ": ".join(filter(None, (f"{entry.get('job')}{number}", entry.get("verdict"), reason)))
     if event == "setup":
         return "done" if entry.get("ok") else "failed"
     return reason

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from tpuctl.nodes.hooks import Hooks
 
 
-def _setting(key: str, kind: click.ParamType[Any]) -> Any:  # a field, see `option`
+def setting_option(
+    key: str, kind: click.ParamType[Any] | None, metavar: str | None = None
+) -> Any:  # a field, see `option`
     """Declare the option of a setting with the help text and default of the setting."""
     spec = SETTINGS[key]
-    text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default}]"
-    metavar = "N" if isinstance(kind, click.IntRange) else None
+    text = f"{spec.description[:1].upper()}{spec.description[1:]}. [default: {spec.default or 'none'}]"
+    metavar = "N" if isinstance(kind, click.IntRange) else metavar
     return option(f"--{key.replace('_', '-')}", type=kind, metavar=metavar, help=text)
 
 
@@ -37,10 +39,10 @@ def _setting(key: str, kind: click.ParamType[Any]) -> Any:  # a field, see `opti
 class RepairOptions(GivenOptions):
     """The options of repair. Each is a setting of the same name; its thresholds are settings only."""
 
-    repair: str | None = _setting("repair", click.Choice([str(step) for step in Repair]))
-    max_reboots: int | None = _setting("max_reboots", click.IntRange(min=0))
-    max_restarts: int | None = _setting("max_restarts", click.IntRange(min=0))
-    max_recreates: int | None = _setting("max_recreates", click.IntRange(min=0))
+    repair: str | None = setting_option("repair", click.Choice([str(step) for step in Repair]))
+    max_reboots: int | None = setting_option("max_reboots", click.IntRange(min=0))
+    max_restarts: int | None = setting_option("max_restarts", click.IntRange(min=0))
+    max_recreates: int | None = setting_option("max_recreates", click.IntRange(min=0))
 
     @property
     def as_settings(self) -> dict[str, str]:
@@ -74,6 +76,7 @@ _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
+    "on_job_end": (EventKind.JOB_ENDED, "a kept job is over"),
     "on_give_up": (EventKind.GAVE_UP, "a node is given up, or another hook failed"),
 }
 # A path at the beginning of a shell command, without characters that a shell replaces.
@@ -85,11 +88,11 @@ _INHERITED_SETTINGS = (
 
 
 def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add an option for a hook of each kind of event, for all kinds if none is named."""
+    """Add an option for a hook of each kind of event, for all kinds of nodes if none is named."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, (kind, when) in reversed(_HOOKS.items()):
-            if kind in kinds or not kinds:
+            if kind in kinds or (not kinds and kind is not EventKind.JOB_ENDED):
                 flag = "--" + name.replace("_", "-")
                 text = f"Local command to run when {when}; gets the event as JSON on stdin."
                 function = grouped_option(flag, name, group=OptionGroup.HOOKS, metavar="CMD", help=text)(function)

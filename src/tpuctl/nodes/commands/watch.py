@@ -1,4 +1,4 @@
-"""`tpuctl watch`."""
+"""`tpuctl watch` of nodes: its options, and what it does. `workers` adds the supervision of a job, and registers it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, events_option, force_lease_option
+from tpuctl.app.options import events_option, force_lease_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.spec_options import SpecOptions, build_spec, named_setup, spec_options
@@ -64,7 +64,6 @@ class WatchOptions:
     yes: bool
 
 
-@cli_command("watch")
 @selection_options(without=("types", "states", "older_than"))
 @spec_options
 @level_option
@@ -92,7 +91,7 @@ class WatchOptions:
     is_flag=True,
     help="Also repair nodes that may be in use, and apply --idle to nodes of other owners.",
 )
-def command(
+def watch(
     app: App,
     *,
     selection: GivenSelection,
@@ -101,18 +100,7 @@ def command(
     idling: IdleOptions,
     **given: Any,  # those of WatchOptions
 ) -> int:
-    """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
-
-    Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
-    with the others. A node or request whose time has ended (`tpuctl up --ttl`) is deleted, and its watch ends. The journal is
-    the only state: a watch can be stopped, and started again on any machine.
-
-    \b
-    Examples:
-      tpuctl watch trainer
-      tpuctl watch trainer-0 trainer-1 --repair recreate --until 18:30
-      tpuctl watch trainer --on-recover 'tpuctl run "$TPUCTL_NODE" --detach -- ./train.sh --resume'
-    """
+    """Keep nodes usable; the help of the command is where its options are completed (`workers/commands/watch.py`)."""
     from tpuctl.nodes.controller import watch_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.goal import Goal, NodeLimits  # noqa: PLC0415  # as above
     from tpuctl.nodes.idle_limit import IdleChange  # noqa: PLC0415  # as above
@@ -202,6 +190,13 @@ def command(
             app.terminal.note("terminated: the watch has ended, the nodes keep running")
         return ExitCode.OK
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def watch_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of `watch`."""
+    options = function.__dict__.setdefault("__click_params__", [])
+    options.extend(watch.__dict__["__click_params__"])
+    return function
 
 
 def _guard_words(names: Sequence[NodeName], limit: IdleLimit | None) -> str:

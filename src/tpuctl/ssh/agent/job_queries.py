@@ -1,4 +1,4 @@
-"""Runs on a worker: lists jobs, reads their output, signals them, removes those that have ended.
+"""Runs on a worker: lists jobs, reads their output, signals them, removes and renames those that have ended.
 
 A job is a folder, `~/.tpuctl/jobs/NAME.WORKER` (job.py describes its files). A home may be shared, so the jobs of other workers
 may lie beside it; they are ignored. An answer is one frame: `x` with JSON; output is
@@ -34,7 +34,13 @@ FILES = ((b"o", "/out"), (b"e", "/err"))
 
 def serve_job_queries(link: ClientLink, request: dict[str, Any]) -> None:
     """Execute a request, and answer."""
-    do = {"list": list_jobs, "read": read_output, "signal": signal_one, "remove": remove_some}[request["do"]]
+    do = {
+        "list": list_jobs,
+        "read": read_output,
+        "signal": signal_one,
+        "remove": remove_some,
+        "rename": rename_one,
+    }[request["do"]]
     do(link, request)
 
 
@@ -219,6 +225,20 @@ def remove_some(link: ClientLink, order: dict[str, Any]) -> None:
                 remove_job(folder)
             outcomes[name] = "ended" if order["only_looks"] else "removed"
     send_value(link, outcomes)
+
+
+def rename_one(link: ClientLink, order: dict[str, Any]) -> None:
+    """Give a job that has ended another name, so that the next one can have its name. Send what it was."""
+    folder, target = folder_of(order, order["name"]), folder_of(order, order["to"])
+    about = describe(folder, order["name"], None)
+    if about is None:
+        send_value(link, "missing")
+    elif about["state"] == "running":
+        send_value(link, "running")
+    else:
+        remove_job(target)
+        os.rename(folder, target)
+        send_value(link, "renamed")
 
 
 def ended_ago(folder: str) -> float:

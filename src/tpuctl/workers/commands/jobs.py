@@ -167,7 +167,13 @@ def command(
         [job.name for job in listing.jobs],
         replace=is_whole,
     )
-    app.show(jobs_view(listing, scope.nodes, layout))
+    names = {(target.node.name.project, target.node.name.node_id) for target in scope.targets}
+    kept = {place.job.name: place.job for name in sorted(names) for place in app.journal.kept_jobs(*name)}
+    app.show(jobs_view(listing, scope.nodes, layout, kept=kept))
+    for job in kept.values():
+        if not job.is_over:
+            record = f"tpuctl history {scope.nodes} --job {job.name}"
+            app.terminal.note(f"{job.name}: kept until it is done, attempt {max(len(job.attempts), 1)}: `{record}`")
     if listing.left_out:
         hint = "list more with `--last N`, remove old ones with `--prune`"
         app.terminal.note(f"{listing.left_out} older jobs not shown: {hint}")

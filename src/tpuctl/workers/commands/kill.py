@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.value_completion import complete_values
-from tpuctl.errors import InvalidInputError, NotConfirmedError, TimedOutError
+from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError, NotFoundError, TimedOutError
 from tpuctl.output.terminal import Cell, table_view
 from tpuctl.workers.commands.jobs import choose_targets_and_job, job_options, show_errors
 from tpuctl.workers.worker_jobs import (
@@ -24,9 +24,14 @@ from tpuctl.workers.worker_jobs import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
     from tpuctl.workers.worker_jobs import JobScope
 
+# A job that is kept is not started again after one of these: INT, QUIT, ABRT, KILL and TERM end a program.
+_ENDING = frozenset(LINUX_SIGNALS[name] for name in ("HUP", "INT", "QUIT", "ABRT", "KILL", "TERM"))
+_NODE_AND_JOB = 2
 # Most programs end by then, and the state shown is their last.
 _MOMENT = timedelta(seconds=1)
 
@@ -83,7 +88,13 @@ def command(
         raise InvalidInputError(
             "`--timeout forever` is longer than a session may last", hint="give a time, such as `10m`"
         )
-    scope = choose_targets_and_job(app, words, selector, worker)
+    try:
+        scope = choose_targets_and_job(app, words, selector, worker)
+    except (NotFoundError, ConflictError) as error:
+        if len(words) != _NODE_AND_JOB or number not in _ENDING or not _end_kept_job(app, [words[0]], words[1], number):
+            raise
+        app.terminal.warn(f"no signal was sent: {error.message}")
+        return 0
     owners, hint = _other_owners(app, scope), None
     job, facts = scope.job, [owners] if owners else []
     what = f"job `{job}`"
@@ -98,6 +109,8 @@ def command(
         job = newest.name
     if facts and not app.terminal.confirm(f"{'; '.join(facts)}; send {signal_name(number)} to {what}?", yes=yes):
         raise NotConfirmedError("nothing was done", hint=hint)
+    if number in _ENDING:
+        _end_kept_job(app, sorted({target.node.name.node_id for target in scope.targets}), job, number)
     done = signal_job(scope, job, number, wait=timeout if wait else _MOMENT)
     if done.sent:
         where = worker_names(done.sent, len(done.job.shares))
@@ -117,6 +130,20 @@ def command(
         hint = f"kill it: `tpuctl kill {scope.nodes} {job} --signal KILL`"
         errors.append(TimedOutError(f"job `{job}` still runs after {timeout.total_seconds():g} s", hint=hint))
     return show_errors(app, errors)
+
+
+def _end_kept_job(app: App, nodes: Sequence[str], name: str, number: int) -> bool:
+    """Write to the journal that a kept job is over, so that no supervisor starts it again. Return whether there is one."""
+    found = False
+    for node in nodes:
+        reference = app.reference(node)
+        for place in app.journal.kept_jobs(reference.project or app.project, reference.node_id):
+            if place.job.name == name and not place.job.is_over:
+                text = f"`tpuctl kill` sent {signal_name(number)}"
+                app.journal.append(place.home, "job-stop", app.now(), job=name, text=text)
+                app.terminal.note(f"job `{name}` is not started again")
+                found = True
+    return found
 
 
 def _other_owners(app: App, scope: JobScope) -> str:

@@ -25,8 +25,10 @@ from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, output_path, read_user_text
+from tpuctl.models.events import EventKind
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
+from tpuctl.nodes.commands.policy_options import build_hooks, setting_option
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 from tpuctl.nodes.policies import idle_change
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.workers.environment import EnvironmentOptions
+    from tpuctl.workers.keep_start import KeepRequest
     from tpuctl.workers.one_off import OneOffRequest
     from tpuctl.workers.runner import RunRequest
 
@@ -191,6 +194,40 @@ class OneOffFlags(GivenOptions):
     )
 
 
+@dataclass(frozen=True, slots=True)
+class KeepFlags(GivenOptions):
+    """The options of a kept job. Each number is a setting too."""
+
+    keep: bool = option(
+        "--keep",
+        is_flag=True,
+        help="Start the command again until it has ended with 0 on all workers, on a new node where one is needed: after a "
+        "preemption, a bad machine, a failure. Takes the options of `tpuctl up`.",
+    )
+    max_failures: int | None = setting_option("max_failures", click.IntRange(min=0))
+    healthy_after: timedelta | str | None = setting_option("healthy_after", DurationType(), "TIME")
+    restart_on: str | None = setting_option("restart_on", None, "CODES")
+    stop_on: str | None = setting_option("stop_on", None, "CODES")
+    max_cost: float | None = option(
+        "--max-cost",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="USD",
+        help="Cost of all attempts, by list prices, after which the job is not started again. [default: none]",
+    )
+    hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
+    start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
+    rm_on_success: bool = option(
+        "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
+    )
+    stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
+    on_job_end: str | None = option(
+        "--on-job-end",
+        group=OptionGroup.HOOKS,
+        metavar="CMD",
+        help="Local command to run when the job is over; gets the event as JSON on stdin.",
+    )
+
+
 @cli_command("run", takes_command=True, asks_trust=False)
 @selection_options()
 @worker_option
@@ -198,6 +235,7 @@ class OneOffFlags(GivenOptions):
 @fanout_option("commands")
 @takes_options(EnvironmentFlags, "environment", group=OptionGroup.ENVIRONMENT)
 @takes_options(OneOffFlags, "one_off", group=OptionGroup.ONE_OFF)
+@takes_options(KeepFlags, "keeping", group=OptionGroup.KEEP)
 # Those of `tpuctl up`, for `--up`.
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
@@ -214,6 +252,7 @@ def command(
     fanout: int,
     environment: EnvironmentFlags,
     one_off: OneOffFlags,
+    keeping: KeepFlags,
     limits: TimeLimitOptions,
     idling: IdleOptions,
     checks: CheckOptions,
@@ -235,6 +274,7 @@ def command(
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
+      tpuctl run trainer --keep --name train --type v5litepod-16 --spot -- ./train.sh
     """
     from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # as above
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
@@ -246,9 +286,29 @@ def command(
         raise InvalidInputError(
             f"`{volume}` is not a node name", hint=f"mount a directory of the workers with `--mount {volume}`"
         )
-    if one_off.up is not None and (types := selection.options.types):
+    if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
+    if keeping.keep:
+        keep = parse_keep(
+            app,
+            keeping,
+            one_off,
+            selection,
+            limits=limits,
+            idling=idling,
+            checks=checks,
+            described=described,
+            run=flags,
+        )
+        app.require_trust()
+        request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
+        from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # as above
+
+        hooks = build_hooks(app, {EventKind.JOB_ENDED: keeping.on_job_end})
+        return keep_job(app, selection.names[0], keep, request, hooks)
+    for name in keeping.given:
+        raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
     job = parse_one_off(
         app, one_off, limits=limits, idling=idling, checks=checks, described=described, run=flags, workers=workers
     )
@@ -389,6 +449,75 @@ def parse_one_off(
         sync=_sync_folder(app, flags, run.workdir),
         collect=flags.collect,
         workers=workers,
+    )
+
+
+def parse_keep(
+    app: App,
+    flags: KeepFlags,
+    one_off: OneOffFlags,
+    selection: GivenSelection,
+    *,
+    limits: TimeLimitOptions,
+    idling: IdleOptions,
+    checks: CheckOptions,
+    described: SpecOptions,
+    run: RunFlags,
+    workers: WorkerSet,
+) -> KeepRequest:
+    """Return the kept job that the options describe. Raises `InvalidInputError`."""
+    from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
+    from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
+    from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
+
+    if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
+        raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
+    refused = {
+        **{
+            name: getattr(run, name)
+            for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "partial", "log_dir")
+        },
+        **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
+        "worker": workers != WorkerSet.parse("all"),
+        **{name: getattr(one_off, name) for name in ("up", "exclusive", "collect")},
+    }
+    for name in (name for name, value in refused.items() if value):
+        hint = (
+            "describe the node with `--type` and the other options of `tpuctl up`"
+            if name == "up"
+            else "leave one of them out"
+        )
+        raise InvalidInputError(f"cannot combine `--keep` and `{_flag(name)}`", hint=hint)
+    settings = app.settings
+    if sum((one_off.rm, flags.rm_on_success, flags.stop)) > 1:
+        raise InvalidInputError("`--rm`, `--rm-on-success` and `--stop` exclude one another", hint="keep one of them")
+    if run.detach and flags.on_job_end is not None:
+        text = "`--detach` leaves the job to a supervisor, and `--on-job-end` is a command of the supervisor"
+        raise InvalidInputError(text, hint="pass it there: `tpuctl watch NODE --job JOB --on-job-end CMD`")
+    end = NodeAtEnd.DELETE if one_off.rm else NodeAtEnd.DELETE_ON_SUCCESS if flags.rm_on_success else NodeAtEnd.KEEP
+
+    def duration(name: str) -> timedelta:
+        value = getattr(flags, name)
+        return value if isinstance(value, timedelta) else settings.duration(name)
+
+    return KeepRequest(
+        described=described,
+        checks=checks,
+        limit=time_limit(app, limits),
+        idle=idle_change(app, idling.idle, idling.on_idle),
+        sync=_sync_folder(app, one_off, run.workdir),
+        policy=KeepPolicy(
+            max_failures=settings.number("max_failures") if flags.max_failures is None else flags.max_failures,
+            healthy_after=duration("healthy_after"),
+            hang_after=duration("hang_after"),
+            start_grace=duration("start_grace"),
+            restart_on=parse_codes(
+                (settings.text("restart_on") or "") if flags.restart_on is None else flags.restart_on
+            ),
+            stop_on=parse_codes((settings.text("stop_on") or "") if flags.stop_on is None else flags.stop_on),
+            budget=flags.max_cost,
+        ),
+        end=NodeAtEnd.STOP if flags.stop else end,
     )
 
 

@@ -1,0 +1,625 @@
+"""`run --keep` and `watch --job`: bring a node up, run a job on it, find out why it ended, start it again until it is done.
+
+`Supervisor` is the loop of both: read the journal, decide (`keep_policy`), act. It keeps nothing in memory that the next
+process would miss. Before a start its token is written to the journal, and a worker starts one token at most once; the job has
+the same name in all attempts, and a worker has at most one job of a name. So a supervisor may be killed at any moment.
+"""
+
+from __future__ import annotations
+
+import secrets
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import IO, TYPE_CHECKING, Any
+
+from tpuctl.app.ssh_options import shared_connection_options
+from tpuctl.clock import SystemClock
+from tpuctl.durations import format_duration
+from tpuctl.errors import ConflictError, ExitCode, NotFoundError, TpuctlError
+from tpuctl.explain.messages import Action
+from tpuctl.files import make_private_folder
+from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.models.node import Health, NodeState, WorkerSet
+from tpuctl.models.spec import NodeSpec
+from tpuctl.names import NodeName, NodeReference
+from tpuctl.nodes.actions import stop_node
+from tpuctl.nodes.bring_up import plan_bring_up, run_planned
+from tpuctl.nodes.group_lookup import find_group
+from tpuctl.nodes.kept_jobs import JobAttempt, KeptJob, Verdict, kept_jobs_of
+from tpuctl.nodes.lease_guard import LeaseGuard, TakenOverError
+from tpuctl.nodes.lookup import SearchPlace
+from tpuctl.nodes.policies import retry_until_answered
+from tpuctl.nodes.tear_down import tear_down
+from tpuctl.workers.environment import EnvironmentOptions, session_variables
+from tpuctl.workers.execution import WorkerOutputStreams, diagnose_output, log_name, why_gone
+from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, judge_end
+from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, HangStep, StartAttempt, decide_next, judge_hang
+from tpuctl.workers.kept_files import NodeAtEnd
+from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
+from tpuctl.workers.syncing import SyncRequest, sync_workers
+from tpuctl.workers.targets import await_key, find_targets
+from tpuctl.workers.worker_jobs import LINUX_SIGNALS, Job, JobScope, list_jobs, set_aside, signal_job
+from tpuctl.workers.worker_session import WorkerOutcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.models.node import Node
+    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.bring_up import PlannedWork, UpRequest
+    from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.kept_jobs import JobPlace
+    from tpuctl.ssh.connection import Target
+    from tpuctl.workers.kept_files import KeptFiles, KeptOrder
+    from tpuctl.workers.runner import RunResult
+    from tpuctl.workers.worker_session import WorkerResult
+
+# Not a zone: a job may move to another one, and has one supervisor in all of them.
+_LEASE_ZONE = "jobs"
+_LEASE_POLL = timedelta(seconds=10)
+# The other workers may report their own exit code for so long; then they are stopped, with so much time between TERM and KILL.
+_OWN_END_WITHIN = timedelta(seconds=5)
+_STOP_GRACE = timedelta(seconds=30)
+_SILENCE_CHECK = timedelta(seconds=1)
+_OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
+_MACHINE_ACTIONS = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE})
+_STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
+
+
+def job_lease(project: str, node_id: str) -> NodeName:
+    """Return the name of the lease of a node's kept job, which is no node's."""
+    return NodeName(project, _LEASE_ZONE, f"{node_id}.job")
+
+
+@contextmanager
+def supervising(app: App, project: str, node_id: str, *, force_lease: bool = False) -> Iterator[None]:
+    """Hold the lease of a node's kept job; wait while another process has it."""
+    name, noted = job_lease(project, node_id), ""
+    while (other := app.leases.acquire(name, "run", force_lease=force_lease)) is not None:
+        if other.record.who != noted:
+            noted = other.record.who
+            app.terminal.note(f"`{noted}` supervises the job of `{node_id}`: waiting until it ends")
+        app.clock.sleep(_LEASE_POLL)
+    try:
+        yield
+    finally:
+        app.leases.release(name)
+
+
+class Supervisor:
+    """Supervises one kept job. `first` is how to bring the node up for the first attempt of this process, None as before."""
+
+    def __init__(
+        self,
+        app: App,
+        place: JobPlace,
+        order: KeptOrder,
+        files: KeptFiles,
+        *,
+        request: Callable[[NodeSpec | None], UpRequest],
+        hooks: Hooks,
+        first: Callable[[], Node] | None = None,
+        detach: bool = False,
+    ) -> None:
+        self._app, self._home, self._name = app, place.home, place.job.name
+        self._order, self._files, self._policy = order, files, order.policy
+        self._request, self._first, self._detach, self._hooks = request, first, detach, hooks
+        self._lease = job_lease(place.home.project, place.home.node_id)
+        # What its output is read from: the attempt that is followed.
+        self._has_followed = False
+
+    @property
+    def _node_text(self) -> str:
+        return self._home.node_id
+
+    def run(self) -> int:
+        """Supervise until the job is over. Return its exit code."""
+        watch = f"tpuctl watch {self._node_text} --job {self._name}"
+        undo = f"tpuctl kill {self._node_text} {self._name}"
+        with self._app.in_flight(f"job `{self._name}` goes on without a supervisor", resume=watch, undo=undo):
+            while True:
+                job = self._read()
+                if job.outcome is not None:
+                    self._app.terminal.note(f"{self._name}: {job.outcome}")
+                    return job.exit_code or ExitCode.OK
+                match decide_next(self._policy, job, self._app.now()):
+                    case EndJob() as end:
+                        return self._finish(job, end)
+                    case ContinueAttempt(attempt):
+                        self._continue(attempt)
+                    case StartAttempt() as step:
+                        self._start(job, step)
+                if self._detach and self._has_followed:
+                    return ExitCode.OK
+
+    def _read(self) -> KeptJob:
+        jobs = kept_jobs_of(self._app.journal.entries(self._home))
+        if self._name not in jobs:
+            raise NotFoundError(f"the journal has no job `{self._name}` of `{self._node_text}`")
+        return jobs[self._name]
+
+    def _write(self, event: str, **data: Any) -> None:  # JSON
+        """Write an entry of the job, if it is still ours. Raises `TakenOverError` and `JournalError`."""
+        self._require_lease()
+        self._app.journal.append(self._home, event, self._app.now(), job=self._name, **data)
+
+    def _require_lease(self) -> None:
+        if not self._app.leases.holds(self._lease):
+            raise TakenOverError(
+                f"another process supervises job `{self._name}` of `{self._node_text}` now",
+                hint=f"the job goes on; its record: `tpuctl history {self._node_text}`",
+            )
+
+    def _start(self, job: KeptJob, step: StartAttempt) -> None:
+        """Start the next attempt on all workers, and follow it."""
+        if step.number > 1:
+            pause = f" in {format_duration(step.pause)}" if step.pause else ""
+            where = " on a new node" if step.new_node else ""
+            self._app.terminal.note(f"{self._name}: attempt {step.number}{pause}{where}: {step.reason}")
+        self._app.clock.sleep(step.pause)
+        if self._read().stopped is not None:  # meanwhile
+            return
+        if step.new_node:
+            self._delete_node(job)
+        node = self._bring_up()
+        with self._node_lease(node):
+            targets = self._targets(node)
+            if self._order.synced_to is not None:
+                self._sync(targets)
+            self._clear(targets, step.number - 1)
+            if self._read().stopped is not None:
+                return
+            attempt = JobAttempt(
+                number=step.number,
+                began=self._app.now(),
+                node_id=node.id,
+                zone=node.name.zone,
+                tier=str(node.tier),
+                token=secrets.token_hex(16),
+                reason=step.reason,
+            )
+            price = self._app.prices.hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
+            self._write(
+                "job-start",
+                attempt=attempt.number,
+                node=attempt.node_id,
+                zone=attempt.zone,
+                tier=attempt.tier,
+                token=attempt.token,
+                reason=attempt.reason,
+                **({} if price is None else {"price": float(price)}),
+            )
+            self._launch_and_follow(attempt, node, targets)
+
+    def _continue(self, attempt: JobAttempt) -> None:
+        """Go on with an attempt that another process started, or began to start."""
+        name = self._node_name(attempt)
+        node = retry_until_answered(self._app, lambda: self._app.client.find_node(name), timeout=None)
+        if node is None or node.id != attempt.node_id or not _may_run(node):
+            self._record_end(attempt, (), ())
+            return
+        with self._node_lease(node):
+            targets = self._targets(node)
+            if attempt.has_started:
+                self._follow(attempt, targets)
+            else:
+                self._launch_and_follow(attempt, node, targets)
+
+    def _launch_and_follow(self, attempt: JobAttempt, node: Node, targets: Sequence[Target]) -> None:
+        """Start an attempt on the workers that do not have it; then follow it."""
+        listing = list_jobs(self._scope(targets))
+        have = {target.label for job in listing.jobs for target in job.targets}
+        missing = [target for target in targets if target.label not in have]
+        if missing:
+            self._require_lease()
+            results = self._launch(attempt, missing)
+            if not all(one.outcome is WorkerOutcome.DETACHED for one in results):
+                self._record_end(attempt, [_end_of(one) for one in results], targets)
+                return
+        self._write("job-running", attempt=attempt.number)
+        where = f"{node.name.zone}/{node.name.node_id}"
+        self._app.terminal.note(f"{self._name}: attempt {attempt.number} runs on {where}, {len(targets)} workers")
+        if self._detach:
+            self._has_followed = True
+            return
+        self._follow(replace(attempt, has_started=True), targets)
+
+    def _launch(self, attempt: JobAttempt, targets: Sequence[Target]) -> tuple[WorkerResult, ...]:
+        order, reason = self._order, attempt.reason if attempt.number > 1 else ""
+        variables = {
+            "TPUCTL_JOB": self._name,
+            "TPUCTL_ATTEMPT": str(attempt.number),
+            "TPUCTL_RESTART_REASON": reason.partition(":")[0],
+        }
+        request = RunRequest(
+            line=order.line,
+            shown=order.shown,
+            environment=EnvironmentOptions(variables | order.environment, order.tpu, order.container_program),
+            job=self._name,
+            folder=order.folder,
+            detach=True,
+            takes_stdin=False,
+            passes_signals=False,
+            token=attempt.token,
+            fanout=order.fanout,
+        )
+        with WorkerOutputStreams(self._app.terminal, targets) as streams:
+            return run_on_workers(
+                targets,
+                request,
+                streams,
+                environment=lambda one: session_variables(request.environment, one.node, one.worker),
+                why_gone=lambda target: why_gone(self._app, target),
+                ssh_options=shared_connection_options(self._app),
+            ).results
+
+    def _follow(self, attempt: JobAttempt, targets: Sequence[Target]) -> None:
+        """Pass on the output of an attempt until it has ended everywhere, and write why."""
+        listing = list_jobs(self._scope(targets))
+        silent = {target.label for target in listing.silent}
+        job = listing.jobs[0] if listing.jobs else None
+        have = {target.label for target in job.targets} if job else set()
+        ends = [
+            WorkerEnd(target.label, None, why="its job is gone: its disk was lost")
+            for target in targets
+            if target.label not in have | silent
+        ]
+        if job is None and not silent:
+            self._record_end(attempt, ends, targets)
+            return
+        folder = self._files.log_folder / str(attempt.number)
+        with _AttemptOutput(self._app, targets, folder) as output, self._noting_silence(output):
+            result = self._follow_to_end(output.resumed(job), listing.silent, output)
+        ends += [_end_of(one, stopped=result.stopped) for one in result.results]
+        diagnosis = diagnose_output(result.results, output.streams.tail)
+        self._record_end(
+            attempt,
+            ends,
+            targets,
+            has_timed_out=result.stopped is StopReason.TIMED_OUT,
+            message=diagnosis.id if diagnosis else "",
+            blames_machine=diagnosis is not None and diagnosis.action in {str(one) for one in _MACHINE_ACTIONS},
+        )
+
+    def _follow_to_end(self, job: Job | None, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
+        left = None
+        if self._policy.timeout is not None:
+            left = max(self._read().began + self._policy.timeout - self._app.now(), timedelta())
+        request = RunRequest(
+            fail_fast=True,
+            fail_fast_after=_OWN_END_WITHIN,
+            stop_grace=_STOP_GRACE,
+            timeout=left,
+            fanout=self._order.fanout,
+        )
+        return follow_on_workers(
+            job or Job(self._name, ()),
+            silent,
+            output,
+            why_gone=lambda target: why_gone(self._app, target),
+            ssh_options=shared_connection_options(self._app),
+            request=request,
+        )
+
+    @contextmanager
+    def _noting_silence(self, output: _AttemptOutput) -> Iterator[None]:
+        """Warn once for each time that the job is silent for long."""
+        clock, warned = SystemClock(), [timedelta(-1)]
+        began = clock.monotonic()
+
+        def look() -> None:
+            last, now = output.last_output or began, clock.monotonic()
+            step, why = judge_hang(self._policy, running=now - began, silent=now - last, idle=None)
+            if step is HangStep.WARN and warned[0] != last:
+                warned[0] = last
+                where = f"`tpuctl stacks {self._node_text}` shows where it is"
+                self._app.terminal.warn(f"job `{self._name}` may hang: {why}; {where}")
+
+        end = clock.every(_SILENCE_CHECK, look)
+        try:
+            yield
+        finally:
+            end()
+
+    def _record_end(
+        self,
+        attempt: JobAttempt,
+        ends: Sequence[WorkerEnd],
+        targets: Sequence[Target],
+        *,
+        has_timed_out: bool = False,
+        message: str = "",
+        blames_machine: bool = False,
+    ) -> None:
+        """Ask the API about the node, judge the end of an attempt, and write it."""
+        reported = {end.worker for end in ends}
+        ends = [*ends, *(WorkerEnd(one.label, None) for one in targets if one.label not in reported)]
+        fate, text = self._fate(attempt)
+        if fate in {NodeFate.ALIVE, NodeFate.BROKEN} and any(end.code is None for end in ends):
+            self._stop(targets)
+        facts = EndFacts(
+            node=fate,
+            node_text=text,
+            workers=tuple(ends),
+            has_timed_out=has_timed_out,
+            message=message,
+            blames_machine=blames_machine,
+        )
+        judgement = judge_end(facts)
+        stopped = self._read().stopped
+        if stopped is not None and judgement.verdict is not Verdict.SUCCEEDED:
+            judgement = replace(judgement, verdict=Verdict.STOPPED, evidence=stopped)
+        self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
+        self._app.terminal.note(
+            f"{self._name}: attempt {attempt.number} ended: {judgement.verdict}: {judgement.evidence}"
+        )
+
+    def _fate(self, attempt: JobAttempt) -> tuple[NodeFate, str]:
+        """Return what the API says about the node of an attempt, however long that takes."""
+        app, name = self._app, self._node_name(attempt)
+        node = retry_until_answered(app, lambda: app.client.find_node(name), timeout=None)
+        if node is not None and node.id == attempt.node_id and node.is_preempted:
+            return NodeFate.PREEMPTED, f"its node is {node.state}"
+        request = retry_until_answered(app, lambda: app.client.find_queued_resource(name), timeout=None)
+        if request is not None and request.was_suspended_by_service:
+            return NodeFate.PREEMPTED, f"its queued resource is {request.state}"
+        lease = app.leases.holder(name)
+        if lease is not None and lease.record.ended:
+            return NodeFate.DELETED, f"`{lease.record.purpose}` ended its node ({lease.record.who})"
+        if node is None:
+            return NodeFate.DELETED, "another client deleted its node"
+        if node.id != attempt.node_id:
+            return NodeFate.BROKEN, "another client recreated its node"
+        if node.state in _STOPPED:
+            return NodeFate.DELETED, f"its node is {node.state}"
+        is_well = node.state is NodeState.READY and node.health in {Health.HEALTHY, Health.HEALTH_UNSPECIFIED}
+        return (NodeFate.ALIVE, "") if is_well else (NodeFate.BROKEN, f"its node is {node.state} and {node.health}")
+
+    def _bring_up(self) -> Node:
+        if self._first is not None:
+            first, self._first = self._first, None
+            return first()
+        spec = NodeSpec.from_json(self._order.spec) if self._order.spec else None
+        request = self._request(spec)
+        return bring_up_planned(self._app, plan_bring_up(self._app, [self._node_text], request), request)
+
+    def _targets(self, node: Node) -> list[Target]:
+        found = find_targets(self._app, [node], WorkerSet.parse("all"))
+        await_key(self._app, found)
+        return found
+
+    def _scope(self, targets: Sequence[Target]) -> JobScope:
+        return JobScope(targets, shared_connection_options(self._app), self._node_text, self._name)
+
+    def _clear(self, targets: Sequence[Target], number: int) -> None:
+        """Make sure that the job does not run on any worker, and give the former attempt another name there.
+
+        Raises `TpuctlError` if a worker does not answer, and `ConflictError` if its processes do not end.
+        """
+        self._stop(targets)
+        running, errors = set_aside(self._scope(targets), self._name, f"{self._name}.{number}")
+        if errors:
+            raise errors[0]
+        if running:
+            labels = ", ".join(target.label for target in running)
+            raise ConflictError(f"job `{self._name}` still runs on worker {labels} of `{self._node_text}`")
+
+    def _stop(self, targets: Sequence[Target]) -> None:
+        """End what still runs of the job, on the workers that answer."""
+        with suppress(TpuctlError):
+            listing = list_jobs(self._scope(targets))
+            if any(job.is_running for job in listing.jobs):
+                scope = self._scope(targets)
+                done = signal_job(scope, self._name, LINUX_SIGNALS["TERM"], wait=_STOP_GRACE)
+                if done.job.is_running:
+                    signal_job(scope, self._name, LINUX_SIGNALS["KILL"], wait=_STOP_GRACE)
+
+    def _sync(self, targets: Sequence[Target]) -> None:
+        """Put the files of the first start on the workers."""
+        folder = self._order.synced_to or ""
+        with self._files.archived_tree() as tree:
+            synced = sync_workers(
+                targets,
+                tree,
+                SyncRequest(folder=folder, delete=True),
+                clock=SystemClock(),
+                on_progress=lambda *_: None,
+                ssh_options=shared_connection_options(self._app),
+            )
+        if synced.failed:
+            target, error = synced.failed[0]
+            raise type(error)(f"syncing failed on worker {target.label}: {error.message}", hint=error.hint)
+
+    @contextmanager
+    def _node_lease(self, node: Node) -> Iterator[None]:
+        """Hold the lease of the node, if it is free: another command must not repair it under the job."""
+        guard = LeaseGuard(self._context(), node.name, "run", force_lease=False)
+        with suppress(TpuctlError):
+            guard.take()
+        try:
+            yield
+        finally:
+            guard.release()
+
+    def _context(self) -> ActionContext:
+        return self._app.context(lambda _: None)
+
+    def _node_name(self, attempt: JobAttempt) -> NodeName:
+        return replace(self._home, zone=attempt.zone)
+
+    def _delete_node(self, job: KeptJob) -> None:
+        """Delete the node of the last attempt, if it still exists. Raises why it is not deleted."""
+        attempt = job.attempts[-1]
+        self._require_lease()
+        name = self._node_name(attempt)
+        with self._app.progress() as progress:
+            context = self._app.context(progress)
+            place = SearchPlace(name.project, name.zone)
+            group = find_group(context, place, NodeReference(name.node_id, name.zone, name.project))
+            if group is None:
+                return
+            if any(node.name == name and node.id != attempt.node_id for node in group.nodes):
+                raise ConflictError(f"another client recreated `{name.node_id}`; leaving the new node untouched")
+            (result,) = tear_down(context, [group], by="run", timeout=None)
+        if isinstance(result, TpuctlError):
+            raise result
+
+    def _finish(self, job: KeptJob, end: EndJob) -> int:
+        """End the node if the user wants that, write that the job is over, and run the hook. Return the exit code.
+
+        The node comes first: a supervisor that is killed in between leaves the rest to the next one.
+        """
+        self._app.terminal.note(f"{self._name}: {end.outcome}")
+        code = end.exit_code
+        try:
+            self._end_node(job, end)
+        except TpuctlError as error:
+            self._app.show_error(error)
+            self._app.terminal.warn(f"`{self._node_text}` may still be billed: `tpuctl down {self._node_text}`")
+            return error.exit_code
+        self._write("job-over", code=int(code), text=end.outcome)
+        data = {"job": self._name, "exit_code": int(code), "attempts": len(job.attempts), "cost": round(job.cost, 2)}
+        self._hooks(NodeEvent(EventKind.JOB_ENDED, self._app.now(), self._home, end.outcome, data))
+        with self._app.progress() as progress:
+            failures = self._hooks.wait(progress)
+        return code or (ExitCode.FAILURE if failures else ExitCode.OK)
+
+    def _end_node(self, job: KeptJob, end: EndJob) -> None:
+        """Delete or stop the node of the last attempt. Raises why that failed."""
+        chosen = self._order.end
+        if not job.attempts or job.attempts[-1].verdict is Verdict.DELETED or chosen is NodeAtEnd.KEEP:
+            return
+        if chosen is NodeAtEnd.DELETE_ON_SUCCESS and end.exit_code is not ExitCode.OK:
+            self._app.terminal.note(f"`{self._node_text}` is not deleted: the job has failed")
+            return
+        if chosen is not NodeAtEnd.STOP:
+            self._delete_node(job)
+            return
+        attempt = job.attempts[-1]
+        node = self._app.client.find_node(self._node_name(attempt))
+        if node is None or node.id != attempt.node_id or not _may_run(node):
+            return
+        with self._app.progress() as progress:
+            stop_node(self._app.context(progress), node)
+
+
+class _AttemptOutput:
+    """The output of an attempt: on the terminal, and in files here, which a later supervisor continues.
+
+    A file that cannot be written, because the disk is full, never ends the job.
+    """
+
+    failure = None
+
+    def __init__(self, app: App, targets: Sequence[Target], folder: Path) -> None:
+        self._app, self._folder = app, folder
+        self.streams = WorkerOutputStreams(app.terminal, targets)
+        self._files: dict[str, IO[bytes]] = {}
+        self._sizes: dict[str, int] = {}
+        self.last_output: timedelta | None = None  # by the monotonic clock
+        try:
+            make_private_folder(folder)
+            for target in targets:
+                file = (folder / log_name(target)).open("ab")
+                self._files[target.label], self._sizes[target.label] = file, file.tell()
+        except OSError as error:
+            self._give_up(error)
+
+    def __enter__(self) -> _AttemptOutput:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.streams.__exit__()
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
+
+    def resumed(self, job: Job | None) -> Job | None:
+        """Return the job with the positions from which its output is not here yet."""
+        if job is None:
+            return None
+        shares = tuple(
+            replace(share, starts=(min(self._sizes.get(share.target.label, 0), share.sizes[0]), 0))
+            for share in job.shares
+        )
+        return replace(job, shares=shares)
+
+    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
+        """Take a piece of a worker's output."""
+        self.last_output = SystemClock().monotonic()
+        if file := self._files.get(target.label):
+            try:
+                file.write(data)
+                file.flush()
+            except OSError as error:
+                self._give_up(error)
+        self.streams.output(target, data, is_error=is_error)
+
+    def ended(self, target: Target) -> None:
+        """Take the end of a worker's output."""
+        self.streams.ended(target)
+
+    def connected(self, count: int, total: int) -> None:
+        """Show how many workers answer so far."""
+        self.streams.connected(count, total)
+
+    def interrupted(self) -> None:
+        """Start a new line after `^C`."""
+        self.streams.interrupted()
+
+    def note(self, target: Target | None, text: str) -> None:
+        """Show something about a worker."""
+        self.streams.note(target, text)
+
+    def _give_up(self, error: OSError) -> None:
+        self._files = {}
+        text = f"no more output is kept in `{self._folder}`: {(error.strerror or str(error)).lower()}"
+        self._app.terminal.warn(text)
+
+
+def bring_up_planned(app: App, work: PlannedWork, request: UpRequest) -> Node:
+    """Bring the one node of a plan up and return it. Raises why it is not usable."""
+
+    @contextmanager
+    def listen() -> Iterator[Callable[[NodeEvent], None]]:
+        with app.progress() as progress:
+            yield progress
+
+    (result,) = run_planned(app, work, request, listen)
+    if isinstance(result, TpuctlError):
+        raise result
+    if result.node is None:
+        raise ConflictError(f"`{work.located[0][0].node_id}` no longer exists")
+    return result.node
+
+
+def _may_run(node: Node) -> bool:
+    return not (node.is_preempted or node.state.is_dead or node.state in _STOPPED)
+
+
+def _end_of(result: WorkerResult, *, stopped: StopReason | None = None) -> WorkerEnd:
+    """Return how an attempt ended on a worker."""
+    was_stopped = stopped in {StopReason.FAILED, StopReason.TIMED_OUT} and result.signal in _OURS
+    why = result.why or ("it could not be started" if result.outcome is WorkerOutcome.NOT_STARTED else "")
+    was_refused = result.outcome is WorkerOutcome.REFUSED
+    return WorkerEnd(result.target.label, result.code, result.duration, why, was_stopped, was_refused)
+
+
+def _entry_of(judgement: Judgement) -> dict[str, Any]:  # JSON
+    """Return the fields of an entry of the journal."""
+    code = {} if judgement.code is None else {"code": judgement.code}
+    took = {} if judgement.ran is None else {"took": judgement.ran.total_seconds()}
+    text = judgement.evidence
+    if judgement.consequences:
+        text += f"; a consequence on worker {', '.join(judgement.consequences[:8])}"
+    return {
+        "verdict": str(judgement.verdict),
+        "text": text,
+        "worker": judgement.worker,
+        "same": judgement.is_same_code,
+        **code,
+        **took,
+    }

@@ -1,0 +1,219 @@
+"""Begin a kept job, or go on with one: `tpuctl run NODE --keep` and `tpuctl watch NODE --job JOB`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tpuctl.app.spec_options import build_spec
+from tpuctl.check.preflight import preflight_check
+from tpuctl.durations import format_duration
+from tpuctl.errors import ConflictError, ExitCode, NotFoundError
+from tpuctl.models.node import Tier
+from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
+from tpuctl.nodes.expiry import DEFAULT_GRACE
+from tpuctl.nodes.idle_limit import IdleAction, IdleChange
+from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
+from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.zone_choice import zone_choice
+from tpuctl.workers.file_tree import default_worker_folder, read_tree
+from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
+from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
+from tpuctl.workers.runner import job_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tpuctl.app.app import App
+    from tpuctl.app.spec_options import SpecOptions
+    from tpuctl.check.commands.preflight_options import CheckOptions
+    from tpuctl.models.node import Node
+    from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.hooks import Hooks
+    from tpuctl.nodes.kept_jobs import JobPlace
+    from tpuctl.nodes.time_limits import TimeLimit
+    from tpuctl.workers.keep_policy import KeepPolicy
+    from tpuctl.workers.runner import RunRequest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepRequest:
+    """What `run --keep` was asked for, besides the command itself. `sync` is the folder to keep and to sync."""
+
+    described: SpecOptions
+    checks: CheckOptions
+    limit: TimeLimit
+    idle: IdleChange
+    sync: Path | None
+    policy: KeepPolicy
+    end: NodeAtEnd = NodeAtEnd.KEEP
+
+
+def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
+    """Begin a kept job, or go on with an unfinished one of this name, and supervise it. Return its exit code.
+
+    A job of this name that has ended with 0 is not started again. Raises `ConflictError` if the node has another one.
+    """
+    reference = app.reference(node)
+    project, name = reference.project or app.project, request.job or job_name(app.now())
+    with supervising(app, project, reference.node_id):
+        known = app.journal.kept_jobs(project, reference.node_id)
+        same = next((place for place in reversed(known) if place.job.name == name), None)
+        files = KeptFiles(app, project, reference.node_id, name)
+        if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
+            return _go_on(app, same, files, hooks, detach=request.detach)
+        running = next((place.job for place in known if not place.job.is_over), None)
+        if running is not None:
+            raise ConflictError(
+                f"`{node}` has the unfinished job `{running.name}`",
+                hint=f"go on with it: `tpuctl watch {node} --job {running.name}`, or end it: "
+                f"`tpuctl kill {node} {running.name}`",
+            )
+        return _begin(app, node, keep, request, files=files, hooks=hooks)
+
+
+def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool = False) -> int:
+    """Supervise the kept job of a node until it is over. Return its exit code. Raises `NotFoundError` if there is none."""
+    reference = app.reference(node)
+    project = reference.project or app.project
+    with supervising(app, project, reference.node_id, force_lease=force_lease):
+        known = app.journal.kept_jobs(project, reference.node_id)
+        place = next((place for place in reversed(known) if place.job.name == name), None)
+        if place is None:
+            raise NotFoundError(
+                f"the journal has no job `{name}` of `{node}` to supervise",
+                hint=f"`tpuctl run {node} --keep --name JOB -- COMMAND` starts one; a job of another machine needs a "
+                "journal in a bucket: `TPUCTL_JOURNAL=gs://BUCKET/PREFIX`",
+            )
+        return _go_on(app, place, KeptFiles(app, project, reference.node_id, name), hooks)
+
+
+def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files: KeptFiles, hooks: Hooks) -> int:
+    name = files.job
+    spec = build_spec(app, keep.described)
+    if spec is not None:
+        spec = keep.limit.applied(spec, app.clock.now())
+    up = UpRequest(
+        spec=spec,
+        policy=repair_policy(app, {}, **queue_policy(app, spec, timeout=None, is_awaited=True)),
+        preflight=preflight_check(app, keep.checks.given),
+        tiers=keep.described.tiers,
+        limit=keep.limit,
+        idle=keep.idle if keep.idle.is_named else idle_of(app, keep.end) or keep.idle,
+    )
+    zones = app.zone_flags
+    work = plan_bring_up(app, [node], up)
+    home, found, wanted = work.located[0]
+    if wanted is None and found is not None:
+        # A node that exists is created again as it is now.
+        wanted = app.journal.past(home).spec_as_it_is(found)
+    synced_to = _keep_files(app, files, keep.sync) if keep.sync is not None else None
+    folder = request.folder
+    if keep.sync is not None and synced_to is not None and folder is None:
+        here = app.invocation.folder
+        below = here.relative_to(keep.sync).as_posix() if here.is_relative_to(keep.sync) else "."
+        folder = synced_to if below == "." else f"{synced_to}/{below}"
+    policy = replace(keep.policy, timeout=request.timeout)
+    files.write_order(
+        KeptOrder(
+            line=request.line,
+            shown=request.shown,
+            environment=dict(request.environment.given),
+            tpu=request.environment.tpu,
+            container_program=request.environment.container_program,
+            fanout=request.fanout,
+            folder=folder,
+            synced_to=synced_to,
+            zones=zones,
+            tiers=tuple(map(str, up.tiers)),
+            spec=wanted.to_json() if wanted else None,
+            max_failures=policy.max_failures,
+            healthy_after=policy.healthy_after.total_seconds(),
+            restart_on=tuple(sorted(policy.restart_on)),
+            stop_on=tuple(sorted(policy.stop_on)),
+            pauses=tuple(pause.total_seconds() for pause in policy.pauses),
+            timeout=policy.timeout.total_seconds() if policy.timeout else None,
+            budget=policy.budget,
+            hang_after=policy.hang_after.total_seconds(),
+            start_grace=policy.start_grace.total_seconds(),
+            end=keep.end,
+        )
+    )
+    shown = request.line if request.shown is None else request.shown
+    app.journal.append(home, "job", app.now(), job=name, text=shown)
+    place = next(place for place in app.journal.kept_jobs(home.project, home.node_id) if place.job.name == name)
+
+    def first() -> Node:
+        return bring_up_planned(app, work, up)
+
+    supervisor = Supervisor(
+        app,
+        place,
+        files.read_order(),
+        files,
+        request=_restart_request(app, up),
+        hooks=hooks,
+        first=first,
+        detach=request.detach,
+    )
+    return supervisor.run()
+
+
+def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach: bool = False) -> int:
+    if place.job.outcome is not None:
+        app.terminal.note(f"{place.job.name}: {place.job.outcome}")
+        return place.job.exit_code or ExitCode.OK
+    order = files.read_order()
+    if order.zones and not app.zone_flags:
+        app.set_options({"zone": order.zones})
+    base = UpRequest(
+        spec=None,
+        policy=repair_policy(app, {}),
+        preflight=preflight_check(app, {}, only_limits=True),
+        tiers=tuple(map(Tier, order.tiers)),
+        idle=idle_of(app, order.end) or IdleChange(),
+    )
+    if place.job.is_over:
+        pass  # what is left is said at the end
+    elif not place.job.attempts:
+        app.terminal.note(f"{place.job.name}: going on with its first start")
+    else:
+        age = format_duration(app.now() - place.job.began)
+        app.terminal.note(f"{place.job.name}: going on with attempt {place.job.attempts[-1].number}, begun {age} ago")
+    return Supervisor(app, place, order, files, request=_restart_request(app, base), hooks=hooks, detach=detach).run()
+
+
+def idle_of(app: App, end: NodeAtEnd) -> IdleChange | None:
+    """Return the limit of a node that is deleted at the end: its guard deletes it if no supervisor is left to do so."""
+    if end not in {NodeAtEnd.DELETE, NodeAtEnd.DELETE_ON_SUCCESS}:
+        return None
+    return idle_change(app, DEFAULT_GRACE, str(IdleAction.DELETE))
+
+
+def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], UpRequest]:
+    """Return how to bring the node up for a restart: as before, for as long as it takes."""
+
+    def request(spec: NodeSpec | None) -> UpRequest:
+        # With several zones or tiers the search retries, not the attempt in one of them.
+        is_one_place = zone_choice(app) is None and len(first.tiers) < 2
+        policy = repair_policy(app, {}, timeout=None, retries_without_capacity=is_one_place, queue_for=UNATTENDED_WAIT)
+        return replace(
+            first,
+            spec=spec,
+            policy=policy,
+            preflight=preflight_check(app, {}, only_limits=True),
+            yes=True,
+        )
+
+    return request
+
+
+def _keep_files(app: App, files: KeptFiles, source: Path) -> str:
+    """Keep the files of a folder for all starts, and return their folder on the workers."""
+    tree = read_tree(source, app.invocation.environ)
+    for note in tree.notes:
+        app.terminal.note(note)
+    size = files.write_archive(tree)
+    app.terminal.note(f"kept {len(tree.entries)} files ({max(size >> 10, 1)} KiB) for all starts of the job")
+    return default_worker_folder(source)

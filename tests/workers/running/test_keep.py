@@ -1,0 +1,242 @@
+"""`tpuctl run --keep` and `watch --job`: a job that ends only when it is done."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Console, Sandbox
+from tests.lifecycle import ZONE, one_face
+from tests.workers.running import Slice
+from tests.workers.running.test_left_alone import until
+
+TWO = ("--name", "train", "--no-sync", "--")
+# Fails if it runs twice at the same time, or after it has ended with 0.
+ALONE = "test ! -e done && mkdir running || touch DOUBLE; trap 'rmdir running' EXIT; echo x >> starts; "
+
+
+@pytest.fixture
+def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
+    """Two workers that know our key."""
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    sandbox.add_node("pod", zone=ZONE, acceleratorType="v4-16")
+    tpuctl("ssh", "pod", "--", "true")
+    made.log_in()
+    yield made
+    made.end_all()
+
+
+def verdicts(pod: Slice, job: str = "train") -> list[tuple[Any, Any, Any]]:
+    """Return how the attempts of a job ended: the verdict, the worker that ended first, its exit code."""
+    out, _, _ = pod.tpuctl("history", "pod", "--job", job, "-o", "json")
+    return [(one["verdict"], one["worker"], one["exitCode"]) for one in json.loads(out)["attempts"]]
+
+
+def keep(pod: Slice, line: str, *options: str) -> tuple[str, str, int]:
+    return pod.run("--keep", *options, *TWO, line)
+
+
+def test_kept_job_that_ends_with_0_is_not_started_again(pod: Slice) -> None:
+    line = ALONE + "echo step; touch done"
+
+    out, err, code = keep(pod, line)
+    again = keep(pod, line)
+
+    assert (sorted(out.splitlines()), code) == (["[0] step", "[1] step"], 0)
+    assert err.splitlines()[-1] == "train: ended with 0 on all workers"
+    assert again == ("", "train: ended with 0 on all workers\n", 0)
+    assert pod.texts("starts") == {0: "x\n", 1: "x\n"}
+    assert verdicts(pod) == [("succeeded", None, 0)]
+
+
+def test_kept_job_with_a_bug_ends_within_two_attempts(pod: Slice) -> None:
+    _, err, code = keep(pod, ALONE + "exit 3")
+
+    assert code == 11
+    assert err.splitlines()[-1] == (
+        "train: given up: exit code 3 on all workers within 2 minutes of the start, twice: a bug of the program"
+    )
+    assert pod.texts("starts") == {0: "x\nx\n", 1: "x\nx\n"}
+    assert [(verdict, exit_code) for verdict, _, exit_code in verdicts(pod)] == [("program", 3)] * 2
+
+
+def test_kept_job_stops_all_workers_and_starts_again_when_one_fails(pod: Slice) -> None:
+    """Its processes ignore TERM: they are killed."""
+    line = (
+        "echo $TPUCTL_JOB $TPUCTL_ATTEMPT ${TPUCTL_RESTART_REASON:-none}; test $TPUCTL_ATTEMPT = 2 && exit 0; "
+        "test $TPUCTL_WORKER_ID = 0 && exit 9; sleep 60"
+    )
+
+    out, _, code = keep(pod, line)
+
+    assert (sorted(out.splitlines()), code) == (
+        ["[0] train 1 none", "[0] train 2 program", "[1] train 1 none", "[1] train 2 program"],
+        0,
+    )
+    assert verdicts(pod) == [("program", "0", 9), ("succeeded", None, 0)]
+    jobs = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
+    assert sorted((job["job"], job["workers"][0]["exitCode"]) for job in jobs) == [("train", 0), ("train.1", 9)]
+    (record,) = [job["kept"] for job in jobs if "kept" in job]
+    assert (record["outcome"], len(record["attempts"])) == ("ended with 0 on all workers in attempt 2", 2)
+
+
+def test_detached_kept_job_is_supervised_by_watch(pod: Slice) -> None:
+    begun = keep(pod, ALONE + "echo out; while test ! -e go; do sleep 0.05; done; touch done", "--detach")
+    for worker in (0, 1):
+        (pod.home(worker) / "go").touch()
+
+    out, err, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    assert (begun[2], code, sorted(out.splitlines())) == (0, 0, ["[0] out", "[1] out"])
+    assert err.splitlines()[-1] == "train: ended with 0 on all workers"
+    assert pod.tpuctl("watch", "pod", "--job", "train") == ("", "train: ended with 0 on all workers\n", 0)
+    assert pod.texts("starts") == {0: "x\n", 1: "x\n"}
+
+
+def test_second_kept_job_of_a_node_is_refused(pod: Slice) -> None:
+    keep(pod, "sleep 60", "--detach")
+
+    other = pod.run("--keep", "--name", "other", "--no-sync", "--", "true")
+    absent = pod.tpuctl("watch", "pod", "--job", "absent")
+
+    assert other == (
+        "",
+        (
+            "error: `pod` has the unfinished job `train`\n"
+            "  hint: go on with it: `tpuctl watch pod --job train`, or end it: `tpuctl kill pod train`\n"
+        ),
+        8,
+    )
+    assert (absent[2], absent[1].splitlines()[0]) == (3, "error: the journal has no job `absent` of `pod` to supervise")
+
+
+def test_killed_kept_job_is_not_started_again(pod: Slice) -> None:
+    keep(pod, "sleep 60", "--detach")
+
+    killed = pod.tpuctl("kill", "pod", "train")
+    watched = pod.tpuctl("watch", "pod", "--job", "train")
+
+    assert "job `train` is not started again\n" in killed[1]
+    assert watched == (
+        "",
+        "train: attempt 1 ended: stopped: `tpuctl kill` sent TERM\ntrain: stopped: `tpuctl kill` sent TERM\n",
+        11,
+    )
+
+
+def test_worker_that_loses_its_disk_is_a_bad_machine(pod: Slice) -> None:
+    keep(pod, "test $TPUCTL_ATTEMPT = 2 || exec sleep 60", "--detach")
+    gone = pod.home(1) / ".tpuctl" / "jobs" / "train.1"
+    pid = int((gone / "pid").read_text().split()[0])
+    gone.rename(pod.home(1) / "lost")
+    os.killpg(pid, signal.SIGKILL)
+
+    _, _, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    assert (code, verdicts(pod)) == (0, [("machine", "1", None), ("succeeded", None, 0)])
+
+
+def test_command_that_cannot_be_started_is_given_up(pod: Slice) -> None:
+    _, err, code = pod.run("--keep", "--workdir", "absent", *TWO, "true")
+
+    assert code == 11
+    assert err.splitlines()[-1].startswith("train: given up after 4 failures of the program (`--max-failures 3`)")
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        pytest.param(("--keep", "--batch", "1"), "cannot combine `--keep` and `--batch`", id="batch"),
+        pytest.param(("--keep", "--up", "v4-8"), "cannot combine `--keep` and `--up`", id="up"),
+        pytest.param(("--max-failures", "1"), "`--max-failures` needs `--keep`", id="without-keep"),
+        pytest.param(("--keep", "--restart-on", "x"), "`x` is not an exit code from 1 to 255", id="codes"),
+    ],
+)
+def test_option_that_does_not_fit_is_refused(pod: Slice, options: tuple[str, ...], error: str) -> None:
+    _, err, code = pod.run(*options, "--", "true")
+
+    assert (code, err.splitlines()[0]) == (2, f"error: {error}")
+
+
+@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2, 3.0])
+def test_supervisor_killed_at_any_moment_is_replaced(pod: Slice, moment: float) -> None:
+    """The job runs once at a time, and not again after it has ended with 0."""
+    line = ALONE + "echo step; sleep 0.7; touch done"
+    with pod.start("--keep", *TWO, line) as program:
+        time.sleep(moment)
+        program.send_signal(signal.SIGKILL)
+
+    code = pod.tpuctl("watch", "pod", "--job", "train")[2]
+    if code == 3:  # killed before the job was in the journal
+        code = keep(pod, line)[2]
+
+    assert code == 0
+    assert pod.texts("DOUBLE") == {}
+    assert pod.texts("starts") == {0: "x\n", 1: "x\n"}
+
+
+def test_second_supervisor_waits_for_the_first(pod: Slice) -> None:
+    line = "while test ! -e go; do sleep 0.05; done; touch done"
+    with pod.start("--keep", *TWO, ALONE + line) as first:
+        until(lambda: len(pod.left()) == 2)
+        with pod.start("--keep", *TWO, ALONE + line) as second:
+            assert second.stderr is not None
+            noted = second.stderr.readline().decode()
+            for worker in (0, 1):
+                (pod.home(worker) / "go").touch()
+            first.communicate(timeout=60)
+            second.communicate(timeout=60)
+
+    assert f"`run on {os.uname().nodename} pid {first.pid}` supervises the job of `pod`" in noted
+    assert (first.returncode, second.returncode, pod.texts("starts")) == (0, 0, {0: "x\n", 1: "x\n"})
+
+
+def test_hook_gets_the_end_of_the_job(pod: Slice) -> None:
+    keep(pod, "true", "--on-job-end", f"cat > '{pod.root}/ended.json'")
+
+    event = json.loads((pod.root / "ended.json").read_text())
+    assert {name: event[name] for name in ("event", "node", "job", "exit_code", "attempts", "text")} == {
+        "event": "job-ended",
+        "node": "pod",
+        "job": "train",
+        "exit_code": 0,
+        "attempts": 1,
+        "text": "ended with 0 on all workers",
+    }
+
+
+def test_silent_job_is_a_warning(pod: Slice) -> None:
+    out, err, code = keep(pod, "sleep 2.5; echo end", "--hang-after", "1s", "--start-grace", "1s")
+
+    assert (sorted(out.splitlines()), code) == (["[0] end", "[1] end"], 0)
+    assert err.count("warning: job `train` may hang: no output for ") == 1
+
+
+@one_face
+@pytest.mark.parametrize(
+    ("line", "flag", "code", "left"),
+    [
+        pytest.param("true", "--rm", 0, "", id="rm-after-success"),
+        pytest.param("exit 3", "--rm", 11, "", id="rm-after-failure"),
+        pytest.param("true", "--rm-on-success", 0, "", id="rm-on-success-after-success"),
+        pytest.param("exit 3", "--rm-on-success", 11, "ci\n", id="rm-on-success-after-failure"),
+    ],
+)
+def test_node_of_a_kept_job_is_deleted_at_the_end(
+    tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path, *, line: str, flag: str, code: int, left: str
+) -> None:
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+
+    found = tpuctl("run", "ci", "--keep", "--type", "v4-16", "--zone", ZONE, flag, *TWO, line)
+    made.end_all()
+
+    assert found[2] == code
+    assert tpuctl("list", "--columns", "name")[0] == left

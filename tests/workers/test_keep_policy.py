@@ -1,0 +1,161 @@
+"""What a kept job does after an attempt: the rules, in their order."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.nodes.kept_jobs import JobAttempt, KeptJob, Verdict
+from tpuctl.workers.keep_policy import (
+    ContinueAttempt,
+    EndJob,
+    HangStep,
+    KeepPolicy,
+    StartAttempt,
+    decide_next,
+    judge_hang,
+    parse_codes,
+)
+
+BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+NOW = BEGAN + timedelta(hours=10)
+HOUR = timedelta(hours=1)
+
+
+def attempt(verdict: Verdict | None, code: int | None = None, *, ran: float | None = 3600, **fields: Any) -> JobAttempt:
+    """Return an attempt that ran for so many seconds."""
+    lasted = None if ran is None else timedelta(seconds=ran)
+    values: dict[str, Any] = {
+        "number": 1, "began": BEGAN, "ended": BEGAN + HOUR, "node_id": "7", "zone": "z", "evidence": "why", "worker": "0",
+    }  # fmt: skip
+    return JobAttempt(**{**values, "verdict": verdict, "code": code, "ran": lasted, **fields})
+
+
+def after(*attempts: JobAttempt, policy: KeepPolicy | None = None) -> StartAttempt | ContinueAttempt | EndJob:
+    numbered = tuple(
+        JobAttempt(**{**{f: getattr(one, f) for f in one.__slots__}, "number": number})
+        for number, one in enumerate(attempts, 1)
+    )
+    return decide_next(policy or KeepPolicy(), KeptJob(name="train", began=BEGAN, attempts=numbered), NOW)
+
+
+P, M = Verdict.PROGRAM, Verdict.MACHINE
+BUG = attempt(P, 1, ran=20, is_same_code=True)
+OTHER_BUG = attempt(P, 2, ran=20, is_same_code=True)
+CRASH = attempt(P, 1, ran=600)
+HEALTHY_CRASH = attempt(P, 1, ran=3600)
+ASKS = attempt(P, 42, ran=20, is_same_code=True)
+SEGFAULT = attempt(P, 139, ran=20, is_same_code=True)
+PREEMPTED = attempt(Verdict.PREEMPTED, None, ran=600)
+BAD = attempt(M, None, ran=60)
+S = {"s": timedelta(seconds=30), "m": timedelta(minutes=2), "l": timedelta(minutes=10), "n": timedelta()}
+
+
+@pytest.mark.parametrize(
+    ("attempts", "pause", "new_node"),
+    [
+        pytest.param((), "n", False, id="first-start"),
+        pytest.param((PREEMPTED,), "n", False, id="preempted"),
+        pytest.param((PREEMPTED,) * 50, "n", False, id="preempted-50-times"),
+        pytest.param((CRASH,), "s", False, id="crash"),
+        pytest.param((CRASH, CRASH), "m", False, id="second-crash"),
+        pytest.param((CRASH, CRASH, CRASH), "l", False, id="third-crash"),
+        pytest.param((CRASH, CRASH, CRASH, HEALTHY_CRASH), "s", False, id="failures-given-back"),
+        pytest.param((CRASH, PREEMPTED), "n", False, id="preempted-after-a-crash"),
+        pytest.param((BUG,), "s", False, id="same-code-once"),
+        pytest.param((BUG, OTHER_BUG), "m", False, id="another-code"),
+        pytest.param((BUG, CRASH), "m", False, id="same-code-later"),
+        pytest.param((ASKS,) * 20, "l", False, id="42-asks-for-a-restart"),
+        pytest.param((SEGFAULT,) * 3, "l", False, id="signal-is-no-bug"),
+        pytest.param((BAD,), "s", False, id="bad-machine-once"),
+        pytest.param((BAD, BAD), "m", True, id="bad-machine-twice"),
+        pytest.param((BAD, attempt(Verdict.HANG)), "s", True, id="bad-machine-then-hang"),
+        pytest.param((BAD, attempt(M, None, ran=60, worker="3")), "m", False, id="two-workers"),
+        pytest.param((BAD, attempt(M, None, ran=60, node_id="8")), "m", False, id="two-nodes"),
+        pytest.param((BAD,) * 30, "l", True, id="bad-machines-have-no-limit"),
+    ],
+)
+def test_job_starts_again_after_a_pause(attempts: tuple[JobAttempt, ...], pause: str, *, new_node: bool) -> None:
+    step = after(*attempts)
+
+    assert isinstance(step, StartAttempt)
+    assert (step.number, step.pause, step.new_node) == (len(attempts) + 1, S[pause], new_node)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "policy", "code"),
+    [
+        pytest.param((attempt(Verdict.SUCCEEDED, 0),), {}, ExitCode.OK, id="done"),
+        pytest.param((BUG, BUG), {}, ExitCode.REMOTE_FAILED, id="bug-within-two-attempts"),
+        pytest.param((CRASH,) * 4, {}, ExitCode.REMOTE_FAILED, id="failures-used-up"),
+        pytest.param((CRASH,), {"max_failures": 0}, ExitCode.REMOTE_FAILED, id="no-failure-allowed"),
+        pytest.param(
+            (CRASH, PREEMPTED, CRASH, BAD, CRASH, CRASH), {}, ExitCode.REMOTE_FAILED, id="only-failures-count"
+        ),
+        pytest.param((HEALTHY_CRASH,), {"stop_on": frozenset({1})}, ExitCode.REMOTE_FAILED, id="stop-on"),
+        pytest.param((ASKS,), {"stop_on": frozenset({42})}, ExitCode.REMOTE_FAILED, id="stop-on-before-restart-on"),
+        pytest.param((attempt(Verdict.DELETED),), {}, ExitCode.NOT_FOUND, id="deleted"),
+        pytest.param((attempt(Verdict.STOPPED),), {}, ExitCode.REMOTE_FAILED, id="stopped"),
+        pytest.param((attempt(Verdict.TIMED_OUT),), {}, ExitCode.TIMED_OUT, id="timed-out"),
+        pytest.param((PREEMPTED,), {"timeout": 10 * HOUR}, ExitCode.TIMED_OUT, id="time-limit-between-attempts"),
+        pytest.param((attempt(Verdict.PREEMPTED, price=5.0),) * 2, {"budget": 9.0}, ExitCode.QUOTA, id="budget"),
+        pytest.param((), {"timeout": HOUR}, ExitCode.TIMED_OUT, id="time-limit-before-the-first-start"),
+    ],
+)
+def test_job_ends(attempts: tuple[JobAttempt, ...], policy: dict[str, Any], code: ExitCode) -> None:
+    step = after(*attempts, policy=KeepPolicy(**policy))
+
+    assert isinstance(step, EndJob)
+    assert step.exit_code is code
+
+
+def test_attempt_without_an_end_is_continued() -> None:
+    running = attempt(None, None, ran=None, ended=None)
+
+    step = after(PREEMPTED, running, policy=KeepPolicy(timeout=HOUR, budget=0.01))
+
+    assert isinstance(step, ContinueAttempt)
+    assert step.attempt.number == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "codes"),
+    [
+        pytest.param("", set(), id="none"),
+        pytest.param("42", {42}, id="one"),
+        pytest.param("42, 128-130", {42, 128, 129, 130}, id="range"),
+    ],
+)
+def test_codes_are_numbers_and_ranges(text: str, codes: set[int]) -> None:
+    assert parse_codes(text) == codes
+
+
+@pytest.mark.parametrize("text", ["0", "256", "9-3", "x", "1-", "-1", "1-300"])
+def test_other_codes_are_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="is not an exit code"):
+        parse_codes(text)
+
+
+@pytest.mark.parametrize(
+    ("running", "silent", "idle", "step"),
+    [
+        pytest.param(120, 5, 5, HangStep.NONE, id="works"),
+        pytest.param(120, 30, None, HangStep.WARN, id="silent-and-chips-unknown"),
+        pytest.param(120, 30, 5, HangStep.WARN, id="silent-and-at-work"),
+        pytest.param(120, 5, 30, HangStep.WARN, id="idle-with-output"),
+        pytest.param(120, 30, 30, HangStep.END, id="silent-and-idle"),
+        pytest.param(39, 39, 39, HangStep.NONE, id="within-the-grace-of-the-start"),
+    ],
+)
+def test_hang_needs_silence_and_idle_chips(running: int, silent: int, idle: int | None, step: HangStep) -> None:
+    found, _ = judge_hang(
+        KeepPolicy(),
+        running=timedelta(minutes=running),
+        silent=timedelta(minutes=silent),
+        idle=None if idle is None else timedelta(minutes=idle),
+    )
+
+    assert found is step
