@@ -31,6 +31,7 @@ from tpuctl.nodes.lease_guard import LeaseGuard, TakenOverError
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.policies import retry_until_answered
 from tpuctl.nodes.tear_down import tear_down
+from tpuctl.prices import hourly_price
 from tpuctl.workers.environment import EnvironmentOptions, session_variables
 from tpuctl.workers.execution import WorkerOutputStreams, diagnose_output, log_name, why_gone
 from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, judge_end
@@ -181,7 +182,7 @@ class Supervisor:
                 token=secrets.token_hex(16),
                 reason=step.reason,
             )
-            price = self._app.prices.hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
+            price = hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
             self._write(
                 "job-start",
                 attempt=attempt.number,

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import ZONE, one_face
+from tests.lifecycle import ZONE
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
+from tpuctl.sandbox import administration
 
 TWO = ("--name", "train", "--no-sync", "--")
 # Fails if it runs twice at the same time, or after it has ended with 0.
@@ -219,7 +222,62 @@ def test_silent_job_is_a_warning(pod: Slice) -> None:
     assert err.count("warning: job `train` may hang: no output for ") == 1
 
 
-@one_face
+def test_time_limit_counts_from_the_first_start(pod: Slice) -> None:
+    _, err, code = keep(pod, "sleep 60", "--timeout", "2s")
+
+    assert (code, verdicts(pod)[0][0]) == (5, "timed-out")
+    assert err.splitlines()[-1] == "train: given up: its time limit has passed"
+
+
+def test_another_machine_goes_on_with_the_journal_in_a_bucket(pod: Slice, sandbox: Sandbox, tmp_path: Path) -> None:
+    """It has the order, the environment and the files of the first start, and no local state."""
+    administration.add_bucket(sandbox.state, "data")
+    places = {"TPUCTL_JOURNAL": "gs://data/journal", "TPUCTL_LEASE": "gs://data/leases"}
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.sh").write_text('echo "$TPUCTL_ATTEMPT $WORD"; test "$TPUCTL_ATTEMPT" = 2\n')
+    words = ("--keep", "--detach", "--name", "train", "--sync", str(code), "--workdir", "code", "--env", "WORD=x")
+    assert pod.run(*words, "--", "sh train.sh", **places)[2] == 0
+    (code / "train.sh").write_text("exit 9\n")
+
+    elsewhere = replace(
+        pod.tpuctl, environ={**pod.tpuctl.environ, **places, "TPUCTL_STATE_DIR": str(tmp_path / "elsewhere")}
+    )
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(Path(pod.tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox", tmp_path / "elsewhere" / "sandbox")
+    out, err, exit_code = elsewhere("watch", "pod", "--job", "train")
+
+    assert exit_code == 0, err
+    assert sorted(out.splitlines()) == ["[0] 1 x", "[0] 2 x", "[1] 1 x", "[1] 2 x"]
+
+
+def test_api_that_does_not_answer_never_ends_the_job(pod: Slice, sandbox: Sandbox) -> None:
+    keep(pod, ALONE + "while test ! -e go; do sleep 0.05; done; touch done", "--detach")
+    for worker in (0, 1):
+        (pod.home(worker) / "go").touch()
+    sandbox.fault("http-error", method="*.nodes.get", status=503, count=40)
+
+    _, _, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    assert (code, pod.texts("starts")) == (0, {0: "x\n", 1: "x\n"})
+
+
+def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:
+    with pod.start("--keep", *TWO, "sleep 60") as program:
+        until(lambda: len(pod.left()) == 2)
+        time.sleep(0.5)
+        program.send_signal(signal.SIGINT)
+        _, err = program.communicate(timeout=60)
+
+    assert program.returncode == 130
+    assert err.decode().endswith(
+        "interrupted: job `train` goes on without a supervisor; nothing was undone\n"
+        "  resume: tpuctl watch pod --job train\n  undo:   tpuctl kill pod train\n"
+    )
+    (job,) = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
+    assert job["state"] == "running on 2 workers"
+
+
 @pytest.mark.parametrize(
     ("line", "flag", "code", "left"),
     [

@@ -300,6 +300,7 @@ def command(
             checks=checks,
             described=described,
             run=flags,
+            workers=workers,
         )
         app.require_trust()
         request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
@@ -473,10 +474,7 @@ def parse_keep(
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
     refused = {
-        **{
-            name: getattr(run, name)
-            for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "partial", "log_dir")
-        },
+        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "log_dir")},
         **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
         "worker": workers != WorkerSet.parse("all"),
         **{name: getattr(one_off, name) for name in ("up", "exclusive", "collect")},
