@@ -30,6 +30,7 @@ from tpuctl.nodes.kept_jobs import JobAttempt, KeptJob, Verdict, kept_jobs_of
 from tpuctl.nodes.lease_guard import LeaseGuard, TakenOverError
 from tpuctl.nodes.lookup import SearchPlace
 from tpuctl.nodes.policies import retry_until_answered
+from tpuctl.nodes.rendering import count_words
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.prices import hourly_price
 from tpuctl.workers.environment import EnvironmentOptions, session_variables
@@ -222,7 +223,8 @@ class Supervisor:
                 return
         self._write("job-running", attempt=attempt.number)
         where = f"{node.name.zone}/{node.name.node_id}"
-        self._app.terminal.note(f"{self._name}: attempt {attempt.number} runs on {where}, {len(targets)} workers")
+        workers = count_words(len(targets), "worker")
+        self._app.terminal.note(f"{self._name}: attempt {attempt.number} runs on {where}, {workers}")
         if self._detach:
             self._has_followed = True
             return
