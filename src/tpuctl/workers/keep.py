@@ -106,7 +106,7 @@ class Supervisor:
         first: Callable[[], Node] | None = None,
         detach: bool = False,
     ) -> None:
-        self._app, self._home, self._name = app, place.home, place.job.name
+        self._app, self._home, self.name = app, place.home, place.job.name
         self._order, self._files, self._policy = order, files, order.policy
         self._request, self._first, self._detach, self._hooks = request, first, detach, hooks
         self._lease = job_lease(place.home.project, place.home.node_id)
@@ -114,18 +114,19 @@ class Supervisor:
         self._has_followed = False
 
     @property
-    def _node_text(self) -> str:
+    def node_id(self) -> str:
+        """The name of the node."""
         return self._home.node_id
 
     def run(self) -> int:
         """Supervise until the job is over. Return its exit code."""
-        watch = f"tpuctl watch {self._node_text} --job {self._name}"
-        undo = f"tpuctl kill {self._node_text} {self._name}"
-        with self._app.in_flight(f"job `{self._name}` goes on without a supervisor", resume=watch, undo=undo):
+        watch = f"tpuctl watch {self.node_id} --job {self.name}"
+        undo = f"tpuctl kill {self.node_id} {self.name}"
+        with self._app.in_flight(f"job `{self.name}` goes on without a supervisor", resume=watch, undo=undo):
             while True:
                 job = self._read()
                 if job.outcome is not None:
-                    self._app.terminal.note(f"{self._name}: {job.outcome}")
+                    self._app.terminal.note(f"{self.name}: {job.outcome}")
                     return job.exit_code or ExitCode.OK
                 match decide_next(self._policy, job, self._app.now()):
                     case EndJob() as end:
@@ -139,20 +140,20 @@ class Supervisor:
 
     def _read(self) -> KeptJob:
         jobs = kept_jobs_of(self._app.journal.entries(self._home))
-        if self._name not in jobs:
-            raise NotFoundError(f"the journal has no job `{self._name}` of `{self._node_text}`")
-        return jobs[self._name]
+        if self.name not in jobs:
+            raise NotFoundError(f"the journal has no job `{self.name}` of `{self.node_id}`")
+        return jobs[self.name]
 
     def _write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry of the job, if it is still ours. Raises `TakenOverError` and `JournalError`."""
         self._require_lease()
-        self._app.journal.append(self._home, event, self._app.now(), job=self._name, **data)
+        self._app.journal.append(self._home, event, self._app.now(), job=self.name, **data)
 
     def _require_lease(self) -> None:
         if not self._app.leases.holds(self._lease):
             raise TakenOverError(
-                f"another process supervises job `{self._name}` of `{self._node_text}` now",
-                hint=f"the job goes on; its record: `tpuctl history {self._node_text}`",
+                f"another process supervises job `{self.name}` of `{self.node_id}` now",
+                hint=f"the job goes on; its record: `tpuctl history {self.node_id}`",
             )
 
     def _start(self, job: KeptJob, step: StartAttempt) -> None:
@@ -160,7 +161,7 @@ class Supervisor:
         if step.number > 1:
             pause = f" in {format_duration(step.pause)}" if step.pause else ""
             where = " on a new node" if step.new_node else ""
-            self._app.terminal.note(f"{self._name}: attempt {step.number}{pause}{where}: {step.reason}")
+            self._app.terminal.note(f"{self.name}: attempt {step.number}{pause}{where}: {step.reason}")
         self._app.clock.sleep(step.pause)
         if self._read().stopped is not None:  # meanwhile
             return
@@ -224,7 +225,7 @@ class Supervisor:
         self._write("job-running", attempt=attempt.number)
         where = f"{node.name.zone}/{node.name.node_id}"
         workers = count_words(len(targets), "worker")
-        self._app.terminal.note(f"{self._name}: attempt {attempt.number} runs on {where}, {workers}")
+        self._app.terminal.note(f"{self.name}: attempt {attempt.number} runs on {where}, {workers}")
         if self._detach:
             self._has_followed = True
             return
@@ -233,7 +234,7 @@ class Supervisor:
     def _launch(self, attempt: JobAttempt, targets: Sequence[Target]) -> tuple[WorkerResult, ...]:
         order, reason = self._order, attempt.reason if attempt.number > 1 else ""
         variables = {
-            "TPUCTL_JOB": self._name,
+            "TPUCTL_JOB": self.name,
             "TPUCTL_ATTEMPT": str(attempt.number),
             "TPUCTL_RESTART_REASON": reason.partition(":")[0],
         }
@@ -241,7 +242,7 @@ class Supervisor:
             line=order.line,
             shown=order.shown,
             environment=EnvironmentOptions(variables | order.environment, order.tpu, order.container_program),
-            job=self._name,
+            job=self.name,
             folder=order.folder,
             detach=True,
             takes_stdin=False,
@@ -299,7 +300,7 @@ class Supervisor:
             fanout=self._order.fanout,
         )
         return follow_on_workers(
-            job or Job(self._name, ()),
+            job or Job(self.name, ()),
             silent,
             output,
             why_gone=lambda target: why_gone(self._app, target),
@@ -318,8 +319,8 @@ class Supervisor:
             step, why = judge_hang(self._policy, running=now - began, silent=now - last, idle=None)
             if step is HangStep.WARN and warned[0] != last:
                 warned[0] = last
-                where = f"`tpuctl stacks {self._node_text}` shows where it is"
-                self._app.terminal.warn(f"job `{self._name}` may hang: {why}; {where}")
+                where = f"`tpuctl stacks {self.node_id}` shows where it is"
+                self._app.terminal.warn(f"job `{self.name}` may hang: {why}; {where}")
 
         end = clock.every(_SILENCE_CHECK, look)
         try:
@@ -357,7 +358,7 @@ class Supervisor:
             judgement = replace(judgement, verdict=Verdict.STOPPED, evidence=stopped)
         self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
         self._app.terminal.note(
-            f"{self._name}: attempt {attempt.number} ended: {judgement.verdict}: {judgement.evidence}"
+            f"{self.name}: attempt {attempt.number} ended: {judgement.verdict}: {judgement.evidence}"
         )
 
     def _fate(self, attempt: JobAttempt) -> tuple[NodeFate, str]:
@@ -387,7 +388,7 @@ class Supervisor:
             return first()
         spec = NodeSpec.from_json(self._order.spec) if self._order.spec else None
         request = self._request(spec)
-        return bring_up_planned(self._app, plan_bring_up(self._app, [self._node_text], request), request)
+        return bring_up_planned(self._app, plan_bring_up(self._app, [self.node_id], request), request)
 
     def _targets(self, node: Node) -> list[Target]:
         found = find_targets(self._app, [node], WorkerSet.parse("all"))
@@ -395,7 +396,7 @@ class Supervisor:
         return found
 
     def _scope(self, targets: Sequence[Target]) -> JobScope:
-        return JobScope(targets, shared_connection_options(self._app), self._node_text, self._name)
+        return JobScope(targets, shared_connection_options(self._app), self.node_id, self.name)
 
     def _clear(self, targets: Sequence[Target], number: int) -> None:
         """Make sure that the job does not run on any worker, and give the former attempt another name there.
@@ -403,12 +404,12 @@ class Supervisor:
         Raises `TpuctlError` if a worker does not answer, and `ConflictError` if its processes do not end.
         """
         self._stop(targets)
-        running, errors = set_aside(self._scope(targets), self._name, f"{self._name}.{number}")
+        running, errors = set_aside(self._scope(targets), self.name, f"{self.name}.{number}")
         if errors:
             raise errors[0]
         if running:
             labels = ", ".join(target.label for target in running)
-            raise ConflictError(f"job `{self._name}` still runs on worker {labels} of `{self._node_text}`")
+            raise ConflictError(f"job `{self.name}` still runs on worker {labels} of `{self.node_id}`")
 
     def _stop(self, targets: Sequence[Target]) -> None:
         """End what still runs of the job, on the workers that answer."""
@@ -416,9 +417,9 @@ class Supervisor:
             listing = list_jobs(self._scope(targets))
             if any(job.is_running for job in listing.jobs):
                 scope = self._scope(targets)
-                done = signal_job(scope, self._name, LINUX_SIGNALS["TERM"], wait=_STOP_GRACE)
+                done = signal_job(scope, self.name, LINUX_SIGNALS["TERM"], wait=_STOP_GRACE)
                 if done.job.is_running:
-                    signal_job(scope, self._name, LINUX_SIGNALS["KILL"], wait=_STOP_GRACE)
+                    signal_job(scope, self.name, LINUX_SIGNALS["KILL"], wait=_STOP_GRACE)
 
     def _sync(self, targets: Sequence[Target]) -> None:
         """Put the files of the first start on the workers."""
@@ -475,16 +476,16 @@ class Supervisor:
 
         The node comes first: a supervisor that is killed in between leaves the rest to the next one.
         """
-        self._app.terminal.note(f"{self._name}: {end.outcome}")
+        self._app.terminal.note(f"{self.name}: {end.outcome}")
         code = end.exit_code
         try:
             self._end_node(job, end)
         except TpuctlError as error:
             self._app.show_error(error)
-            self._app.terminal.warn(f"`{self._node_text}` may still be billed: `tpuctl down {self._node_text}`")
+            self._app.terminal.warn(f"`{self.node_id}` may still be billed: `tpuctl down {self.node_id}`")
             return error.exit_code
         self._write("job-over", code=int(code), text=end.outcome)
-        data = {"job": self._name, "exit_code": int(code), "attempts": len(job.attempts), "cost": round(job.cost, 2)}
+        data = {"job": self.name, "exit_code": int(code), "attempts": len(job.attempts), "cost": round(job.cost, 2)}
         self._hooks(NodeEvent(EventKind.JOB_ENDED, self._app.now(), self._home, end.outcome, data))
         with self._app.progress() as progress:
             failures = self._hooks.wait(progress)
@@ -496,7 +497,7 @@ class Supervisor:
         if not job.attempts or job.attempts[-1].verdict is Verdict.DELETED or chosen is NodeAtEnd.KEEP:
             return
         if chosen is NodeAtEnd.DELETE_ON_SUCCESS and end.exit_code is not ExitCode.OK:
-            self._app.terminal.note(f"`{self._node_text}` is not deleted: the job has failed")
+            self._app.terminal.note(f"`{self.node_id}` is not deleted: the job has failed")
             return
         if chosen is not NodeAtEnd.STOP:
             self._delete_node(job)
