@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -66,15 +67,22 @@ def test_client_reads_a_server_of_grpcio(stand_in: ModuleType) -> None:
     assert raised.value.status == NOT_FOUND
 
 
-def test_client_of_grpcio_reads_the_server_of_the_sandbox(stand_in: ModuleType) -> None:
-    port = stand_in.serve_metrics(stand_in.ChipMetrics("v4", 4, 0))
-    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        call = channel.unary_unary(f"{SERVICE}GetRuntimeMetric")
-        ours = unary_call(port, f"{SERVICE}GetRuntimeMetric", encode_text(1, METRICS["hbmTotal"]), 5)
+def test_client_of_grpcio_reads_the_server_of_the_sandbox(tmp_path: Path) -> None:
+    program = "import sandbox_metrics as m, time; print(m.serve_metrics(m.ChipMetrics('v4', 4, 0)), flush=True); time.sleep(60)"
+    environ = {"PYTHONPATH": str(GUEST / "frameworks" / "chips"), "TPUCTL_SANDBOX_WORKER": str(tmp_path / "0.sshd")}
+    with subprocess.Popen([sys.executable, "-c", program], env=environ, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            port = int(server.stdout.readline())
+            with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+                call = channel.unary_unary(f"{SERVICE}GetRuntimeMetric")
+                ours = unary_call(port, f"{SERVICE}GetRuntimeMetric", encode_text(1, METRICS["hbmTotal"]), 5)
 
-        # Later calls on one connection refer to the headers of the first.
-        assert {call(encode_text(1, METRICS["hbmTotal"]), timeout=5) for _ in range(100)} == {ours}
-        with pytest.raises(grpc.RpcError) as raised:
-            call(encode_text(1, "nope"), timeout=5)
+                # Later calls on one connection refer to the headers of the first.
+                assert {call(encode_text(1, METRICS["hbmTotal"]), timeout=5) for _ in range(100)} == {ours}
+                with pytest.raises(grpc.RpcError) as raised:
+                    call(encode_text(1, "nope"), timeout=5)
+        finally:
+            server.kill()
 
     assert raised.value.code() is grpc.StatusCode.NOT_FOUND
