@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Console, Sandbox
+from tests.json_contract import check_documents
 from tests.lifecycle import ZONE
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
@@ -204,7 +205,9 @@ def test_second_supervisor_waits_for_the_first(pod: Slice) -> None:
 def test_hook_gets_the_end_of_the_job(pod: Slice) -> None:
     keep(pod, "true", "--on-job-end", f"cat > '{pod.root}/ended.json'")
 
-    event = json.loads((pod.root / "ended.json").read_text())
+    text = (pod.root / "ended.json").read_text()
+    check_documents("events", text)
+    event = json.loads(text)
     assert {name: event[name] for name in ("event", "node", "job", "exit_code", "attempts", "text")} == {
         "event": "job-ended",
         "node": "pod",
