@@ -15,13 +15,15 @@ from tests.lifecycle import ZONE
 from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running.test_left_alone import until
 
-# Each worker counts the steps in a file that outlives its node, as a bucket does, and crashes once.
+# Each worker counts the steps in a file that outlives its node, as a bucket does. The first attempt
+# waits at step 30 for its preemption, and the next crashes at step 40.
 TRAIN = """
 saved=$CHECKPOINTS/$TPUCTL_WORKER_ID
 step=$(cat $saved 2>/dev/null || echo 0)
 echo "begin $TPUCTL_ATTEMPT at $step" >> $saved.log
 while [ $step -lt 60 ]; do
     step=$((step + 1)); echo $step > $saved; sleep 0.05
+    while [ $TPUCTL_ATTEMPT = 1 ] && [ $step = 30 ]; do sleep 0.05; done
     if [ $step = 40 ] && [ ! -e $CHECKPOINTS/crashed ]; then sleep 0.5; touch $CHECKPOINTS/crashed; exit 1; fi
 done
 echo done >> $saved.log
