@@ -248,17 +248,27 @@ class SpecOptions(GivenOptions):
 spec_options = takes_options(SpecOptions, "described", group=OptionGroup.NODE)
 
 
-def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False) -> NodeSpec | None:
+def named_setup(app: App, options: SpecOptions) -> str | None:
+    """Return the set-up that flags name. Raises `InvalidInputError` for two, and for a file that cannot be read."""
+    if options.setup_script is None:
+        return options.setup
+    if options.setup is not None:
+        raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
+    return read_named_file(app, "--setup-script", options.setup_script)
+
+
+def build_spec(
+    app: App, options: SpecOptions, *, skip_validation: bool = False, may_exist: bool = False
+) -> NodeSpec | None:
     """Return the spec of flags and settings, None if they name no accelerator type.
 
-    Raises `InvalidInputError` for an invalid value; with `skip_validation` an unknown accelerator type is accepted.
+    A node that `may_exist` can be set up without its type. Raises `InvalidInputError` for an invalid value; with
+    `skip_validation` an unknown accelerator type is accepted.
     """
     given = options.given_with_tier
-    if options.setup_script is not None:
-        if options.setup is not None:
-            raise InvalidInputError("cannot combine `--setup` and `--setup-script`", hint="remove one of them")
-        del given["setup_script"]
-        given["setup"] = read_named_file(app, "--setup-script", options.setup_script)
+    if (setup := named_setup(app, options)) is not None:
+        given.pop("setup_script", None)
+        given["setup"] = setup
     in_settings: dict[str, Any] = {name: given[name] for name in SPEC_SETTINGS if name in given}
     if options.queue:
         in_settings["queue"] = "true"
@@ -268,7 +278,7 @@ def build_spec(app: App, options: SpecOptions, *, skip_validation: bool = False)
     if settings.text("type") is None:
         if options.topology is not None:
             raise InvalidInputError("`--topology` needs a generation", hint="add one, such as `--type v4`")
-        if given:
+        if given.keys() - ({"setup"} if may_exist else set()):
             flags = " and ".join(f"`--{name.replace('_', '-')}`" for name in sorted(options.given))
             hint = "add `--type TYPE`; for an existing node its own type"
             raise InvalidInputError(f"no accelerator type given for {flags}", hint=hint)

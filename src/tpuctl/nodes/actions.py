@@ -62,10 +62,14 @@ def bring_up_nodes(
     A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
     if they differ. Return the results in the order of the tasks.
     """
-    with_keys = [replace(task, spec=spec_with_ssh_key(context, task.spec) if task.spec else None) for task in tasks]
+    with_keys = [
+        replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
+        for task in tasks
+    ]
     results = reconcile_nodes(context, with_keys, once=once)
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
-        if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and not once:
+        may_patch = not (once or task.only_looks)
+        if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and may_patch:
             try:
                 _patch(context, result.node, task.spec)
             except TpuctlError as error:
@@ -270,6 +274,8 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
         raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
     if node.state is not NodeState.READY and not skip_validation:
         hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or pass `--skip-validation`"
+        if node.state.is_dead:
+            hint = f"`tpuctl down {name}` deletes its record; `tpuctl up {name}` creates it again"
         raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
     return True
 

@@ -68,12 +68,19 @@ class UpRequest:
     tiers: tuple[Tier, ...] = ()
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleChange = field(default_factory=IdleChange)
+    # A set-up that the user named, also for a node that exists.
+    setup: str | None = None
     race: bool = False
     wait: bool = True  # until the nodes are usable, not only for the next step
     dry_run: bool = False
     skip_validation: bool = False
     force_lease: bool = False
     yes: bool = False
+
+    @property
+    def only_looks(self) -> bool:
+        """Whether the run takes one look: it asks for nothing, sends nothing, and writes nothing."""
+        return self.policy.timeout == timedelta() and not self.dry_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +224,8 @@ def _plan_zones(
         app.choose_zone(name.zone)
 
     def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
+        if task.only_looks:
+            return bring_up_nodes(context, [replace(task, spec=wanted)])
         return [
             bring_up_somewhere(
                 context, find_offers, task, spec, is_begun=is_begun, once=not request.wait, announce=announce
@@ -239,7 +248,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
     if spec.tier is Tier.PREEMPTIBLE:
         note_queued_preemptible(app)
     spec = request.limit.applied(replace(spec, queue=True), app.now())
-    _check_setup(app, names[0], spec)
+    _check_setup(app, names[0], request, None, spec)
     if not (request.wait or request.dry_run):
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
@@ -325,8 +334,8 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
         # The node may be gone in the next poll, and its spec with it.
         spec = app.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
-        spec = remembered_spec(app, name, yes=request.yes or request.dry_run)
-        spec = request.limit.applied(spec, app.now())
+        spec = remembered_spec(app, name, yes=request.yes or request.dry_run or request.only_looks)
+        spec = request.limit.applied(replace(spec, setup=request.setup or spec.setup), app.now())
     elif spec is not None:
         if found is not None and spec.version_to_read != V2:
             version = spec.version_to_read
@@ -349,8 +358,11 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     # A node that could not be compared now must not be replaced later: the user has not confirmed that.
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
-    if found is None:
-        _check_setup(app, name, spec)
+    if request.only_looks:
+        if request.limit != TimeLimit() or request.idle.is_named:
+            app.terminal.note("`--timeout 0` only looks: no limit of the node is changed")
+        return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
+    _check_setup(app, name, request, found, spec)
     if policy.replace:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
@@ -381,15 +393,22 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         purpose="up",
         force_lease=request.force_lease,
         limits=limits,
+        setup=request.setup,
         since=app.silent_since,
     )
 
 
-def _check_setup(app: App, name: NodeName, spec: NodeSpec | None) -> None:
-    """Raise `InvalidInputError` if the set-up of a new node could not run: the node would bill, and never be usable."""
-    if spec is None or not spec.setup:
+def _check_setup(app: App, name: NodeName, request: UpRequest, node: Node | None, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the set-up of a new node, or one that the user named, could not run.
+
+    A new node would bill, and never be usable.
+    """
+    if not (request.setup or (node is None and spec and spec.setup)):
         return
-    if obstacle := app.workers.obstacle() or app.workers.obstacle_of_new(name, spec):
+    obstacle = app.workers.obstacle(node)
+    if node is None and spec is not None:
+        obstacle = obstacle or app.workers.obstacle_of_new(name, spec)
+    if obstacle:
         raise InvalidInputError(
             f"the set-up of `{name.node_id}` cannot run: {obstacle}",
             hint="make ssh possible, or leave `--setup` out; `--startup-script FILE` runs without ssh",

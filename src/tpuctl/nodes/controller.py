@@ -17,6 +17,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import AccessError, ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
+from tpuctl.models.node import NodeState
 from tpuctl.nodes.conditions import (
     Condition,
     Create,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
@@ -67,6 +69,8 @@ class NodeResult:
     """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
+    # The queued resource that waits for the node, if this run does not.
+    request: QueuedResource | None = None
     # The workers on which its startup script failed; None if the run did not wait for the startup.
     failed_scripts: tuple[int, ...] | None = None
 
@@ -148,6 +152,7 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
             return _reach(node, decision.level, decision.note, once=once)
         if once:
             node.fetch()
+            return node.unfinished_error() or NodeResult(node.seen.node, node.seen.request)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
         match error if once else node.decide_in_outage(error):
@@ -160,12 +165,12 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
                 return error
     except TpuctlError as error:
         return error
-    return NodeResult(node.seen.node) if once else None
+    return None
 
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
     """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
-    if level.is_usable and (wait := node.setup.advance(node.spec, node.left, blocks=once)) is not None:
+    if level.is_usable and (wait := node.setup.advance(node.left, blocks=once)) is not None:
         node.requeue(wait)
         return None
     if not (node.policy.watches and level.is_usable):
@@ -206,7 +211,9 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
         ended = f"its time has ended, it {expiry_note(found, now)}"
         text = f"{ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
         node.report(EventKind.NOTE, text)
-    return NodeResult(found, failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None)
+    return NodeResult(
+        found, failed_scripts=failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None
+    )
 
 
 def _describe_reached(policy: Policy, level: Condition) -> str:
@@ -214,6 +221,12 @@ def _describe_reached(policy: Policy, level: Condition) -> str:
     return "usable, the probe passed," if level is Condition.DEVICES and policy.probe else _CONDITION_PHRASES[level]
 
 
+_BILLS = {
+    NodeState.READY: "it keeps running, and is billed",
+    NodeState.STOPPED: "it does not run until it is started",
+    NodeState.STOPPING: "it stops",
+    NodeState.DELETING: "it is being deleted",
+}
 # Errors that say nothing about the node: what is left of it is said with them.
 _ENDS_A_RUN = (AccessError, LeaseError, JournalError)
 
@@ -222,7 +235,8 @@ def report_failure(node: NodeReconciler, error: TpuctlError) -> None:
     """Report that the run stops working on a node, and say in the error what is left of it."""
     seen, left = node.seen, ""
     if isinstance(error, _ENDS_A_RUN) and seen.node is not None and not seen.node.state.is_dead:
-        left = f"`{node.name.node_id}` was left {seen.node.state}: it keeps running, and billing starts when it runs"
+        bills = _BILLS.get(seen.node.state, "billing starts when it runs")
+        left = f"`{node.name.node_id}` was left {seen.node.state}: {bills}"
     elif isinstance(error, _ENDS_A_RUN) and seen.is_queued and seen.request is not None:
         left = (
             f"its queued resource was left {seen.request.state} and counts against the quota: "

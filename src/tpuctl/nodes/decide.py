@@ -64,6 +64,9 @@ from tpuctl.nodes.repair import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.models.spec import SpecDifference
     from tpuctl.nodes.conditions import ApiOutage, Now
 
 
@@ -88,6 +91,9 @@ def decide(policy: Policy, seen: ObservedState, now: Now) -> Decision:
         return Fail(timeout_error(policy, seen, decision, now))
     if seen.held_by and not isinstance(decision, Requeue):
         decision = _wait_for_holder(seen, now)
+    elif seen.held_by and isinstance(decision, Requeue) and decision.next is not None:
+        # The next step is that of the holder.
+        decision = Requeue(decision.delay, f"{decision.reason}; {seen.held_by} may repair it")
     if isinstance(decision, Requeue) and left is not None:
         return Requeue(min(decision.delay, left), decision.reason, decision.next)
     return decision
@@ -372,6 +378,7 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             f"continue with `tpuctl {verb} {name}`, or cancel it with `tpuctl queue cancel {name}`"
         )
         what = f"its queued resource `{request.queued_resource_id}` is {request.state}"
+        what += _describe_differences(seen.request_differences)
         return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: {what}", hint=hint)
     if seen.node is None:
         within = f" within {format_duration(seen.waited(now))}" if policy.timeout else ""
@@ -383,7 +390,9 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
             hint=f"nothing is billed; `tpuctl up {name}` creates it",
         )
     state = str(seen.node.state)
-    if seen.node.state is NodeState.READY and policy.goal.is_usable:
+    if seen.differences and not seen.node.state.is_dead:
+        state += _describe_differences(seen.differences)
+    elif seen.node.state is NodeState.READY and policy.goal.is_usable:
         why = explain_not_usable(policy, seen, seen.node)
         state = "READY, but " + why.removeprefix("it is READY, ").removeprefix("it is READY but ")
     elif isinstance(left, Requeue) and (seen.failure or seen.held_by):
@@ -391,7 +400,7 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
     owner = seen.node.queued_resource
     queued = f" (it belongs to the queued resource `{last_segment(owner)}`)" if owner else ""
     again = f"`tpuctl wait {name} --for {policy.goal}`" if isinstance(left, Requeue) else f"`tpuctl up {name}`"
-    again = "the same command" if policy.probe else again
+    again = "the same command" if policy.probe or seen.differences else again
     hint = f"no change was undone; continue with {again}"
     if seen.node.state is not NodeState.DELETING:
         hint += f", or delete it with `tpuctl down {name}`"
@@ -400,6 +409,10 @@ def timeout_error(policy: Policy, seen: ObservedState, left: Requeue | Change, n
     if policy.goal.is_usable and _is_in_maintenance(seen.node):
         hint = f"{_maintenance_advice(seen.node)}\n{hint}"
     return TimedOutError(f"`{name}` is not {_wanted(policy)}{after}: it is {state}{queued}", hint=hint)
+
+
+def _describe_differences(differences: Sequence[SpecDifference]) -> str:
+    return f", and differs from the requested spec: {'; '.join(map(str, differences))}" if differences else ""
 
 
 def outage_error(policy: Policy, seen: ObservedState, outage: ApiOutage, now: Now) -> TimedOutError:

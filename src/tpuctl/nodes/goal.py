@@ -44,6 +44,10 @@ class Goal:
     spec: NodeSpec | None = None
     # The purpose recorded in the lease. None: the run never changes the node.
     purpose: str | None = None
+    # The set-up that the user named: it runs also on a node on which another one has succeeded.
+    setup: str | None = None
+    # The run only looks: it sends nothing, and writes nothing to the journal.
+    only_looks: bool = False
     # Take the lease from another holder.
     force_lease: bool = False
     # A lease that the caller holds for longer than this run. None: the run takes its own.

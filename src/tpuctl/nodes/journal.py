@@ -537,8 +537,8 @@ class NodeHistory:
     written is skipped: none of them is needed to undo a deletion.
     """
 
-    def __init__(self, journal: Journal, name: NodeName, clock: Clock) -> None:
-        self._journal, self._name, self._clock = journal, name, clock
+    def __init__(self, journal: Journal, name: NodeName, clock: Clock, *, only_reads: bool = False) -> None:
+        self._journal, self._name, self._clock, self._only_reads = journal, name, clock, only_reads
         self.past, self.read_at = Past(zone=name.zone), clock.now()
 
     def read(self) -> None:
@@ -547,7 +547,7 @@ class NodeHistory:
 
     def read_setups(self) -> None:
         """Read which set-ups have succeeded, also those of other runs since."""
-        self.past = replace(self.past, setups=self.past.setups | self._journal.past(self._name).setups)
+        self.past = replace(self.past, setups={**self.past.setups, **self._journal.past(self._name).setups})
 
     def record_setup(self, node: Node, *, ok: bool, script: str | None = None) -> None:
         """Write the result of the set-up of a node, durably: another run may wait to run it.
@@ -555,7 +555,8 @@ class NodeHistory:
         A `script` that is not that of the creation is written too: once it has succeeded, it is that of the next one.
         """
         data: dict[str, Any] = {"id": node.id, "ok": ok}
-        if script not in {None, self.past.setup_to_do(node)}:
+        made = self.past.created.spec if self.past.created else None
+        if script not in {None, made.setup if made else None}:
             data["script"] = script
         with suppress(JournalError):
             self._journal.append(self._name, "setup", self._clock.now(), **data)
@@ -577,9 +578,10 @@ class NodeHistory:
         self.record_stop(None)
 
     def write(self, event: str, **data: Any) -> None:  # JSON
-        """Write an entry."""
-        with suppress(JournalError):
-            self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
+        """Write an entry, unless the run only looks."""
+        if not self._only_reads:
+            with suppress(JournalError):
+                self._journal.append(self._name, event, self._clock.now(), durable=False, **data)
         if event != "gave-up":  # this run goes on with the node
             self.remember(event, **data)
 

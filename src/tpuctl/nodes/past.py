@@ -170,8 +170,8 @@ class Past:
     unfinished: tuple[str, datetime] | None = None
     # The node that tpuctl stopped in order to start it again, and has not seen usable since.
     stopped: str | None = None
-    # The nodes whose set-up has succeeded.
-    setups: frozenset[str] = frozenset()
+    # The last set-up that has succeeded on each node, by its id; None if the journal does not have it.
+    setups: Mapping[str, str | None] = field(default_factory=dict)
     # Whether the last thing that tpuctl did with the node was to delete it for good.
     is_ended: bool = False
     # Whether a run deleted the node in order to create it again, and ended before it did.
@@ -250,12 +250,23 @@ class Past:
         spec, made = replace(NodeSpec.from_node(node), setup=setup), self.made_as(node)
         return spec if made is None else spec.completed_from(made, node)
 
-    def setup_to_do(self, node: Node) -> str | None:
-        """Return the set-up that has not succeeded yet on a node that tpuctl created; None for any other node."""
+    def has_created(self, node: Node) -> bool:
+        """Return whether this node is the one of the last creation."""
         last = self.created
-        if last is None or last.spec is None or node.id in self.setups or last.is_of_another(node):
+        if last is None or last.spec is None or last.is_of_another(node):
+            return False
+        return node.created is not None and node.created >= last.at - _SKEW
+
+    def setup_to_do(self, node: Node, named: str | None = None) -> str | None:
+        """Return the set-up to run on a node that tpuctl created; None for any other node.
+
+        That is the one of the creation until one has succeeded, or the one that the user `named` if it was not the last.
+        """
+        if not self.has_created(node):
             return None
-        return last.spec.setup if node.created is not None and node.created >= last.at - _SKEW else None
+        if node.id in self.setups:
+            return None if self.setups[node.id] == named else named
+        return named or (self.created and self.created.spec and self.created.spec.setup) or None
 
     def is_unfinished(self, node_id: str, now: datetime) -> bool:
         """Return whether a run began within an hour to make this node usable, and it was not usable since."""
@@ -426,8 +437,11 @@ def _setup(past: Past, _at: datetime, entry: Mapping[str, Any]) -> dict[str, Any
     """Return the nodes that are set up; a script that succeeded replaces the one that failed before."""
     if not entry.get("ok"):
         return {}
-    changes: dict[str, Any] = {"setups": past.setups | {str(entry.get("id"))}}
-    if (script := entry.get("script")) is not None and past.created and past.created.spec and past.spec:
+    script, made = entry.get("script"), past.created.spec if past.created else None
+    changes: dict[str, Any] = {
+        "setups": {**past.setups, str(entry.get("id")): script or (made.setup if made else None)}
+    }
+    if script is not None and past.created and past.created.spec and past.spec:
         created = replace(past.created, spec=replace(past.created.spec, setup=script))
         changes |= {"spec": replace(past.spec, setup=script), "creations": (*past.creations[:-1], created)}
     return changes

@@ -118,8 +118,8 @@ class NodeReconciler:
         self._actuator = Actuator(context, goal.name)
         self.lease = goal.lease or LeaseGuard(context, goal.name, goal.purpose, force_lease=goal.force_lease)
         self.requested = PendingOperation(context.cloud, goal.pending)
-        self.history = NodeHistory(context.journal, goal.name, context.clock)
-        if goal.purpose:
+        self.history = NodeHistory(context.journal, goal.name, context.clock, only_reads=goal.only_looks)
+        if goal.purpose or goal.only_looks:
             self.history.read()
         attempts = RepairAttempts()
         if self.policy.watches:
@@ -142,7 +142,7 @@ class NodeReconciler:
             reported_since=started,
             request_since=started,
         )
-        self.setup = NodeSetup(context, self.seen, self.history, self.lease)
+        self.setup = NodeSetup(context, goal, self.seen, self.history, self.lease)
         # The end that the user named, until the node has it.
         self._wanted_end = goal.limits.end
         # The end of the node that was seen last; None if it has none, or is kept.
@@ -247,8 +247,12 @@ class NodeReconciler:
     # Observe.
 
     def fetch(self) -> None:
-        """Fetch this node alone. Raises what the cloud raises."""
-        self.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=self.versions[0])))
+        """Fetch this node alone, or the queued resource that it waits for. Raises what the cloud raises."""
+        cloud = self._context.cloud
+        self.observe(NodeSnapshot(cloud.find_node(self.name, version=self.versions[0])))
+        if self.seen.node is None and self.needs_queued_resource:
+            request = cloud.find_queued_resource(self.name, version=self.versions[1])
+            self.observe(NodeSnapshot(None, request, has_request=True))
 
     def observe(self, snapshot: NodeSnapshot) -> None:  # one story: what changed since the last snapshot
         """Record a snapshot. Raises an error that a later snapshot cannot resolve."""
@@ -564,7 +568,8 @@ class NodeReconciler:
         decision = self._decide()
         if self.setup.is_running and _interrupts_setup(decision):
             return Requeue(WATCH_INTERVAL, f"not repaired while its set-up runs: {decision.reason}")
-        if isinstance(decision, Fail) and self.lease.find_other_holder():
+        is_planned = isinstance(decision, Requeue) and decision.next is not None
+        if (isinstance(decision, Fail) or is_planned) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide()
         if isinstance(decision, Done):
@@ -661,6 +666,22 @@ class NodeReconciler:
         decision = self._decide()
         assert isinstance(decision, Requeue | Fail)  # noqa: S101  # guides mypy: an outage allows nothing else
         return decision
+
+    def unfinished_error(self) -> TimedOutError | None:
+        """Return the error of a run that does not wait and has begun to delete what it is to create again; else None."""
+        seen, name = self.seen, self.name
+        is_gone = seen.node is None or seen.node.state is NodeState.DELETING
+        is_deleting = self.requested.verb is Verb.DELETE or (seen.node is not None and is_gone)
+        is_restarting = self.requested.verb is Verb.STOP
+        if not (self.policy.may_create and self.policy.goal.is_usable and (is_deleting or is_restarting)):
+            return None
+        what, then = (
+            ("is being stopped", "starts it again") if is_restarting else ("is being deleted", "creates it again")
+        )
+        return TimedOutError(
+            f"`{name.node_id}` {what}, and `--no-wait` does not wait for that",
+            hint=f"`tpuctl up {name.zone}/{name.node_id}` {then}",
+        )
 
     # Act.
 

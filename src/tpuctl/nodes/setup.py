@@ -1,4 +1,4 @@
-"""Run the set-up of a node that tpuctl created: commands for its workers, once, when it is usable."""
+"""Run the set-up of a node: commands for its workers, once, when it is usable."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tpuctl.models.node import Node
-    from tpuctl.models.spec import NodeSpec
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.conditions import ObservedState
+    from tpuctl.nodes.goal import Goal
     from tpuctl.nodes.journal import NodeHistory
     from tpuctl.nodes.lease_guard import LeaseGuard
     from tpuctl.nodes.ssh_workers import SetupResult
@@ -31,11 +31,15 @@ _GLANCE = timedelta(seconds=0.05)
 class NodeSetup:
     """The set-up of one node. It runs beside the loop; its time does not count against the timeout of the run."""
 
-    def __init__(self, context: ActionContext, seen: ObservedState, history: NodeHistory, lease: LeaseGuard) -> None:
-        self._context, self._seen, self._history, self._lease = context, seen, history, lease
+    def __init__(
+        self, context: ActionContext, goal: Goal, seen: ObservedState, history: NodeHistory, lease: LeaseGuard
+    ) -> None:
+        self._context, self._goal, self._seen, self._history, self._lease = context, goal, seen, history, lease
         self._running: _RunningSetup | None = None
         # The id of a node whose set-up failed in this run, and how.
         self._failed: tuple[str, RemoteCommandError] | None = None
+        # The id of a node of which this run has said that its set-up does not run.
+        self._noted: str | None = None
 
     @property
     def is_running(self) -> bool:
@@ -46,28 +50,35 @@ class NodeSetup:
         """Return whether a set-up has ended and its results are not read yet. Waits a moment for one that runs."""
         return self._running is not None and self._running.has_ended()
 
-    def advance(self, spec: NodeSpec | None, left: timedelta | None, *, blocks: bool) -> Requeue | None:
+    def advance(self, left: timedelta | None, *, blocks: bool) -> Requeue | None:
         """Start the set-up of a usable node, once. Return how to wait for it, None if there is none to run.
 
         With `blocks` it has ended on return, unless another run is about it. Raises `RemoteCommandError` if it failed, and
-        `TimedOutError` if another run has not ended it in the time `left`.
+        `TimedOutError` if another run has not ended it in the time `left`, or this run only looks.
         """
-        node = self._seen.node
+        node, named = self._seen.node, self._goal.setup
         if node is None:
             return None
         if self._running is None:
-            if self._history.past.setup_to_do(node) is None:
+            if named is not None and self._noted != node.id and not self._history.past.has_created(node):
+                self._noted = node.id
+                text = "its set-up does not run, because tpuctl did not create the node"
+                self._context.report(EventKind.NOTE, node.name, text)
+            if self._history.past.setup_to_do(node, named) is None:
                 return None
+            if self._goal.only_looks:
+                node_id = node.name.node_id
+                hint = f"`tpuctl up {node_id}` runs it, or waits for it"
+                raise TimedOutError(f"`{node_id}` is usable, but its set-up has not succeeded yet", hint=hint)
             if not self._lease.take():
                 return self._wait_for_holder(left, blocks=blocks)
             self._history.read_setups()
-            script = self._history.past.setup_to_do(node)
+            script = self._history.past.setup_to_do(node, named)
             if script is None:
                 return None
             if self._failed is not None and self._failed[0] == node.id:
                 raise self._failed[1]  # a watch does not repeat it without end
-            # After a failure the user may have given another one.
-            self._start(node, (spec and spec.flagged.get("setup")) or script)
+            self._start(node, script)
         if not (blocks or self.has_ended()):
             return Requeue(WATCH_INTERVAL, "its set-up runs")
         self._finish(node)
@@ -154,5 +165,6 @@ def _setup_error(node_id: str, failed: Sequence[SetupResult]) -> RemoteCommandEr
     return RemoteCommandError(
         f"the set-up of `{node_id}` failed on worker {named}{more}",
         details=[f"  {line}" for line in failed[0].tail.splitlines()[-5:]],
-        hint=f"the node is usable; fix the set-up, then run `tpuctl up {node_id}` to run it again",
+        hint=f"the node is usable; run the corrected set-up with `tpuctl up {node_id} --setup-script FILE`, "
+        f"or the same one again with `tpuctl up {node_id}`",
     )

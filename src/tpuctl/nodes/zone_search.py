@@ -161,6 +161,9 @@ def _search(
                 text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
                 context.report(EventKind.NOTE, name, text, tried=str(offer))
                 (result,) = bring_up_nodes(context, [replace(attempt, spec=wanted, policy=policy)], once=once)
+                if once and not isinstance(result, TpuctlError) and len(offers) > 1:
+                    text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
+                    context.report(EventKind.NOTE, name, text)
                 if not isinstance(result, TpuctlError):
                     return result
                 if not isinstance(result, _MOVE_ON):

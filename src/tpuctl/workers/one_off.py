@@ -198,6 +198,7 @@ def _reconcile_request(
         policy=policy,
         spec=spec,
         purpose="run",
+        setup=spec.flagged.get("setup"),
         limits=NodeLimits(
             end=job.limit.end(now),
             moves_end=moves_end,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, nodes_argument, skip_validation_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
+from tpuctl.app.spec_options import SpecOptions, build_spec, named_setup, spec_options
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.errors import ExitCode
@@ -107,14 +108,14 @@ def command(
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.bring_up import UpRequest, bring_up, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.results import show_results  # noqa: PLC0415  # as above
 
     limit = time_limit(app, limits)
     idle = idle_change(app, idling.idle, idling.on_idle)
     preflight = preflight_check(app, checks.given)
-    spec = build_spec(app, described, skip_validation=options.skip_validation)
+    spec = build_spec(app, described, skip_validation=options.skip_validation, may_exist=True)
     if spec is not None:
-        spec = limit.applied(spec, app.clock.now())
+        spec = limit.applied(replace_fields(spec, queue=spec.queue or race), app.clock.now())
     policy = repair_policy(
         app,
         repairs.as_settings,
@@ -135,6 +136,7 @@ def command(
         tiers=described.tiers,
         limit=limit,
         idle=idle,
+        setup=named_setup(app, described),
         race=race,
         wait=options.wait,
         dry_run=options.dry_run,

@@ -11,7 +11,7 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, events_option, force_lease_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.signals import TerminatedError
-from tpuctl.app.spec_options import SpecOptions, build_spec, spec_options
+from tpuctl.app.spec_options import SpecOptions, build_spec, named_setup, spec_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
@@ -120,7 +120,7 @@ def command(
     from tpuctl.nodes.tear_down import end_node  # noqa: PLC0415  # as above
 
     options, limit = WatchOptions(**given), idle_change(app, idling.idle, idling.on_idle).limit
-    spec = build_spec(app, described)
+    spec, setup = build_spec(app, described, may_exist=True), named_setup(app, described)
     policy = repair_policy(
         app,
         repairs.as_settings,
@@ -160,6 +160,7 @@ def command(
             purpose="watch",
             force_lease=options.force_lease,
             limits=limits,
+            setup=setup,
         )
         for name in names
     ]
