@@ -102,6 +102,16 @@ def test_up_adopts_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None
 
 
 @one_face
+def test_lost_permission_says_what_a_stopped_node_does(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "demo", state="STOPPED")
+    sandbox.fault("unauthenticated", method="*.nodes.start", count=0)
+
+    _, err, code = tpuctl("up", "demo", "--zone", ZONE)
+
+    assert (code, "`demo` was left STOPPED: it does not run until it is started" in err) == (4, True), err
+
+
+@one_face
 def test_up_recreates_a_node_preempted_during_the_run(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("preempt", node="demo")
 

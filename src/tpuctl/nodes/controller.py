@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.durations import format_duration
-from tpuctl.errors import AccessError, ConflictError, NotFoundError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import AccessError, ConflictError, NotFoundError, ServiceUnavailableError, TimedOutError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.models.events import EventKind
-from tpuctl.models.node import NodeState
+from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.nodes.conditions import (
     Condition,
     Create,
@@ -30,6 +30,7 @@ from tpuctl.nodes.conditions import (
     Requeue,
     Restart,
     Start,
+    Verb,
     failed_scripts,
 )
 from tpuctl.nodes.expiry import expiry_note
@@ -151,8 +152,9 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
         if isinstance(decision, Done):
             return _reach(node, decision.level, decision.note, once=once)
         if once:
+            requested = node.requested.verb
             node.fetch()
-            return node.unfinished_error() or NodeResult(node.seen.node, node.seen.request)
+            return _unfinished_error(node, requested) or NodeResult(node.seen.node, node.seen.request)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
         match error if once else node.decide_in_outage(error):
@@ -166,6 +168,20 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
     except TpuctlError as error:
         return error
     return None
+
+
+def _unfinished_error(node: NodeReconciler, requested: Verb | None) -> TimedOutError | None:
+    """Return the error of a run that does not wait, and has only begun to recreate or restart a node; None for any other."""
+    seen, name = node.seen, node.name
+    is_ending = seen.node is not None and seen.node.state is NodeState.DELETING
+    is_ending |= seen.node is None and seen.request is not None and seen.request.state is QueuedState.DELETING
+    if not (node.policy.may_create and (is_ending or requested in {Verb.DELETE, Verb.STOP})):
+        return None
+    what, then = ("stopped", "starts") if requested is Verb.STOP else ("deleted", "creates")
+    return TimedOutError(
+        f"`{name.node_id}` is being {what}, and `--no-wait` does not wait for that",
+        hint=f"`tpuctl up {name.zone}/{name.node_id}` {then} it again",
+    )
 
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:

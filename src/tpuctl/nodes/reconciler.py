@@ -667,22 +667,6 @@ class NodeReconciler:
         assert isinstance(decision, Requeue | Fail)  # noqa: S101  # guides mypy: an outage allows nothing else
         return decision
 
-    def unfinished_error(self) -> TimedOutError | None:
-        """Return the error of a run that does not wait and has begun to delete what it is to create again; else None."""
-        seen, name = self.seen, self.name
-        is_gone = seen.node is None or seen.node.state is NodeState.DELETING
-        is_deleting = self.requested.verb is Verb.DELETE or (seen.node is not None and is_gone)
-        is_restarting = self.requested.verb is Verb.STOP
-        if not (self.policy.may_create and self.policy.goal.is_usable and (is_deleting or is_restarting)):
-            return None
-        what, then = (
-            ("is being stopped", "starts it again") if is_restarting else ("is being deleted", "creates it again")
-        )
-        return TimedOutError(
-            f"`{name.node_id}` {what}, and `--no-wait` does not wait for that",
-            hint=f"`tpuctl up {name.zone}/{name.node_id}` {then}",
-        )
-
     # Act.
 
     def requeue(self, decision: Requeue) -> None:
