@@ -757,6 +757,10 @@ class NodeReconciler:
                 self.spec = self.spec or self._queued_spec
                 if self.spec is None or seen.request is None:
                     raise AssertionError("only the request of a queued spec is deleted")
+                if not (self.policy.leaves_no_record or (self.left or WATCH_INTERVAL) <= timedelta()):
+                    # A request that could not be made again is better kept.
+                    requested = seen.request.requested_node(self.name.project)
+                    self._context.check(self.name, self.spec, replaces=requested)
                 self._begin_deletion(self._actuator.delete_request(seen.request, seen.node, self.spec, decision))
                 # Its node went with it: that was not another client.
                 seen.has_vanished = False
