@@ -79,7 +79,10 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
             {"state": "PREEMPTED"},
             (
                 "`demo` is PREEMPTED, but only a READY node can be reset in place",
-                "`tpuctl up demo` deletes its record and creates it again",
+                (
+                    "`tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost); "
+                    "`tpuctl up demo` creates it again with what it had"
+                ),
             ),
         ),
         (

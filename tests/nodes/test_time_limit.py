@@ -356,7 +356,7 @@ def test_reset_keeps_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
 def test_killed_recreation_keeps_the_end(tpuctl: Console, sandbox: Sandbox) -> None:
     """The journal has it, while there is no node."""
     put(sandbox, labels=until(5), state="PREEMPTED", schedulingConfig={"spot": True})
-    assert tpuctl("up", "demo", "--no-wait")[2] == 0
+    assert tpuctl("up", "demo", "--no-wait")[2] == 5
     sandbox.advance(minutes=5)
 
     assert tpuctl("up", "demo", "--yes")[2] == 0

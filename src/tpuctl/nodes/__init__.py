@@ -17,8 +17,8 @@ another, and a run keeps no state that the next run would miss: the next run con
 - `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced,
   looked at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness,
   `garbage_removal.py` for `gc`. `group_lookup.py` finds the group of a name.
-- `request_steps.py` (pure) decides how one queued resource is deleted and awaited; `request_actions.py` makes and awaits it, and
-  `queue_rendering.py` shows it.
+- `request_steps.py` (pure) decides how one queued resource is deleted and awaited; `request_actions.py` makes and awaits it,
+  and `queue_rendering.py` shows it.
 - `poll.py` is the loop around one step that waits for something in the cloud.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.

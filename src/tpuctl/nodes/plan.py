@@ -91,7 +91,7 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
         return ResetMode.RESTART
     hint = f"`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)"
     if node.state.is_dead:
-        hint = f"`tpuctl up {name}` deletes its record and creates it again"
+        hint += f"; `tpuctl up {name}` creates it again with what it had"
     elif node.state is not NodeState.STOPPED:
         hint += f"; `tpuctl up {name}` waits until it is usable"
     elif not node.why_not_startable():

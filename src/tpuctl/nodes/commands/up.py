@@ -115,7 +115,8 @@ def command(
     preflight = preflight_check(app, checks.given)
     spec = build_spec(app, described, skip_validation=options.skip_validation, may_exist=True)
     if spec is not None:
-        spec = limit.applied(replace_fields(spec, queue=spec.queue or race), app.clock.now())
+        spec = limit.applied(spec, app.clock.now())
+    queued = replace_fields(spec, queue=True) if spec and race else spec
     policy = repair_policy(
         app,
         repairs.as_settings,
@@ -125,7 +126,7 @@ def command(
         refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
-        **queue_policy(app, spec, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
+        **queue_policy(app, queued, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
     request = UpRequest(
