@@ -44,6 +44,17 @@ def test_deletion_before_a_creation_names_the_command_that_creates(
 
 
 @one_face
+def test_deletion_that_is_not_sent_is_no_success(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl(*UP)
+    sandbox.fault("drop-before", method="*.nodes.delete", count=0)
+
+    out, err, code = tpuctl(*UP, "--spot", "--replace", "--yes", "--no-wait")
+
+    assert (out, code, sandbox.changes()) == ("", 5, ["create"]), err
+    assert errors(err)[0].startswith("error: `demo` is not ended: ")
+
+
+@one_face
 def test_request_that_is_not_waited_for_has_a_row(tpuctl: Console, sandbox: Sandbox) -> None:
     with sandbox.state.write() as session:
         put_stockout(session, zone=ELSEWHERE)

@@ -152,6 +152,8 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
         if isinstance(decision, Done):
             return _reach(node, decision.level, decision.note, once=once)
         if once:
+            if isinstance(decision, Delete | DeleteRequest | Restart) and node.requested.verb is None:
+                return _unsent_error(node)
             requested = node.requested.verb
             node.fetch()
             return _unfinished_error(node, requested) or NodeResult(node.seen.node, node.seen.request)
@@ -168,6 +170,16 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
     except TpuctlError as error:
         return error
     return None
+
+
+def _unsent_error(node: NodeReconciler) -> TimedOutError:
+    """Return the error of a run that does not wait, and whose only request was not sent, or has no answer."""
+    outage, holder = node.seen.outage, node.lease.held_by
+    why = f"{holder} holds its lease" if holder else "it changed right before the request"
+    return TimedOutError(
+        f"`{node.name.node_id}` is not ended: {outage.error.message if outage else why}",
+        hint="run the same command again, or leave `--no-wait` out",
+    )
 
 
 def _unfinished_error(node: NodeReconciler, requested: Verb | None) -> TimedOutError | None:
