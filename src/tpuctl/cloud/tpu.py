@@ -350,19 +350,16 @@ class TpuClient(ApiClient):
                     raise refusal from failure
         raise AssertionError("the second sending ends")
 
-    def create_queued_resource(
-        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, queued_resource_id: str | None = None
-    ) -> Operation:
-        """Request a node through the queue, at most once. Without another id, the queued resource has that of the node.
+    def create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> Operation:
+        """Request a node through the queue, at most once. The queued resource has the id of the node.
 
         Return `Operation.unnamed()` if the answer was lost and the request is ours. Raises `AlreadyExistsError`,
         `OutcomeUnknownError`, or the service's refusal.
         """
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
-        own_id = queued_resource_id or name.node_id
-        request = self._queued_creation(name, spec, window, own_id=own_id, label=label, request_id=request_id)
-        full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{own_id}"
+        request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
+        full_name = queued_resource_name(name)
 
         def is_requested() -> bool:
             try:
@@ -625,7 +622,7 @@ class TpuClient(ApiClient):
     def preview_create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> ApiRequest:
         """Return the request of `create_queued_resource` without sending it and without its request id."""
         label = self._uuid().hex
-        return self._queued_creation(name, spec, window, own_id=name.node_id, label=label, request_id=None)
+        return self._queued_creation(name, spec, window, label=label, request_id=None)
 
     def preview_delete(self, name: NodeName) -> ApiRequest:
         """Return the request of `delete_node` without sending it."""
@@ -665,7 +662,7 @@ class TpuClient(ApiClient):
         return self._request("nodes.create", version=spec.api_version, parent=parent, nodeId=name.node_id, body=body)
 
     def _queued_creation(
-        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, own_id: str, label: str, request_id: str | None
+        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, label: str, request_id: str | None
     ) -> ApiRequest:
         body = spec.to_queued_api(name, window)
         node = body["tpu"]["nodeSpec"][0]["node"]
@@ -674,7 +671,7 @@ class TpuClient(ApiClient):
             "queuedResources.create",
             version=spec.api_version,
             parent=f"projects/{name.project}/locations/{name.zone}",
-            queuedResourceId=own_id,
+            queuedResourceId=name.node_id,
             requestId=request_id,
             body=body,
         )

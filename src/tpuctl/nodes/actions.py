@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
+    from tpuctl.models.spec import QueueWindow
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
 
@@ -77,8 +78,15 @@ def bring_up_nodes(
     return results
 
 
-def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force_lease: bool = False) -> Operation:
-    """Request a node, at most once. The spec is written to the journal first.
+def create_node(
+    context: ActionContext,
+    name: NodeName,
+    spec: NodeSpec,
+    window: QueueWindow | None = None,
+    *,
+    force_lease: bool = False,
+) -> Operation:
+    """Create a node, or with a `window` request it through the queue, at most once. The spec is written to the journal first.
 
     Raises `ConflictError` if another client holds the lease of that name.
     """
@@ -88,10 +96,15 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
         hold_lease(context, name, "create", force_lease=force_lease),
         context.recorded(name, "create", spec=spec.to_json()),
     ):
-        if chosen := describe_file_choices(context, name, spec):
-            text = f"creating {describe_spec(context, spec, name.zone)}{chosen}"
+        chosen = describe_file_choices(context, name, spec)
+        if chosen or window:
+            verb = "requesting" if window else "creating"
+            text = f"{verb} {describe_spec(context, spec, name.zone)}{chosen}"
             context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
-        operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
+        with_key = spec_with_ssh_key(context, spec)
+        if window is not None:
+            return context.cloud.create_queued_resource(name, with_key, window.ended_by(spec.expires))
+        operation = context.cloud.create_node(name, with_key)
     context.warn_if_over_budget(name, spec)
     return operation
 

@@ -1,4 +1,4 @@
-"""Request a node through the queue, and wait for a queued resource. `request_steps` decides."""
+"""Wait for a queued resource. `request_steps` decides."""
 
 from __future__ import annotations
 
@@ -6,13 +6,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration
-from tpuctl.errors import AccessError, AlreadyExistsError, NotFoundError, TimedOutError
+from tpuctl.errors import AccessError, NotFoundError, TimedOutError
 from tpuctl.models.events import EventKind
-from tpuctl.models.spec import QueueWindow
-from tpuctl.nodes.actions import spec_with_ssh_key
-from tpuctl.nodes.actuator import describe_file_choices, describe_spec
-from tpuctl.nodes.conditions import Fail, Verb
-from tpuctl.nodes.lease_guard import hold_lease
+from tpuctl.nodes.conditions import Fail
 from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.request_steps import AwaitRequest, decide_awaited
 
@@ -21,7 +17,6 @@ if TYPE_CHECKING:
     from tpuctl.models.node import QueuedState
     from tpuctl.models.operation import Operation
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.request_steps import RequestGoal
@@ -77,34 +72,6 @@ def _look_again(cloud: TpuClient, request: QueuedResource) -> QueuedResource | N
         error.hint = f"{error.hint}\n{left}" if error.hint else left
         raise
     return found if found.created == request.created else None
-
-
-def request_node(
-    context: ActionContext,
-    name: NodeName,
-    spec: NodeSpec,
-    window: QueueWindow,
-    *,
-    reason: str,
-    force_lease: bool = False,
-) -> Operation:
-    """Request a node through the queue, at most once. The spec is written to the journal first.
-
-    Raises `ConflictError` if another client holds the lease of that name, `AlreadyExistsError` if the request exists.
-    """
-    context.check(name, spec)
-    spec = context.stamped(spec)
-    with hold_lease(context, name, "create", force_lease=force_lease):
-        context.record(name, "create", reason=reason, spec=spec.to_json())
-        chosen = describe_file_choices(context, name, spec)
-        text = f"requesting {describe_spec(context, spec, name.zone)}{chosen}"
-        context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
-        with_key = spec_with_ssh_key(context, spec)
-        try:
-            return context.cloud.create_queued_resource(name, with_key, window.ended_by(spec.expires))
-        except AlreadyExistsError as error:
-            error.hint = f"`tpuctl queue status {name.zone}/{name.node_id}` shows it"
-            raise
 
 
 def accepted_request(
