@@ -161,7 +161,8 @@ def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, instant_exit: Path
 
     def install(lines: str) -> None:
         program.unlink(missing_ok=True)
-        program.write_text(f"#!/bin/sh\n{lines}\n")
+        # What it runs here as a worker has a home of its own.
+        program.write_text(f"#!/bin/sh\nHOME='{tmp_path}/worker'\n{lines}\n")
         program.chmod(0o755)
 
     # As `exit 0`, in a tenth of the time: some tests connect hundreds of times.

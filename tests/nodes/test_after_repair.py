@@ -318,3 +318,18 @@ def test_node_recreated_by_another_client_is_not_repaired_as_ours(
 
     assert (out, code, sandbox.changes()) == ("", 10, ["create", "delete"])
     assert "another client recreated the node; following the new node" in told(err)
+
+
+def test_setup_that_is_named_for_a_node_that_is_set_up_runs_once(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    """Neither its type nor a failure before is needed."""
+    fake_ssh(RUNS)
+    log = tmp_path / "log"
+    old, new = (f"echo {name} >> {log}" for name in ("old", "new"))
+
+    codes = [tpuctl(*UP, "--setup", old)[2]]
+    codes += [tpuctl("up", "demo", "--setup", new)[2] for _ in range(2)]
+    codes += [tpuctl("watch", "demo", "--until", "1m", "--setup", old)[2] for _ in range(2)]
+
+    assert (codes, log.read_text().split(), sandbox.changes()) == ([0] * 5, ["old", "new", "old"], ["create"])

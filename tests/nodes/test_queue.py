@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,6 @@ from hypothesis import strategies as st
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, put, said, still, told
 from tests.others import another_machine
-from tpuctl.durations import parse_duration
 from tpuctl.sandbox.request_log import read_log
 from tpuctl.sandbox.stock import put_stockout
 
@@ -624,43 +624,35 @@ def test_down_of_a_node_without_a_node_yet_is_final(tpuctl: Console, sandbox: Sa
 @pytest.mark.parametrize(
     ("name", "state", "initiator"), [("demo", "FAILED", ""), ("demo-q", "SUSPENDED", "SERVICE")], ids=["own", "foreign"]
 )
-def test_retry_requests_the_same_names_again(
+def test_retry_brings_the_node_up_in_its_tier(
     tpuctl: Console, sandbox: Sandbox, name: str, state: str, initiator: str
 ) -> None:
-    queue(
-        sandbox,
-        name,
-        state,
-        node_id="demo",
-        initiator=initiator,
-        spot={},
-        queueingPolicy={"validUntilDuration": "7200s"},
-    )
-    sandbox.advance(hours=3)
+    """The new request has the name of the node, as each of `up`."""
+    queue(sandbox, name, state, node_id="demo", initiator=initiator, spot={})
 
-    out, err, code = tpuctl("queue", "retry", name)
+    out, err, code = tpuctl("queue", "retry", name, "--queue-for", "2h")
 
-    assert (out, code, sandbox.changes()) == (f"{name}\tACCEPTED\n", 0, ["delete", "create"])
+    assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["delete", "create"]), err
     (found,) = show(tpuctl, "queue", "list")
-    assert (found["nodeIds"], found["tier"], found["queueingPolicy"]) == (
-        ["demo"],
-        "spot",
-        {"validUntilDuration": "7200s"},
-    )
-    assert err.splitlines()[-1] == f"it waits for capacity for 2h: `tpuctl queue wait {ZONE}/{name}`"
+    assert (found["queuedResourceId"], found["nodeIds"], found["tier"]) == ("demo", ["demo"], "spot")
 
 
-def test_retry_says_that_it_waits_until_the_time_of_the_node_ends(tpuctl: Console, sandbox: Sandbox) -> None:
-    sandbox.fault("operation-error", method="*.queuedResources.create")
-    assert tpuctl(*CREATE, "--ttl", "2h")[2] == 0
-    assert tpuctl("queue", "wait", "demo")[2] == 6
+@pytest.mark.parametrize(
+    ("put_request", "words", "code"),
+    [
+        pytest.param(partial(queue, state="SUSPENDED", initiator="USER"), "by a user: left alone", 8, id="by a user"),
+        pytest.param(partial(several, name="demo", state="FAILED"), "has 2 nodes, also", 8, id="several nodes"),
+        pytest.param(queue, "is not healthy after 10m", 5, id="waiting"),
+    ],
+)
+def test_retry_does_what_up_does(
+    tpuctl: Console, sandbox: Sandbox, put_request: Callable[[Sandbox], object], words: str, code: int
+) -> None:
+    put_request(sandbox)
 
-    _, err, code = tpuctl("queue", "retry", "demo")
+    _, err, found = tpuctl("queue", "retry", "demo", "--timeout", "10m")
 
-    (found,) = show(tpuctl, "queue", "list")
-    waits = int(found["queueingPolicy"]["validUntilDuration"].removesuffix("s"))
-    shown = re.search(r"it waits for capacity for (1h\d+m):", err)
-    assert (code, shown is not None and abs(parse_duration(shown[1]).total_seconds() - waits) < 120) == (0, True), err
+    assert (found, words in err, sandbox.changes()) == (code, True, []), err
 
 
 def test_retry_takes_the_spec_from_the_journal(tpuctl: Console, sandbox: Sandbox) -> None:
@@ -668,20 +660,11 @@ def test_retry_takes_the_spec_from_the_journal(tpuctl: Console, sandbox: Sandbox
     assert tpuctl(*CREATE, "--labels", "team=vision", "--queue-for", "6h")[2] == 0
     assert tpuctl("queue", "wait", "demo")[2] == 6
 
-    assert tpuctl("queue", "retry", "demo", "--queue-for", "90m")[::2] == ("demo\tACCEPTED\n", 0)
+    assert tpuctl("queue", "retry", "demo", "--queue-for", "90m")[::2] == ("demo\tREADY\n", 0)
 
     (found,) = show(tpuctl, "queue", "list")
     assert found["tpu"]["nodeSpec"][0]["node"]["labels"]["team"] == "vision"
     assert found["queueingPolicy"] == {"validUntilDuration": "5400s"}
-    assert found["stateSinceFrom"] == "creation"
-
-
-@pytest.mark.parametrize("state", ["WAITING_FOR_RESOURCES", "ACTIVE", "SUSPENDING"])
-def test_retry_of_a_living_request_is_refused(tpuctl: Console, sandbox: Sandbox, state: str) -> None:
-    queue(sandbox, state=state)
-
-    assert tpuctl("queue", "retry", "demo")[::2] == ("", 8)
-    assert sandbox.changes() == []
 
 
 def test_create_with_queue_waits_for_the_acceptance_only(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -146,6 +146,12 @@ _EVIDENCE: list[_Row] = [
     (UP, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
     (WAIT, node(**SICK), _OURS | {"held_by": "ann"}, "wait 15: it is being repaired by ann"),
     (UP, node("STOPPED"), {"held_by": "ann"}, "wait 2: it is being repaired by ann"),
+    (
+        UP,
+        node(**SICK),
+        {"held_by": "ann", "unchanged_since": timedelta(hours=1)},
+        f"wait 2: {_SICK_TEXT}; ann may repair it",
+    ),
 ]
 
 _LADDER: list[_Row] = [

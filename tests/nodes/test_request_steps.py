@@ -25,7 +25,6 @@ from tpuctl.nodes.request_steps import (
     SendRequestDelete,
     decide_awaited,
     decide_removal,
-    why_not_retried,
 )
 
 PARENT = "projects/p/locations/us-central1-a"
@@ -153,58 +152,6 @@ def test_wait_for_active(
 def test_wait_for_gone_ends_only_with_the_request(state: str) -> None:
     assert decide_awaited(RequestGoal.GONE, "demo", request(state), CAUSE) == AwaitRequest(f"it is {state}")
     assert decide_awaited(RequestGoal.GONE, "demo", None, None) == RequestReached()
-
-
-@pytest.mark.parametrize(
-    ("found", "existing", "reason"),
-    [
-        pytest.param(request("FAILED"), (), None, id="failed"),
-        pytest.param(request("SUSPENDED", "SERVICE"), (), None, id="suspended-by-the-service"),
-        pytest.param(
-            request("SUSPENDED", "USER"),
-            (),
-            "the queued resource `demo` was suspended by a user",
-            id="suspended-by-a-user",
-        ),
-        pytest.param(
-            request("SUSPENDED"), (), "the queued resource `demo` was suspended by a user", id="suspended-by-unknown"
-        ),
-        pytest.param(request("SUSPENDING", "SERVICE"), (), "the queued resource `demo` is SUSPENDING", id="suspending"),
-        pytest.param(
-            request("WAITING_FOR_RESOURCES"),
-            (),
-            "the queued resource `demo` is WAITING_FOR_RESOURCES: it still waits",
-            id="waiting",
-        ),
-        pytest.param(
-            request("PROVISIONING"), (), "the queued resource `demo` is PROVISIONING: it still waits", id="provisioning"
-        ),
-        pytest.param(
-            request("ACTIVE"),
-            ("demo",),
-            "the queued resource `demo` is ACTIVE: only one that FAILED, or that the service SUSPENDED, is requested again",
-            id="active",
-        ),
-        pytest.param(
-            request("FAILED", nodes=("a", "b")),
-            (),
-            "the queued resource `demo` has 2 nodes: tpuctl requests one node at a time",
-            id="several-nodes",
-        ),
-        pytest.param(
-            request("SUSPENDED", "SERVICE"),
-            ("demo",),
-            "the node `demo` of the queued resource `demo` still exists",
-            id="node-still-exists",
-        ),
-    ],
-)
-def test_retry_only_of_the_record_of_one_node(
-    found: QueuedResource, existing: tuple[str, ...], reason: str | None
-) -> None:
-    error = why_not_retried(found, existing)
-
-    assert (error.message if error else None) == reason
 
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

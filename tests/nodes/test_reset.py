@@ -80,7 +80,7 @@ def test_auto_without_restart_or_reboot_hints_at_recreate(
                 "`demo` is PREEMPTED, but only a READY node can be reset in place",
                 (
                     "`tpuctl reset demo --mode recreate` deletes and recreates it (its boot disk is lost); "
-                    "`tpuctl up demo` waits until it is usable"
+                    "`tpuctl up demo` creates it again with what it had"
                 ),
             ),
         ),

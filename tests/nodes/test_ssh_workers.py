@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from getpass import getuser
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any
 
 import pytest
@@ -221,3 +222,39 @@ def test_survey_of_many_workers_is_cheap(
     spent = os.times()
     assert answers == (WorkerSnapshot(SshAnswer.YES, StartupState.DONE, 4),) * 512
     assert spent.user - before.user < 3
+
+
+@pytest.mark.parametrize(
+    ("second", "expected", "ran"),
+    [
+        pytest.param(None, (0, "first"), ["first"], id="same script is waited for"),
+        pytest.param("echo second | tee -a {log}", (0, "second"), ["first", "second"], id="another ends it"),
+    ],
+)
+def test_setup_of_an_interrupted_run_never_runs_beside_the_next(
+    sandbox_state: SandboxState,
+    add: Callable[..., Node],
+    tmp_path: Path,
+    fake_ssh: Callable[[str], None],
+    *,
+    second: str | None,
+    expected: tuple[int, str],
+    ran: list[str],
+) -> None:
+    fake_ssh('for command; do :; done; exec sh -c "$command"')
+    node, workers, log = add("v4-8"), workers_of(sandbox_state, tmp_path / "home"), tmp_path / "log"
+    go, ended = tmp_path / "go", tmp_path / "ended"
+    first = f"echo first | tee -a {log}; until [ -e {go} ]; do sleep 0.05; done; touch {ended}"
+
+    (cut,) = workers.set_up(node, first, timeout=timedelta(seconds=1))
+    with ThreadPoolExecutor(1) as threads:
+        script = first if second is None else second.format(log=log)
+        later = threads.submit(workers.set_up, node, script, timeout=PATIENCE)
+        if second is None:
+            sleep(0.5)
+            go.touch()
+        (result,) = later.result()
+    go.touch()
+
+    assert cut.code == 124
+    assert ((result.code, result.tail), log.read_text().split(), ended.exists()) == (expected, ran, second is None)

@@ -50,6 +50,16 @@ def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: 
     assert tpuctl("queue", "list")[0].split("\t")[:2] == ["t", ZONES[1]]
 
 
+@pytest.mark.parametrize("further", [(), ("--timeout", "6h")], ids=["alone", "with a deadline"])
+def test_limit_of_each_request_of_a_race_is_named(tpuctl: Console, sandbox: Sandbox, further: tuple[str, ...]) -> None:
+    no_stock(sandbox, *ZONES)
+
+    _, err, code = tpuctl(*RACE, "--queue-for", "2h", *further)
+
+    assert (code, tpuctl("queue", "list")[0]) == (5, ""), err
+    assert "no capacity for `t`" in err
+
+
 def test_zone_that_won_is_the_one_that_is_remembered(tpuctl: Console, sandbox: Sandbox) -> None:
     no_stock(sandbox, ZONES[0], ZONES[2])
     tpuctl(*RACE, "--timeout", "2h")

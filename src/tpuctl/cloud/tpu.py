@@ -352,19 +352,16 @@ class TpuClient(ApiClient):
                     raise refusal from failure
         raise AssertionError("the second sending ends")
 
-    def create_queued_resource(
-        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, queued_resource_id: str | None = None
-    ) -> Operation:
-        """Request a node through the queue, at most once. Without another id, the queued resource has that of the node.
+    def create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> Operation:
+        """Request a node through the queue, at most once. The queued resource has the id of the node.
 
         Return `Operation.unnamed()` if the answer was lost, or was ALREADY_EXISTS, and the request is ours. Raises
         `AlreadyExistsError`, `OutcomeUnknownError`, or the service's refusal.
         """
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
-        own_id = queued_resource_id or name.node_id
-        request = self._queued_creation(name, spec, window, own_id=own_id, label=label, request_id=request_id)
-        full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{own_id}"
+        request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
+        full_name = queued_resource_name(name)
 
         def is_requested() -> bool:
             try:
@@ -642,7 +639,7 @@ class TpuClient(ApiClient):
         match verb:
             case "create" if spec and window:
                 label = self._uuid().hex
-                return self._queued_creation(name, spec, window, own_id=name.node_id, label=label, request_id=None)
+                return self._queued_creation(name, spec, window, label=label, request_id=None)
             case "create" if spec:
                 return self._creation(name, spec, self._uuid().hex)
             case "delete" if queued_resource:
@@ -678,7 +675,7 @@ class TpuClient(ApiClient):
         return self._request("nodes.create", version=spec.api_version, parent=parent, nodeId=name.node_id, body=body)
 
     def _queued_creation(
-        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, own_id: str, label: str, request_id: str | None
+        self, name: NodeName, spec: NodeSpec, window: QueueWindow, *, label: str, request_id: str | None
     ) -> ApiRequest:
         body = spec.to_queued_api(name, window)
         node = body["tpu"]["nodeSpec"][0]["node"]
@@ -687,7 +684,7 @@ class TpuClient(ApiClient):
             "queuedResources.create",
             version=spec.api_version,
             parent=f"projects/{name.project}/locations/{name.zone}",
-            queuedResourceId=own_id,
+            queuedResourceId=name.node_id,
             requestId=request_id,
             body=body,
         )

@@ -12,13 +12,13 @@ another, and a run keeps no state that the next run would miss: the next run con
   policy, observed state and time go in, one frozen decision comes out. `plan.py` asks the same rules for `--dry-run`.
 - act: each change is announced in the lease (`lease.py`, held by `lease_guard.py`), written to the journal and reported, and
   the lease is checked right before the request (`actuator.Actuator`). A deletion is not sent unless the journal has the spec
-  (`JournalError`). `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a new node.
+  (`JournalError`). `pending.py` follows a change until the node shows it, `setup.py` runs the set-up of a node.
 - report: events go to `output.progress` and to hooks (`hooks.py`); a change of state is written to the journal first.
 - `deletion.py` deletes: each group of a node and its queued resources (`resource_group.py`, pure) is looked at, announced,
   looked at again and sent, in parallel. `tear_down.py` uses it for `down` and the ends of time and idleness,
   `garbage_removal.py` for `gc`. `group_lookup.py` finds the group of a name.
-- `request_steps.py` (pure) decides how one queued resource is deleted, awaited and retried; `request_actions.py` awaits and
-  retries it, and `queue_rendering.py` shows it.
+- `request_steps.py` (pure) decides how one queued resource is deleted and awaited; `request_actions.py` makes and awaits it,
+  and `queue_rendering.py` shows it.
 - `poll.py` is the loop around one step that waits for something in the cloud.
 - `queueing.py` (pure) has the rules for the queued resource of a node, as a stage of its life; `zone_order.py` (pure) those for
   several zones and tiers, and `zone_search.py` tries them.

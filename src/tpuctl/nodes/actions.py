@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
+    from tpuctl.models.spec import QueueWindow
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
 
@@ -62,15 +63,14 @@ def bring_up_nodes(
     A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
     if they differ. Return the results in the order of the tasks.
     """
-    with_keys = [replace(task, spec=spec_with_ssh_key(context, task.spec) if task.spec else None) for task in tasks]
+    with_keys = [
+        replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
+        for task in tasks
+    ]
     results = reconcile_nodes(context, with_keys, once=once)
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
-        if (
-            isinstance(result, NodeResult)
-            and result.node is not None
-            and task.spec is not None
-            and not (once or task.only_looks)
-        ):
+        may_patch = not (once or task.only_looks)
+        if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and may_patch:
             try:
                 _patch(context, result.node, task.spec)
             except TpuctlError as error:
@@ -78,8 +78,15 @@ def bring_up_nodes(
     return results
 
 
-def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force_lease: bool = False) -> Operation:
-    """Request a node, at most once. The spec is written to the journal first.
+def create_node(
+    context: ActionContext,
+    name: NodeName,
+    spec: NodeSpec,
+    window: QueueWindow | None = None,
+    *,
+    force_lease: bool = False,
+) -> Operation:
+    """Create a node, or with a `window` request it through the queue, at most once. The spec is written to the journal first.
 
     Raises `ConflictError` if another client holds the lease of that name.
     """
@@ -89,10 +96,15 @@ def create_node(context: ActionContext, name: NodeName, spec: NodeSpec, *, force
         hold_lease(context, name, "create", force_lease=force_lease),
         context.recorded(name, "create", spec=spec.to_json()),
     ):
-        if chosen := describe_file_choices(context, name, spec):
-            text = f"creating {describe_spec(context, spec, name.zone)}{chosen}"
+        chosen = describe_file_choices(context, name, spec)
+        if chosen or window:
+            verb = "requesting" if window else "creating"
+            text = f"{verb} {describe_spec(context, spec, name.zone)}{chosen}"
             context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
-        operation = context.cloud.create_node(name, spec_with_ssh_key(context, spec))
+        with_key = spec_with_ssh_key(context, spec)
+        if window is not None:
+            return context.cloud.create_queued_resource(name, with_key, window.ended_by(spec.expires))
+        operation = context.cloud.create_node(name, with_key)
     context.warn_if_over_budget(name, spec)
     return operation
 
@@ -275,6 +287,8 @@ def needs_stop(node: Node, *, skip_validation: bool = False) -> bool:
         raise ConflictError(f"`{name}` cannot be stopped: {why_not}", hint=hint)
     if node.state is not NodeState.READY and not skip_validation:
         hint = f"wait until it is READY: `tpuctl wait {name} --for ready`; or pass `--skip-validation`"
+        if node.state.is_dead:
+            hint = f"`tpuctl down {name}` deletes its record; `tpuctl up {name}` creates it again"
         raise ConflictError(f"`{name}` cannot be stopped: it is {node.state}", hint=hint)
     return True
 

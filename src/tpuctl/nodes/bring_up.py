@@ -241,6 +241,8 @@ def _plan_zones(
         app.choose_zone(name.zone)
 
     def run(context: ActionContext) -> list[NodeResult | TpuctlError]:
+        if task.only_looks:
+            return bring_up_nodes(context, [replace(task, spec=wanted)])
         return [
             bring_up_somewhere(
                 context, find_offers, task, spec, is_begun=is_begun, once=not request.wait, announce=announce
@@ -263,7 +265,7 @@ def _plan_race(app: App, names: Sequence[NodeName], request: UpRequest) -> Plann
     if spec.tier is Tier.PREEMPTIBLE:
         note_queued_preemptible(app)
     spec = request.limit.applied(replace(spec, queue=True), app.now())
-    _check_setup(app, names[0], spec)
+    _check_setup(app, names[0], request, None, spec)
     if not (request.wait or request.dry_run):
         raise InvalidInputError(
             f"cannot continue the race for `{names[0].node_id}` with `--no-wait`: the run that waits cancels the losers",
@@ -376,9 +378,9 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     policy = replace(request.policy, replace=request.policy.replace and bool(differences))
     policy = with_reachable_goal(app, policy, name, goal=request.goal, node=found, spec=spec)
     is_alive = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
-    if found is None:
-        _check_setup(app, name, spec)
-    elif request.setup and is_alive and not policy.replace:
+    if not request.only_looks:
+        _check_setup(app, name, request, found, spec)
+    if found is not None and request.setup and is_alive and not policy.replace:
         script_to_run(app.journal.past(name), found, request.setup)
     if policy.replace and request.asks:
         what = "; ".join(map(str, differences))
@@ -416,11 +418,17 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     )
 
 
-def _check_setup(app: App, name: NodeName, spec: NodeSpec | None) -> None:
-    """Raise `InvalidInputError` if the set-up of a new node could not run: the node would bill, and never be usable."""
-    if spec is None or not spec.setup:
+def _check_setup(app: App, name: NodeName, request: UpRequest, node: Node | None, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the set-up of a new node, or one that the user named, could not run.
+
+    A new node would bill, and never be usable.
+    """
+    if not (request.setup or (node is None and spec and spec.setup)):
         return
-    if obstacle := app.workers.obstacle() or app.workers.obstacle_of_new(name, spec):
+    obstacle = app.workers.obstacle(node)
+    if node is None and spec is not None:
+        obstacle = obstacle or app.workers.obstacle_of_new(name, spec)
+    if obstacle:
         raise InvalidInputError(
             f"the set-up of `{name.node_id}` cannot run: {obstacle}",
             hint="make ssh possible, or leave `--setup` out; `--startup-script FILE` runs without ssh",

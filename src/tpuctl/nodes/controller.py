@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tpuctl.models.node import Node
+    from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
@@ -68,6 +69,8 @@ class NodeResult:
     """The result for one node: its last observed state, None if it is gone."""
 
     node: Node | None
+    # The queued resource that waits for the node, if this run does not.
+    request: QueuedResource | None = None
     # The workers on which its startup script failed; None if the run did not wait for the startup.
     failed_scripts: tuple[int, ...] | None = None
 
@@ -149,6 +152,7 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
             return _reach(node, decision.level, decision.note, once=once)
         if once:
             node.fetch_after(decision)
+            return NodeResult(node.seen.node, node.seen.request)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
         match error if once else node.decide_in_outage(error):
@@ -161,7 +165,7 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
                 return error
     except TpuctlError as error:
         return error
-    return NodeResult(node.seen.node) if once else None
+    return None
 
 
 def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
@@ -211,7 +215,9 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
         ended = f"its time has ended, it {expiry_note(found, now)}"
         text = f"{ended}: any clean-up may delete it; `tpuctl extend {node.name.node_id} 2h`"
         node.report(EventKind.NOTE, text)
-    return NodeResult(found, failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None)
+    return NodeResult(
+        found, failed_scripts=failed_scripts(node.seen.workers) if level.includes(Condition.STARTUP) else None
+    )
 
 
 def _describe_reached(policy: Policy, level: Condition) -> str:

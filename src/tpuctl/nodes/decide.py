@@ -89,6 +89,9 @@ def decide(policy: Policy, seen: ObservedState, now: Now) -> Decision:
         return Fail(timeout_error(policy, seen, decision, now))
     if seen.held_by and not isinstance(decision, Requeue):
         decision = _wait_for_holder(seen, now)
+    elif seen.held_by and isinstance(decision, Requeue) and decision.next is not None:
+        # The next step is that of the holder.
+        decision = Requeue(decision.delay, f"{decision.reason}; {seen.held_by} may repair it")
     if isinstance(decision, Requeue) and left is not None:
         return Requeue(min(decision.delay, left), decision.reason, decision.next)
     return decision

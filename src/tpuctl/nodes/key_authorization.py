@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tpuctl.command_text import command_word
 from tpuctl.errors import AccessError, NotFoundError, QuotaError, ServiceUnavailableError
 from tpuctl.fan_out import fan_out
+from tpuctl.nodes.poll import Notes, Wait, poll
 from tpuctl.ssh.connection import ProbeOutcome, probe_ssh
 from tpuctl.ssh.keys import (
     OS_LOGIN_CACHE_LIFETIME,
@@ -193,7 +194,6 @@ class _TTLCache:
 
 # "Wait up to 60 s after the metadata update" [Google's troubleshooting guide for Cloud TPU].
 _KEY_PATIENCE = timedelta(seconds=60)
-_KEY_INTERVAL = timedelta(seconds=2)
 _KEY_PROBE_TIMEOUT = timedelta(seconds=15)
 _KEY_PROBES = 32
 
@@ -203,13 +203,14 @@ def await_key(clock: Clock, targets: Sequence[Target], notify: Callable[[str], N
 
     Only `true` is run on the workers. Unreachable workers are not awaited. Raises `SshProgramMissingError`.
     """
-    deadline = clock.monotonic() + _KEY_PATIENCE
-    refusing = _targets_refusing_key(targets)
-    if refusing:
-        notify(f"waiting up to {_KEY_PATIENCE.total_seconds():g} s until the workers accept the new ssh key")
-    while refusing and clock.monotonic() < deadline:
-        clock.sleep(_KEY_INTERVAL)
-        refusing = _targets_refusing_key(refusing)
+    refusing = list(targets)
+
+    def step() -> Wait | None:
+        refusing[:] = _targets_refusing_key(refusing)
+        what = f"waiting up to {_KEY_PATIENCE.total_seconds():g} s until the workers accept the new ssh key"
+        return Wait(what) if refusing else None
+
+    poll(Notes(clock, notify), "the key", step, until=clock.monotonic() + _KEY_PATIENCE, late=lambda *_: None)
 
 
 def _targets_refusing_key(targets: Sequence[Target]) -> list[Target]:

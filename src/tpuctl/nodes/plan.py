@@ -94,7 +94,9 @@ def reset_mode(node: Node, wanted: ResetMode) -> ResetMode:
     if node.state is NodeState.STOPPED and not why_not and wanted is not ResetMode.REBOOT:
         return ResetMode.RESTART
     hint = f"`tpuctl reset {name} --mode recreate` deletes and recreates it (its boot disk is lost)"
-    if node.state is not NodeState.STOPPED:
+    if node.state.is_dead:
+        hint += f"; `tpuctl up {name}` creates it again with what it had"
+    elif node.state is not NodeState.STOPPED:
         hint += f"; `tpuctl up {name}` waits until it is usable"
     elif not node.why_not_startable():
         hint = f"`tpuctl start {name}` starts it and keeps its boot disk"

@@ -20,6 +20,7 @@ from tpuctl.errors import (
 )
 from tpuctl.nodes.conditions import Condition, Policy, Repair, Thresholds
 from tpuctl.nodes.idle_limit import IdleAction, IdleChange, IdleLimit
+from tpuctl.nodes.poll import Notes, Wait, poll
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 
 if TYPE_CHECKING:
@@ -89,26 +90,21 @@ def retry_until_answered(
     another endpoint or a zone helps. Raises `TimedOutError` at the time limit.
     """
     began = app.clock.monotonic() if since is None else since
-    pause, longest = timedelta(seconds=2), timedelta(seconds=15)
-    noted: timedelta | None = None
-    while True:
-        left = None if timeout is None else max(began + timeout - app.clock.monotonic(), timedelta())
+    last: list[TpuctlError] = []
+
+    def step() -> T | Wait:
         try:
-            with limit_cloud_calls(app.clock, left, grace=DEADLINE_GRACE):
-                return ask()
+            return ask()
         except (ServiceUnavailableError, QuotaError) as error:
             if is_connection_refused(error) or error.__cause__ is None:
                 raise
-            now = app.clock.monotonic()
-            left = None if timeout is None else began + timeout - now
-            if left is not None and left <= timedelta():
-                raise unanswered_error(app, error) from error
+            last[:] = [error]
             app.silent_since = began if app.silent_since is None else app.silent_since
-            if noted is None or now - noted >= timedelta(minutes=1):
-                app.terminal.note(f"API not answering, retrying: {error.message}")
-                noted = now
-        app.clock.sleep(pause if left is None else min(pause, left))
-        pause = min(pause * 1.5, longest)
+            return Wait(f"API not answering, retrying: {error.message}")
+
+    until = None if timeout is None else began + timeout
+    notes = Notes(app.clock, app.terminal.note)
+    return poll(notes, "the API", step, until=until, late=lambda *_: unanswered_error(app, last[0]))
 
 
 def unanswered_error(app: App, error: TpuctlError) -> TimedOutError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import QuotaError, ServiceUnavailableError, TpuctlError
@@ -19,8 +19,7 @@ from tpuctl.nodes.polling import poll_interval
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from tpuctl.names import NodeName
-    from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.clock import Clock
 
 KeyT = TypeVar("KeyT")
 ResultT = TypeVar("ResultT")
@@ -37,35 +36,65 @@ class Wait:
     data: Mapping[str, object] = field(default_factory=dict)
 
 
+class Reporter(Protocol):
+    """Where a wait is reported, with its name: `ActionContext` for a node."""
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the wait."""
+
+    def report(self, kind: EventKind, name: Any, text: str, **data: object) -> None:
+        """Report a wait."""
+
+
+@dataclass(slots=True)
+class Notes:
+    """Reports a wait that no node is the subject of: a note when it begins, and once a minute."""
+
+    clock: Clock
+    notify: Callable[[str], None]
+    _noted: timedelta | None = None
+
+    def report(self, kind: EventKind, name: Any, text: str, **data: object) -> None:  # noqa: ARG002  # the signature of `Reporter`
+        """Report a wait."""
+        now = self.clock.monotonic()
+        if self._noted is None or now - self._noted >= timedelta(minutes=1):
+            self._noted = now
+            self.notify(text)
+
+
 def poll(
-    context: ActionContext,
-    name: NodeName,
-    step: Callable[[], ResultT | Wait],
+    context: Reporter,
+    name: object,
+    step: Callable[[], ResultT | TpuctlError | Wait],
     *,
     until: timedelta | None,
-    late: Callable[[timedelta, str], TpuctlError],
+    late: Callable[[timedelta, str], ResultT | TpuctlError],
 ) -> ResultT:
     """Take the step until it returns a value, and return that; see `poll_all`. Raises the error of the step."""
-    (result,) = poll_all(context, {name: step}, until=until, late=lambda _, *why: late(*why)).values()
+    results: dict[object, ResultT | TpuctlError]
+    results = poll_all(context, {name: step}, until=until, late=lambda _, *why: late(*why))
+    result = results[name]
     if isinstance(result, TpuctlError):
         raise result
     return result
 
 
 def poll_all(
-    context: ActionContext,
-    steps: Mapping[KeyT, Callable[[], ResultT | Wait]],
+    context: Reporter,
+    steps: Mapping[KeyT, Callable[[], ResultT | TpuctlError | Wait]],
     *,
     until: timedelta | None,
-    late: Callable[[KeyT, timedelta, str], TpuctlError],
-    name_of: Callable[[Any], NodeName] = lambda name: name,
+    late: Callable[[KeyT, timedelta, str], ResultT | TpuctlError],
+    name_of: Callable[[Any], object] = lambda name: name,
     at_once: int = 8,
 ) -> dict[KeyT, ResultT | TpuctlError]:
     """Take each step until it returns a value or raises; return these by key, which is a name, or has one by `name_of`.
 
     The steps of a round are taken in parallel. After `until`, a moment of the context's monotonic clock, what still waits gets
-    the error that `late` makes of its key, the time that it waited, and the reason. A step that the API or a quota of requests
-    did not let through is taken again, unless that was its first: the caller then knows nothing.
+    the result that `late` makes of its key, the time that it waited, and the reason. A step that the API or a quota of requests
+    did not let through is taken again, unless that was its first: the caller then knows nothing. An error that a step returns
+    is its result.
     """
     clock = context.clock
     began = clock.monotonic()

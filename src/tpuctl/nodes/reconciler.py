@@ -247,8 +247,12 @@ class NodeReconciler:
     # Observe.
 
     def fetch(self) -> None:
-        """Fetch this node alone. Raises what the cloud raises."""
-        self.observe(NodeSnapshot(self._context.cloud.find_node(self.name, version=self.versions[0])))
+        """Fetch this node alone, or the queued resource that it waits for. Raises what the cloud raises."""
+        cloud = self._context.cloud
+        self.observe(NodeSnapshot(cloud.find_node(self.name, version=self.versions[0])))
+        if self.seen.node is None and self.needs_queued_resource:
+            request = cloud.find_queued_resource(self.name, version=self.versions[1])
+            self.observe(NodeSnapshot(None, request, has_request=True))
 
     def fetch_after(self, decision: Decision) -> None:
         """Fetch the node after the only step of a run that does not wait.
@@ -580,7 +584,8 @@ class NodeReconciler:
         decision = self._decide()
         if self.setup.is_running and _interrupts_setup(decision):
             return Requeue(WATCH_INTERVAL, f"not repaired while its set-up runs: {decision.reason}")
-        if isinstance(decision, Fail) and self.lease.find_other_holder():
+        is_planned = isinstance(decision, Requeue) and decision.next is not None
+        if (isinstance(decision, Fail) or is_planned) and self.lease.find_other_holder():
             # Another client repairs the node: it may be allowed to do what this run is not.
             decision = self._decide()
         if isinstance(decision, Done):
@@ -768,6 +773,10 @@ class NodeReconciler:
                 self.spec = self.spec or self._queued_spec
                 if self.spec is None or seen.request is None:
                     raise AssertionError("only the request of a queued spec is deleted")
+                if not (self.policy.leaves_no_record or (self.left or WATCH_INTERVAL) <= timedelta()):
+                    # A request that could not be made again is better kept.
+                    requested = seen.request.requested_node(self.name.project)
+                    self._context.check(self.name, self.spec, replaces=requested)
                 self._begin_deletion(self._actuator.delete_request(seen.request, seen.node, self.spec, decision))
                 # Its node went with it: that was not another client.
                 seen.has_vanished = False

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.command_text import quote_word
 from tpuctl.durations import format_duration, format_timestamp
-from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
 from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.billing import Dollars
     from tpuctl.names import NodeName
-    from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.costs import NodeRate
     from tpuctl.nodes.past import Past
     from tpuctl.output.terminal import Terminal
@@ -419,32 +417,6 @@ def show_node(app: App, node: Node) -> None:
 
     refresh_ssh_entries(app, [node])
     app.show(nodes_view(app, [node], is_list=False))
-
-
-def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
-    """Show the nodes that reached their goal, then each error. Return the worst exit code.
-
-    Updates the nodes' entries in ssh's config. Raises the error of a single node.
-    """
-    from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # as above
-
-    errors = [result for result in results if isinstance(result, TpuctlError)]
-    if errors and len(results) == 1:
-        raise errors[0]
-    found = [result for result in results if not isinstance(result, TpuctlError) and result.node]
-    nodes = [result.node for result in found if result.node]
-    refresh_ssh_entries(app, nodes)
-    summarize_nodes(app, nodes)
-    if nodes or not errors:
-        startups = {
-            result.node.name: result.failed_scripts
-            for result in found
-            if result.node and result.failed_scripts is not None
-        }
-        app.show(nodes_view(app, nodes, is_list=len(results) > 1, failed_scripts=startups))
-    for error in errors:
-        app.show_error(error)
-    return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
 
 
 def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:

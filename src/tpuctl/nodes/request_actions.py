@@ -1,4 +1,4 @@
-"""Delete one queued resource, wait for it, or request its node again. `request_steps` decides."""
+"""Wait for a queued resource. `request_steps` decides."""
 
 from __future__ import annotations
 
@@ -6,24 +6,17 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.durations import format_duration
-from tpuctl.errors import AccessError, AlreadyExistsError, NotFoundError, TimedOutError, TpuctlError
+from tpuctl.errors import AccessError, NotFoundError, TimedOutError
 from tpuctl.models.events import EventKind
-from tpuctl.models.spec import QueueWindow
-from tpuctl.nodes.actions import spec_with_ssh_key
-from tpuctl.nodes.actuator import describe_file_choices, describe_spec
-from tpuctl.nodes.conditions import Fail, Verb
-from tpuctl.nodes.deletion import Deletion, LeaseUse, delete
-from tpuctl.nodes.lease_guard import hold_lease
+from tpuctl.nodes.conditions import Fail
 from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.request_steps import AwaitRequest, decide_awaited
-from tpuctl.nodes.resource_group import ResourceGroup
 
 if TYPE_CHECKING:
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import QueuedState
     from tpuctl.models.operation import Operation
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
     from tpuctl.nodes.request_steps import RequestGoal
@@ -79,73 +72,6 @@ def _look_again(cloud: TpuClient, request: QueuedResource) -> QueuedResource | N
         error.hint = f"{error.hint}\n{left}" if error.hint else left
         raise
     return found if found.created == request.created else None
-
-
-def request_node(
-    context: ActionContext,
-    name: NodeName,
-    spec: NodeSpec,
-    window: QueueWindow,
-    *,
-    reason: str,
-    queued_resource_id: str | None = None,
-    force_lease: bool = False,
-) -> Operation:
-    """Request a node through the queue, at most once. The spec is written to the journal first.
-
-    Raises `ConflictError` if another client holds the lease of that name, `AlreadyExistsError` if the request exists.
-    """
-    context.check(name, spec)
-    spec = context.stamped(spec)
-    with hold_lease(context, name, "create", force_lease=force_lease):
-        context.record(name, "create", reason=reason, spec=spec.to_json())
-        chosen = describe_file_choices(context, name, spec)
-        text = f"requesting {describe_spec(context, spec, name.zone)}{chosen}"
-        context.report(EventKind.ACTION, name, text, verb=str(Verb.CREATE))
-        with_key = spec_with_ssh_key(context, spec)
-        try:
-            return context.cloud.create_queued_resource(
-                name, with_key, window.ended_by(spec.expires), queued_resource_id=queued_resource_id
-            )
-        except AlreadyExistsError as error:
-            error.hint = f"`tpuctl queue status {name.zone}/{queued_resource_id or name.node_id}` shows it"
-            raise
-
-
-def retry_request(
-    context: ActionContext,
-    name: NodeName,
-    request: QueuedResource,
-    spec: NodeSpec,
-    *,
-    valid_for: timedelta | None,
-    timeout: timedelta | None,
-    force_lease: bool = False,
-) -> QueuedResource:
-    """Delete the record of a request that has ended, ask again with the same names, and wait for the acceptance.
-
-    The journal has the spec before the deletion: `tpuctl up` continues an interrupted run.
-    """
-    clock = context.clock
-    until = None if timeout is None else clock.monotonic() + timeout
-    # A request that could not be made again is better kept.
-    context.check(name, spec, replaces=request.requested_node(name.project))
-    with hold_lease(context, name, "create", force_lease=force_lease, keep=True):
-        group, why = ResourceGroup(name.project, (), request), f"retry: it is {request.state}"
-        deletion = Deletion(group, reason=why, entry={"spec": spec.to_json()})
-        (end,) = delete(context, [deletion], leases=LeaseUse.HELD, by="queue retry", timeout=timeout)
-        if isinstance(end, TpuctlError):
-            raise end
-    operation = request_node(
-        context,
-        name,
-        spec,
-        QueueWindow(now=context.server_now(), valid_until=valid_for),
-        reason="retry",
-        queued_resource_id=request.queued_resource_id,
-    )
-    left = None if until is None else max(until - clock.monotonic(), timedelta())
-    return accepted_request(context, request.name, operation, version=spec.api_version, timeout=left)
 
 
 def accepted_request(

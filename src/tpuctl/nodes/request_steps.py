@@ -1,4 +1,4 @@
-"""Decide the next step for one queued resource: how to delete it, what a wait for it has reached, who may retry it. Pure.
+"""Decide the next step for one queued resource: how to delete it, and what a wait for it has reached. Pure.
 
 Rules [facts: axlearn's source, API field text of `force`]: a request that is SUSPENDING is waited for and never deleted with
 `force`; one that is SUSPENDED or FAILED is deleted without `force`, followed until the API answers 404, and deleted again
@@ -15,11 +15,9 @@ from typing import TYPE_CHECKING, Final
 from tpuctl.errors import ConflictError, NotFoundError
 from tpuctl.models.node import QueuedState
 from tpuctl.nodes.conditions import Fail
-from tpuctl.nodes.queueing import UNDECIDED, request_failure
+from tpuctl.nodes.queueing import request_failure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from tpuctl.errors import TpuctlError
     from tpuctl.models.queued import QueuedResource
 
@@ -136,33 +134,3 @@ def _suspended_error(request: QueuedResource) -> ConflictError:
     else:
         what, hint = "a user", f"`tpuctl queue cancel {name}` deletes it"
     return ConflictError(f"the queued resource `{request.queued_resource_id}` was suspended by {what}", hint=hint)
-
-
-def why_not_retried(request: QueuedResource, existing: Collection[str]) -> ConflictError | None:
-    """Return why `queue retry` does not ask again, None if it does. `existing` are its nodes that exist."""
-    request_id, name = request.queued_resource_id, request.short_name
-    if request.state in UNDECIDED or request.state is QueuedState.PROVISIONING:
-        hint = f"wait for it with `tpuctl queue wait {name}`"
-        return ConflictError(f"the queued resource `{request_id}` is {request.state}: it still waits", hint=hint)
-    if request.state is QueuedState.SUSPENDING:
-        hint = "try again when it is SUSPENDED"
-        return ConflictError(f"the queued resource `{request_id}` is SUSPENDING", hint=hint)
-    if not request.state.is_dead:
-        return ConflictError(
-            f"the queued resource `{request_id}` is {request.state}: only one that FAILED, or that the service SUSPENDED, "
-            "is requested again",
-            hint=f"`tpuctl queue status {name}` shows it",
-        )
-    if request.state is QueuedState.SUSPENDED and not request.was_suspended_by_service:
-        return _suspended_error(request)
-    if len(request.node_ids) != 1:
-        return ConflictError(
-            f"the queued resource `{request_id}` has {len(request.node_ids)} nodes: tpuctl requests one node at a time",
-            hint=f"delete it with `tpuctl queue cancel {name} --all-nodes`, and request each node with `tpuctl up --queue`",
-        )
-    if existing:
-        return ConflictError(
-            f"the node `{next(iter(existing))}` of the queued resource `{request_id}` still exists",
-            hint=f"delete both with `tpuctl down {name}`",
-        )
-    return None

@@ -224,11 +224,11 @@ class SshWorkers:
     def set_up(self, node: Node, script: str, *, timeout: timedelta) -> tuple[SetupResult, ...]:
         """Run shell lines once on every worker within `timeout`, with TPUCTL_WORKER and TPUCTL_NODE set.
 
-        Only a session that ends before the first line is retried.
+        Only a session that ends before the first line is retried. The lines of an interrupted run that still run are waited
+        for, and other lines are ended first.
         """
-        name = node.name.node_id
         return self._on_each_worker(
-            node, lambda connection, worker: run_setup(connection, script, worker=worker, node=name, timeout=timeout)
+            node, lambda connection, worker: run_setup(connection, script, worker=worker, node=node, timeout=timeout)
         )
 
     def start_guard(self, node: Node, idle: tuple[timedelta, str] | None, *, keeps_idle: bool) -> GuardReport:
@@ -334,15 +334,49 @@ _TIMED_OUT = 124
 _TAIL_LINES = 20
 
 # The script is read completely before its first line runs: a broken connection never runs a half of it, and no line can
-# read the next from stdin.
+# read the next from stdin. It continues without the connection: it has a session of its own, and its output goes to a file.
+# The shell around it holds the lock, which a process that it leaves behind does not inherit. If the lock is held, an earlier
+# run has left its set-up: the same script is waited for, and if it succeeded that is the result; another one is ended.
 _LOADER = f"""\
 text=$(cat)
 case $text in *"{_END}") ;; *) exit 255 ;; esac
+place=$HOME/.tpuctl/set-up/$1
+shell=sh
+command -v bash >/dev/null 2>&1 && shell=bash
+(umask 077; mkdir -p "$place") || exit 255
+exec 9>>"$place/lock"
+if ! flock -n 9; then
+  if [ "$text" = "$(cat "$place/script" 2>/dev/null)" ]; then
+    flock 9
+    if [ "$(cat "$place/code" 2>/dev/null)" = 0 ]; then
+      echo; echo {_BEGUN}
+      tail -n {_TAIL_LINES} "$place/output"
+      exit 0
+    fi
+  else
+    for signal in TERM KILL; do
+      group=$(cat "$place/group")
+      sudo -n kill -s $signal -- "-$group" || kill -s $signal -- "-$group"
+      flock -w 10 9 && break
+    done 2>/dev/null
+    flock 9
+  fi
+fi
+rm -f "$place/group" "$place/code"
+printf '%s\\n' "$text" >"$place/script" || exit 255
 echo; echo {_BEGUN}
-exec </dev/null 2>&1
-eval "$text"
+setsid sh -c '
+  echo $$ >"$1/group"
+  "$2" "$1/script" 9>&-
+  code=$?
+  echo $code >"$1/code"
+  rm -f "$1/group" "$1/script"
+  exit $code
+' sh "$place" "$shell" </dev/null >"$place/output" 2>&1
+code=$?
+tail -n {_TAIL_LINES} "$place/output"
+exit $code
 """
-_CHOICE = 'command -v bash >/dev/null 2>&1 && exec bash -c "$1"; exec sh -c "$1"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +391,7 @@ class SetupResult:
     tail: str
 
 
-def run_setup(connection: Connection, script: str, *, worker: int, node: str, timeout: timedelta) -> SetupResult:
+def run_setup(connection: Connection, script: str, *, worker: int, node: Node, timeout: timedelta) -> SetupResult:
     """Run shell lines on one worker, with bash if it is installed, else with sh.
 
     A session that fails before the first line is retried up to three times; one that has begun is never retried.
@@ -383,10 +417,12 @@ def run_setup(connection: Connection, script: str, *, worker: int, node: str, ti
     return SetupResult(worker, code, "\n".join([*lines, *([why] if why else [])][-_TAIL_LINES:]))
 
 
-def setup_command(worker: int, node: str) -> str:
+def setup_command(worker: int, node: Node) -> str:
     """Return the command that reads the script from stdin and runs it."""
-    environment = (f"TPUCTL_WORKER={worker}", f"TPUCTL_NODE={node}")
-    return "exec " + shlex.join(["env", *environment, "sh", "-c", _CHOICE, "sh", _LOADER])
+    environment = (f"TPUCTL_WORKER={worker}", f"TPUCTL_NODE={node.name.node_id}")
+    # Workers may share a home.
+    key = f"{node.id or node.name.node_id}-{worker}"
+    return "exec " + shlex.join(["env", *environment, "sh", "-c", _LOADER, "sh", key])
 
 
 def _has_begun(ended: SshCommandResult) -> bool:

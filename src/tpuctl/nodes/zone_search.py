@@ -23,6 +23,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease_guard import LeaseGuard, released_at_end
 from tpuctl.nodes.lookup import only_node
+from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.queueing import RequestExpiredError
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
@@ -120,10 +121,11 @@ def _search(
     began = task.since or timedelta()
     attempts: list[Attempt] = []
     last_answer = began
-    while True:
+
+    def next_step() -> TryNext | PauseSearch | EndSearch:
         now = clock.monotonic()
         left = None if task.policy.timeout is None else task.policy.timeout - (now - began)
-        step = choose_offer(
+        return choose_offer(
             offers,
             attempts,
             task.policy,
@@ -131,45 +133,57 @@ def _search(
             left=left,
             since_last=now - last_answer,
         )
-        match step:
-            case EndSearch(error):
-                raise error
-            case PauseSearch(pause):
-                if once:
-                    raise search_error(spec.accelerator_type, attempts)
-                text = f"no zone has capacity: next round in {format_duration(pause)}"
-                context.report(EventKind.WAIT, task.name, text, next_look=pause.total_seconds())
-                clock.sleep(pause)
-            case TryNext(offer):
-                for lease in leases.values():
-                    lease.find_other_holder()
-                name, attempt = names[offer], replace(task, name=names[offer], lease=leases.get(names[offer]))
-                wanted, policy = with_tier(spec, offer.tier), task.policy
-                if attempts and (there := _find_elsewhere(context, name, wanted)):
-                    # Another client was faster: two nodes of one name would both be billed.
-                    name = replace(name, zone=there.name.zone if isinstance(there, Node) else there.zone)
-                    attempt = replace(task, name=name)
-                    if there.tier in {offer.tier for offer in offers}:
-                        wanted = with_tier(spec, there.tier)
-                elif wanted.is_queued and policy.queue_for is None and left is not None:
-                    # Each offer of this round gets its share of the time in which the service may look for capacity.
-                    tried = Counter(attempt.offer for attempt in attempts)
-                    to_try = sum(tried[other] <= tried[offer] for other in offers)
-                    idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
-                    idle = min(max(idle, timedelta()), left)
-                    policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
-                announce(name)
-                number = f"{offers.index(offer) + 1} of {len(offers)}"
-                text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
-                context.report(EventKind.NOTE, name, text, tried=str(offer))
-                (result,) = bring_up_nodes(context, [replace(attempt, spec=wanted, policy=policy)], once=once)
-                if not isinstance(result, TpuctlError):
-                    return result
-                if not isinstance(result, _MOVE_ON):
-                    raise result
-                attempts.append(Attempt(offer, result, context.server_now()))
-                context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
-                last_answer = clock.monotonic()
+
+    def attempt_offer(offer: Offer) -> NodeResult | TpuctlError:
+        for lease in leases.values():
+            lease.find_other_holder()
+        name, goal = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
+        wanted, policy = with_tier(spec, offer.tier), task.policy
+        left = None if policy.timeout is None else policy.timeout - (clock.monotonic() - began)
+        if attempts and (there := _find_elsewhere(context, name, wanted)):
+            # Another client was faster: two nodes of one name would both be billed.
+            name = replace(name, zone=there.name.zone if isinstance(there, Node) else there.zone)
+            goal = replace(task, name=name)
+            if there.tier in {offer.tier for offer in offers}:
+                wanted = with_tier(spec, there.tier)
+        elif wanted.is_queued and policy.queue_for is None and left is not None:
+            # Each offer of this round gets its share of the time in which the service may look for capacity.
+            tried = Counter(attempt.offer for attempt in attempts)
+            to_try = sum(tried[other] <= tried[offer] for other in offers)
+            idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
+            idle = min(max(idle, timedelta()), left)
+            policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
+        announce(name)
+        number = f"{offers.index(offer) + 1} of {len(offers)}"
+        text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
+        context.report(EventKind.NOTE, name, text, tried=str(offer))
+        (result,) = bring_up_nodes(context, [replace(goal, spec=wanted, policy=policy)], once=once)
+        if once and not isinstance(result, TpuctlError) and len(offers) > 1:
+            text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
+            context.report(EventKind.NOTE, name, text)
+        if isinstance(result, _MOVE_ON):
+            attempts.append(Attempt(offer, result, context.server_now()))
+            context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
+        return result
+
+    def take_round() -> NodeResult | TpuctlError | Wait:
+        nonlocal last_answer
+        while isinstance(step := next_step(), TryNext):
+            result = attempt_offer(step.offer)
+            if not isinstance(result, _MOVE_ON):
+                return result
+            last_answer = clock.monotonic()
+        if isinstance(step, EndSearch):
+            return step.error
+        if once:
+            return search_error(spec.accelerator_type, attempts)
+        text = f"no zone has capacity: next round in {format_duration(step.pause)}"
+        return Wait(text, step.pause, {"next_look": step.pause.total_seconds()})
+
+    # `choose_offer` knows the deadline.
+    return poll(
+        context, task.name, take_round, until=None, late=lambda *_: search_error(spec.accelerator_type, attempts)
+    )
 
 
 def _find_elsewhere(context: ActionContext, name: NodeName, spec: NodeSpec) -> Node | QueuedResource | None:

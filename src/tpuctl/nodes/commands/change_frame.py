@@ -13,11 +13,11 @@ from tpuctl.app.ssh_options import close_shared_connections
 from tpuctl.clock import DEADLINE_GRACE, limit_cloud_calls
 from tpuctl.errors import ExitCode, NotConfirmedError, TpuctlError, worst_exit_code
 from tpuctl.nodes.commands.dry_run import show_plan
+from tpuctl.nodes.commands.results import show_results
 from tpuctl.nodes.commands.selected_changes import require_selected, show_selected, without_kept
 from tpuctl.nodes.controller import NodeResult, reconcile_nodes
 from tpuctl.nodes.lookup import report_silent_zones, select_nodes
 from tpuctl.nodes.policies import deadline, within_deadline
-from tpuctl.nodes.rendering import show_results
 from tpuctl.nodes.usage import use_in_question
 
 if TYPE_CHECKING:

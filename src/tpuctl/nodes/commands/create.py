@@ -28,7 +28,7 @@ from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline, queue_policy, within_deadline
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
 from tpuctl.nodes.rendering import show_node
-from tpuctl.nodes.request_actions import accepted_request, request_node
+from tpuctl.nodes.request_actions import accepted_request
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 
 if TYPE_CHECKING:
@@ -152,7 +152,11 @@ def _enqueue(
         context = app.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
             window = queue_window(policy, None, context.server_now())
-            operation = request_node(context, name, spec, window, reason="asked for", force_lease=options.force_lease)
+            try:
+                operation = create_node(context, name, spec, window, force_lease=options.force_lease)
+            except AlreadyExistsError as error:
+                error.hint = f"`tpuctl queue status {full_name}` shows it"
+                raise
             if options.wait:
                 found = accepted_request(
                     context, request_name, operation, version=spec.api_version, timeout=policy.timeout

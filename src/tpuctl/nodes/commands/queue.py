@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -22,18 +22,15 @@ from tpuctl.app.options import (
 from tpuctl.app.value_completion import complete_columns, complete_node
 from tpuctl.check.commands.preflight_options import CheckOptions, check_options
 from tpuctl.check.preflight import preflight_check
-from tpuctl.durations import format_duration
-from tpuctl.errors import InvalidInputError
 from tpuctl.names import natural_key
 from tpuctl.nodes.commands.change_options import change_options
-from tpuctl.nodes.queueing import UNATTENDED_WAIT
-from tpuctl.nodes.request_steps import RequestGoal, why_not_retried
+from tpuctl.nodes.request_steps import RequestGoal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import timedelta
 
     from tpuctl.app.app import App
-    from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.commands.change_options import ChangeOptions
     from tpuctl.output.column_widths import Column
     from tpuctl.output.terminal import Terminal
@@ -207,7 +204,7 @@ def queue_cancel(app: App, *, names: tuple[str, ...], options: ChangeOptions) ->
     group=OptionGroup.PURCHASE,
     type=DurationType(),
     metavar="TIME",
-    help="Time that the new queued resource waits for capacity, at least 1m. [default: as before, else 24h]",
+    help="Time that the new queued resource waits for capacity, at least 1m. [default: --timeout]",
 )
 @check_options
 @timeout_option
@@ -222,63 +219,30 @@ def queue_retry(
     timeout: timedelta | str | None,
     force_lease: bool,
     events: str | None,
-) -> None:
-    """Delete a queued resource that FAILED, or that the service SUSPENDED, and request its node again with the same names.
+) -> int:
+    """Request the node of a queued resource again, and wait until it is usable.
 
-    Takes the spec from the journal, else from the queued resource. Waits until the new request is accepted.
+    Same as `tpuctl up NODE` with the spec of the journal, else of the queued resource: deletes one that FAILED, or that the
+    service SUSPENDED, and waits for one that still waits.
 
     \b
     Examples:
       tpuctl queue retry trainer
       tpuctl queue retry trainer --queue-for 12h
     """
-    from tpuctl.models.spec import QueueWindow  # noqa: PLC0415  # as above
-    from tpuctl.nodes.commands.request_views import (  # noqa: PLC0415  # as above
-        find_named_request,
-        nodes_of_request,
-        short_request_view,
-    )
-    from tpuctl.nodes.expiry import end_of_new_node  # noqa: PLC0415  # as above
-    from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
-    from tpuctl.nodes.request_actions import retry_request  # noqa: PLC0415  # as above
+    from tpuctl.nodes.bring_up import UpRequest, bring_up  # noqa: PLC0415  # not needed by --help and completion
+    from tpuctl.nodes.commands.request_views import find_named_request  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.results import show_results  # noqa: PLC0415  # as above
+    from tpuctl.nodes.policies import queue_policy, repair_policy, within_deadline  # noqa: PLC0415  # as above
 
-    limit, reference = deadline(app, timeout), app.reference(name, allow_queued=True)
-    if isinstance(queue_for, timedelta) and queue_for < timedelta(minutes=1):
-        raise InvalidInputError("`--queue-for` is at least 1m", hint="write it like `--queue-for 6h`")
+    reference = app.reference(name, allow_queued=True)
     preflight = preflight_check(app, checks.given)
-    with within_deadline(app, limit):
+    with within_deadline(app, None):
         request = find_named_request(app, reference)
-        existing = nodes_of_request(app, request, reference)
-    refusal = why_not_retried(request, existing)
-    if refusal is not None:
-        raise refusal
     project = reference.project or app.project
-    node_name = request.node_name(project)
-    remembered = app.journal.past(node_name).spec if request.is_from_tpuctl else None
-    spec = remembered if remembered and remembered.is_queued else request.spec(project)
-    valid_for = _valid_for(request, queue_for)
-    window = QueueWindow(now=app.now(), valid_until=valid_for).ended_by(end_of_new_node(spec, app.now()))
-    limit_text = "without a limit" if window.valid_until is None else f"for {format_duration(window.valid_until)}"
-    with (
-        app.progress(events=events) as progress,
-        app.in_flight(
-            f"the queued resource {request.short_name} was deleted or requested again: it counts against the quota",
-            resume=app.command_line(),
-            undo=f"tpuctl queue cancel {request.short_name}",
-        ),
-    ):
-        context = app.context(progress, preflight=preflight)
-        found = retry_request(
-            context, node_name, request, spec, valid_for=valid_for, timeout=limit, force_lease=force_lease
-        )
-    app.terminal.note(f"it waits for capacity {limit_text}: `tpuctl queue wait {request.short_name}`")
-    app.show(short_request_view(app, found, project))
-
-
-def _valid_for(request: QueuedResource, given: timedelta | str | None) -> timedelta | None:
-    """Return how long the new request waits: as given, else as long as the old one, else 24 hours; None for ever."""
-    if given is not None:
-        return given if isinstance(given, timedelta) else None
-    if request.valid_until is None or request.created is None or request.valid_until <= request.created:
-        return UNATTENDED_WAIT
-    return request.valid_until - request.created
+    node = request.node_name(project)
+    remembered = app.journal.past(node).spec if request.is_from_tpuctl else None
+    spec = remembered if remembered and remembered.is_queued else replace(request.spec(project), queue=True)
+    policy = repair_policy(app, {}, **queue_policy(app, spec, timeout=timeout, is_awaited=True, queue_for=queue_for))
+    work = UpRequest(spec=spec, policy=policy, preflight=preflight, force_lease=force_lease)
+    return show_results(app, bring_up(app, [str(node)], work, lambda: app.progress(events=events)))

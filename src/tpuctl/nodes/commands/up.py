@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from dataclasses import replace as replace_fields
 from typing import TYPE_CHECKING
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
@@ -108,7 +109,7 @@ def command(
       tpuctl up trainer          (with the spec it had before)
     """
     from tpuctl.nodes.bring_up import UpRequest, bring_up, plan_bring_up  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
+    from tpuctl.nodes.commands.results import show_results  # noqa: PLC0415  # as above
 
     limit = time_limit(app, limits)
     idle = idle_change(app, idling.idle, idling.on_idle)
@@ -116,6 +117,7 @@ def command(
     spec = build_spec(app, described, skip_validation=options.skip_validation)
     if spec is not None:
         spec = limit.applied(spec, app.clock.now())
+    queued = replace_fields(spec, queue=True) if spec and race else spec
     policy = repair_policy(
         app,
         repairs.as_settings,
@@ -125,7 +127,7 @@ def command(
         refuses_failed_startup=probe is None and not allow_failed_startup,
         replace=replace,
         replace_request=replace,
-        **queue_policy(app, spec, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
+        **queue_policy(app, queued, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
     )
     hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
     request = UpRequest(

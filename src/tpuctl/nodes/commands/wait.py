@@ -62,9 +62,9 @@ def command(
       tpuctl wait 'sweep-*' --for gone
     """
     from tpuctl.nodes.commands.request_views import await_named_request  # noqa: PLC0415  # not needed by --help
+    from tpuctl.nodes.commands.results import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
     from tpuctl.nodes.lookup import WaitTarget, locate_for_wait, select_nodes  # noqa: PLC0415  # as above
-    from tpuctl.nodes.rendering import show_results  # noqa: PLC0415  # as above
     from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
 
     chosen = selection.parse(app)
