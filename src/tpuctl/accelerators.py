@@ -13,7 +13,7 @@ from math import ceil, prod
 from typing import Any
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 from tpuctl.yaml_reader import load_data
 
 _WELL_FORMED = re.compile(r"([a-z][a-z0-9]*)-([1-9][0-9]{0,5})")

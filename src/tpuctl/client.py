@@ -23,9 +23,10 @@ from tpuctl.escaping import escape_unprintable
 from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import FIELDS, NodeSpec
 from tpuctl.models.spec_fields import SWITCH, TEXTS, setting_key
-from tpuctl.names import NodeName, closest_match
+from tpuctl.names import NodeName
 from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.terminal import StandardStreams
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

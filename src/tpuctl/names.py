@@ -237,18 +237,6 @@ def parse_whole_number(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 
-def closest_match(word: str, candidates: Iterable[str], *, similarity: float = 0.6) -> str | None:
-    """Return the candidate that is most similar to the word, None if none is similar."""
-    return next(iter(closest_matches(word, candidates, most=1, similarity=similarity)), None)
-
-
-def closest_matches(word: str, candidates: Iterable[str], *, most: int, similarity: float = 0.6) -> list[str]:
-    """Return up to `most` candidates that are similar to the word, the most similar first."""
-    import difflib  # noqa: PLC0415  # only for misspelled words
-
-    return difflib.get_close_matches(word, list(candidates), n=most, cutoff=similarity)
-
-
 def natural_key(text: str) -> list[str | int]:
     """Return the key that sorts texts as people do: `sweep-2` before `sweep-10`."""
     parts: list[str | int] = list(_NUMBER.split(text))

@@ -13,8 +13,8 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import both_faces
-from tpuctl.app.app import journal_folder
 from tpuctl.app.seen_jobs import note_seen_jobs, seen_jobs
+from tpuctl.app.state_paths import journal_folder
 from tpuctl.cli.tree import command_tree
 from tpuctl.cli.word_completion import parse_words
 from tpuctl.clock import ManualClock

@@ -15,7 +15,7 @@ from jsonschema import Draft202012Validator
 
 from tests.conftest import Console, Sandbox
 from tests.json_contract import check_documents
-from tpuctl.app.app import journal_folder
+from tpuctl.app.state_paths import journal_folder
 from tpuctl.check.colocation import Relation
 from tpuctl.check.findings import Level
 from tpuctl.cli.output_schemas import Schema, load_definitions, load_outputs, output_schema

@@ -10,8 +10,8 @@ import pytest
 
 from tests.cli.shell_session import ShellSession
 from tests.conftest import Console
-from tpuctl.app.app import journal_folder
 from tpuctl.app.seen_jobs import note_seen_jobs
+from tpuctl.app.state_paths import journal_folder
 from tpuctl.clock import ManualClock
 from tpuctl.names import NodeName
 from tpuctl.nodes.journal import Journal

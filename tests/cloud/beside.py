@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from tests.cloud.scripted_api import Reply, Script, ScriptedServer
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.requests import ApiClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.errors import TpuctlError
 from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.in_process import SandboxHttp

@@ -14,8 +14,9 @@ from random import Random
 from typing import Any, Self
 
 from tpuctl.clock import Clock, ManualClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.names import NodeName
 
 NAME = NodeName("p", "us-central2-b", "trainer")

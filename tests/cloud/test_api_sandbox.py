@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.durations import parse_duration
 from tpuctl.errors import AlreadyExistsError, NodeNotFoundError
 from tpuctl.models.node import NodeState

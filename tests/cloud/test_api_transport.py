@@ -17,9 +17,9 @@ import pytest
 
 from tests.cloud.scripted_api import Drop, Received, Reply, Script, ScriptedServer, Silence, in_turn
 from tpuctl import __version__
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
 from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, UntrustedServerError
-from tpuctl.cloud.transport import Http
+from tpuctl.cloud.transport import Http, HttpFactory
 from tpuctl.errors import SettingError
 from tpuctl.fan_out import fan_out
 

@@ -39,11 +39,11 @@ from tpuctl.clock import (
     time_for_cloud_call,
     with_current_deadlines,
 )
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, HttpProxy, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, HttpProxy, TransportOptions
 from tpuctl.cloud.errors import AnswerLostError, GarbledAnswerError, NotSentError, TransportError
 from tpuctl.cloud.requests import RetryPolicy, retrying
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.cloud.transport import AuthorizedHttp, Http
+from tpuctl.cloud.transport import AuthorizedHttp, Http, HttpFactory
 from tpuctl.errors import OutcomeUnknownError, ServiceUnavailableError
 from tpuctl.models.spec import NodeSpec
 

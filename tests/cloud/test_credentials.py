@@ -13,9 +13,9 @@ import pytest
 from tests.cloud.scripted_api import NAME, Reply, ScriptedServer, client_of
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.credentials import GcloudCredentials, is_on_google_cloud, load_credentials
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.tpu import TpuClient
-from tpuctl.cloud.transport import AuthRequest
+from tpuctl.cloud.transport import AuthRequest, HttpFactory
 from tpuctl.errors import AccessError, CredentialsError, ServiceUnavailableError, TpuctlError
 
 USER = {"type": "authorized_user", "client_id": "c", "client_secret": "s", "refresh_token": "r"}

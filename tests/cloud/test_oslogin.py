@@ -15,9 +15,9 @@ import pytest
 from tests.cloud.scripted_api import Reply, Script, ScriptedServer, in_turn, refuse
 from tpuctl.clock import ManualClock
 from tpuctl.cloud.credentials import account_of, load_credentials
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.projects import ComputeClient, LoginKey, LoginProfile, OsLoginClient
-from tpuctl.cloud.transport import AuthRequest
+from tpuctl.cloud.transport import AuthRequest, HttpFactory
 from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError
 
 ACCOUNT = "ada@example.com"

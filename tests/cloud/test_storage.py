@@ -11,8 +11,9 @@ import pytest
 
 from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.storage import Blob, StorageClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.errors import (
     AccessError,
     InvalidInputError,

@@ -10,10 +10,11 @@ import pytest
 
 from tests.conformance.conftest import PROJECT, Service
 from tpuctl.clock import ManualClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.models.bucket import AnywhereCache
 from tpuctl.models.compute_resources import RegionQuota
 from tpuctl.models.project import IamPolicy, QuotaLimit

@@ -15,8 +15,9 @@ import pytest
 
 from tests.conftest import Sandbox
 from tpuctl.clock import ManualClock, SystemClock, limit_cloud_calls
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.storage import Blob, StorageClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.errors import ExitCode, TpuctlError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import BucketPath, NodeName

@@ -15,8 +15,9 @@ import pytest
 
 from tests.conftest import Sandbox
 from tpuctl.clock import Clock, ManualClock, SystemClock
-from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory, TransportOptions
+from tpuctl.cloud.endpoint import ApiEndpoint, TransportOptions
 from tpuctl.cloud.storage import StorageClient
+from tpuctl.cloud.transport import HttpFactory
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import AccessError, ConflictError, NotFoundError
 from tpuctl.names import BucketPath, NodeName

@@ -15,8 +15,9 @@ the sandbox; everything above it is the same code for all three.
   settings. `route_options.py`: the options of the route to workers; `ssh_options.py`:
   the route to workers.
 - `hints.py`: a command in a hint gets the options of this run that it needs (project, endpoint, zone, …).
-- `trust.py`: a `tpuctl.yaml` may come with a cloned repository. Its keys that send data, run programs, open access or cost
-  money apply only after the user has seen them.
+- `trust_question.py`: a `tpuctl.yaml` may come with a cloned repository. Its keys that send data, run programs, open access or
+  cost money apply only after the user has seen them. `trust.py`: `tpuctl trust`.
+- `state_paths.py`: the folders and files of the state on this machine.
 - `signals.py`: SIGTERM and SIGHUP raise `TerminatedError`. `App.in_flight` notes the work that continues in the cloud, so
   that the report of an interruption names it, and the commands that resume or undo it.
 """

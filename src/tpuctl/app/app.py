@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 import time
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from tpuctl.app.state_paths import journal_folder, sandbox_state_file, state_folder, trusted_folder
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.command_text import join_command
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError, TpuctlError
@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     from tpuctl.check.findings import CheckReport
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.clock import Clock
-    from tpuctl.cloud.endpoint import HttpFactory, TransportOptions
+    from tpuctl.cloud.endpoint import TransportOptions
     from tpuctl.cloud.projects import ComputeClient, OsLoginClient
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.cloud.tpu import TpuClient
+    from tpuctl.cloud.transport import HttpFactory
     from tpuctl.config.settings import ConfigFile, GcloudProperty, Settings
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
@@ -195,7 +196,7 @@ class App:
         keys = self.settings.untrusted - self._overridden
         if not keys:
             return
-        from tpuctl.app.trust import ask_trust  # noqa: PLC0415  # only for untrusted files
+        from tpuctl.app.trust_question import ask_trust  # noqa: PLC0415  # only for untrusted files
 
         ask_trust(self, keys)
         self.__dict__["trusts_project_file"] = True
@@ -295,7 +296,8 @@ class App:
     @cached_property
     def http(self) -> HttpFactory:
         """The connections to the cloud, for all its APIs. Nothing is sent yet."""
-        from tpuctl.cloud.endpoint import ApiEndpoint, HttpFactory  # noqa: PLC0415  # not needed by --help
+        from tpuctl.cloud.endpoint import ApiEndpoint  # noqa: PLC0415  # not needed by --help
+        from tpuctl.cloud.transport import HttpFactory  # noqa: PLC0415  # not needed by --help
 
         text = self.settings.text("endpoint")
         named = ApiEndpoint.parse(text) if text else None
@@ -644,65 +646,6 @@ def asked_for_json(arguments: Sequence[str], environ: Mapping[str, str]) -> bool
         return True
     has_option = any(word.startswith(("-o", "--output")) for word in before)
     return not has_option and environ.get("TPUCTL_OUTPUT") == "json"
-
-
-def state_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder of all state on this machine. Raises `InvalidInputError` if no home directory is known."""
-    if named := environ.get("TPUCTL_STATE_DIR"):
-        return Path(named)
-    # The XDG specification says to ignore relative paths.
-    if (base := environ.get("XDG_STATE_HOME", "")).startswith("/"):
-        return Path(base) / "tpuctl"
-    try:
-        home = Path(environ.get("HOME") or Path.home())
-    except RuntimeError:
-        raise InvalidInputError("HOME is not set", hint="set HOME or TPUCTL_STATE_DIR to a folder") from None
-    return home / ".local" / "state" / "tpuctl"
-
-
-def check_state_folder(environ: Mapping[str, str]) -> None:
-    """Raise `InvalidInputError`, naming the variable, if the state folder or a parent of it is not a directory."""
-    folder = state_folder(environ)
-    variables = ("TPUCTL_STATE_DIR", "XDG_STATE_HOME", "HOME")
-    named = next((f"{name}={value}" for name in variables if (value := environ.get(name))), str(folder))
-    for place in (folder, *folder.parents):
-        try:
-            mode = place.stat().st_mode
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        except (OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) and error.strerror else str(error)).lower()
-            raise InvalidInputError(f"`{named}` is not a directory: {reason}") from error
-        if not stat.S_ISDIR(mode):
-            raise InvalidInputError(
-                f"`{named}`: `{place}` is not a directory", hint="set it to a directory that you can write to"
-            )
-        return
-
-
-def journal_folder(environ: Mapping[str, str], *, sandbox: bool) -> Path:
-    """Return the folder of the journal; the sandbox has its own."""
-    return state_folder(environ) / ("sandbox/journal" if sandbox else "journal")
-
-
-def journal_folders(environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Return the folders of both journals: of the cloud and of the sandbox."""
-    return journal_folder(environ, sandbox=False), journal_folder(environ, sandbox=True)
-
-
-def preflight_cache_file(environ: Mapping[str, str], *, sandbox: bool) -> Path:
-    """Return the file that stores the results of recent checks."""
-    return state_folder(environ) / ("sandbox/checked.json" if sandbox else "checked.json")
-
-
-def trusted_folder(environ: Mapping[str, str]) -> Path:
-    """Return the folder that stores which project files are trusted, for the sandbox too."""
-    return state_folder(environ) / "trusted"
-
-
-def sandbox_state_file(environ: Mapping[str, str]) -> Path:
-    """Return the file that holds the state of the sandbox."""
-    return state_folder(environ) / "sandbox" / "world.sqlite3"
 
 
 def tpu_client(app: App) -> TpuClient:

@@ -16,7 +16,7 @@ from tpuctl.command_text import quote_word
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import AccessError, InvalidRequestError, NotFoundError, ServiceUnavailableError, TpuctlError
 from tpuctl.escaping import mask_url
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Set

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from tpuctl.app.app import App, check_state_folder
+from tpuctl.app.app import App
 from tpuctl.app.option_help import (
     GroupedOption,
     HelpContext,
@@ -28,12 +28,14 @@ from tpuctl.app.option_help import (
     write_own_options,
     write_shared_line,
 )
+from tpuctl.app.state_paths import check_state_folder
 from tpuctl.app.value_completion import complete_node, complete_project, complete_zone
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match, escape_undecodable
+from tpuctl.names import escape_undecodable
 from tpuctl.output.tables import choose_columns
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

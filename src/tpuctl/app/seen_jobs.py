@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tpuctl.app.app import state_folder
+from tpuctl.app.state_paths import state_folder
 from tpuctl.files import read_json_cache, write_json_cache
 from tpuctl.shapes import ListOf, MapOf, text_matching
 

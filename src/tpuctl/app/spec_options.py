@@ -19,7 +19,7 @@ from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
 from tpuctl.models.spec import FIELDS, NodeSpec
 from tpuctl.models.spec_fields import DISKS, DURATION, NUMBER, PAIRS, SWITCH, FieldOption, SpecField
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

@@ -15,7 +15,6 @@ from os import getuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import App
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.models.node import NodeState
@@ -23,6 +22,7 @@ from tpuctl.models.node import NodeState
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName, NodeReference

@@ -9,7 +9,8 @@ import os
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import ANY_ZONE, App, journal_folders
+from tpuctl.app.app import ANY_ZONE, App
+from tpuctl.app.state_paths import journal_folders
 from tpuctl.names import is_node_name
 from tpuctl.output.tables import ALL_COLUMNS
 

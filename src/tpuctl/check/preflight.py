@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.app import http_access, preflight_cache_file
+from tpuctl.app.app import http_access
+from tpuctl.app.state_paths import preflight_cache_file
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.names import check_project, closest_match
+from tpuctl.names import check_project
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -38,8 +38,9 @@ from tpuctl.config.sources import (
 from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.files import folder_lock, make_private_folder, real_path
 from tpuctl.models.spec import check_tags, check_user_labels
-from tpuctl.names import BucketPath, check_login, check_project, check_zone, closest_match
+from tpuctl.names import BucketPath, check_login, check_project, check_zone
 from tpuctl.output.terminal import Cell, OutputFormat, table_view
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -263,7 +264,7 @@ def _file(app: App, *, here: bool) -> Path:
 @contextmanager
 def _changing(app: App, path: Path, *, here: bool) -> Iterator[None]:
     """Change a file while no other command changes one in its folder, and keep a trusted project file trusted."""
-    from tpuctl.app.trust import trust_own_change  # noqa: PLC0415  # only for changes
+    from tpuctl.app.trust_question import trust_own_change  # noqa: PLC0415  # only for changes
 
     if not here:
         with suppress(OSError):  # reported when the file is written

@@ -9,7 +9,7 @@ import click
 from tpuctl.app.option_help import group_of, write_options
 from tpuctl.app.options import CLOUD_OPTIONS, UnknownWordError, cli_command, shared_options
 from tpuctl.cli.help_topics import load_topic, topic_names
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

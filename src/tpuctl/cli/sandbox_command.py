@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.app import preflight_cache_file
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, DurationType, LazyGroup, cli_command, yes_option
 from tpuctl.app.signals import TerminatedError
+from tpuctl.app.state_paths import preflight_cache_file
 from tpuctl.app.value_completion import (
     complete_file,
     complete_node,

@@ -9,8 +9,8 @@ import click
 from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import CLOUD_OPTIONS, UnknownWordError, cli_command
 from tpuctl.escaping import dump_printable_json, dump_printable_yaml
-from tpuctl.names import closest_match
 from tpuctl.output.terminal import Cell, OutputFormat, show_view, table_view
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

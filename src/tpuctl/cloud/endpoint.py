@@ -1,19 +1,17 @@
-"""The way to the APIs: endpoint, hosts that may receive an access token, proxy, options and factory of http objects.
+"""The way to the APIs: endpoint, hosts that may receive an access token, proxy, and the options of http objects.
 
-Nothing is sent from here. The http objects are in `transport.py`, which the factory imports with the first of them.
+Nothing is sent from here. The http objects and their factory are in `transport.py`.
 """
 
 from __future__ import annotations
 
 import base64
-import functools
 import ipaddress
-import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT
@@ -21,7 +19,7 @@ from tpuctl.errors import InvalidInputError, SettingError
 from tpuctl.escaping import mask_url
 
 if TYPE_CHECKING:
-    from tpuctl.cloud.transport import Http
+    pass
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -194,48 +192,3 @@ class TransportOptions:
     # The authorities to trust instead of the default ones.
     ca_file: Path | None = None
     quota_project: str | None = None
-
-
-class HttpFactory:
-    """Creates an http object for each thread. That of a thread that has ended is reused, with its open connections."""
-
-    def __init__(
-        self,
-        options: TransportOptions,
-        *,
-        credentials: Callable[[], Any] | None = None,
-        endpoint: ApiEndpoint | None = None,
-    ) -> None:
-        """`credentials` is called once, before the first request that needs a token. None: no tokens are sent."""
-        self._options = options
-        is_loopback = endpoint is not None and endpoint.is_loopback
-        self._credentials = functools.cache(credentials) if credentials and not is_loopback else None
-        self._endpoint = endpoint
-        self._by_thread: dict[threading.Thread, Http] = {}
-        self._lock = threading.Lock()
-        # For all threads: an expired token is fetched once, not once by each of them.
-        self._token_lock = threading.Lock()
-
-    def __call__(self) -> Http:
-        """Return this thread's http object."""
-        from tpuctl.cloud.transport import AuthorizedHttp, Http  # noqa: PLC0415  # 25 ms, which the sandbox does not need
-
-        thread = threading.current_thread()
-        with self._lock:
-            if thread not in self._by_thread:
-                ended = next((one for one in self._by_thread if not one.is_alive()), None)
-                if ended is not None:
-                    http = self._by_thread.pop(ended)
-                elif self._credentials is None:
-                    http = Http(self._options)
-                else:
-                    http = AuthorizedHttp(
-                        self._options, self._credentials, endpoint=self._endpoint, lock=self._token_lock
-                    )
-                self._by_thread[thread] = http
-            return self._by_thread[thread]
-
-    def close(self) -> None:
-        """Close the connections of all threads, also of those that have ended."""
-        for http in tuple(self._by_thread.values()):
-            http.close()

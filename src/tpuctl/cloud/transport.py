@@ -490,3 +490,46 @@ def _describe_failure(error: BaseException, limit: _ExchangeLimit | None = None)
     if isinstance(error, TimeoutError):
         return "timed out" + (f" ({limit.duration.total_seconds():.3g} s)" if limit else "")
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+class HttpFactory:
+    """Creates an http object for each thread. That of a thread that has ended is reused, with its open connections."""
+
+    def __init__(
+        self,
+        options: TransportOptions,
+        *,
+        credentials: Callable[[], Any] | None = None,
+        endpoint: ApiEndpoint | None = None,
+    ) -> None:
+        """`credentials` is called once, before the first request that needs a token. None: no tokens are sent."""
+        self._options = options
+        is_loopback = endpoint is not None and endpoint.is_loopback
+        self._credentials = functools.cache(credentials) if credentials and not is_loopback else None
+        self._endpoint = endpoint
+        self._by_thread: dict[threading.Thread, Http] = {}
+        self._lock = threading.Lock()
+        # For all threads: an expired token is fetched once, not once by each of them.
+        self._token_lock = threading.Lock()
+
+    def __call__(self) -> Http:
+        """Return this thread's http object."""
+        thread = threading.current_thread()
+        with self._lock:
+            if thread not in self._by_thread:
+                ended = next((one for one in self._by_thread if not one.is_alive()), None)
+                if ended is not None:
+                    http = self._by_thread.pop(ended)
+                elif self._credentials is None:
+                    http = Http(self._options)
+                else:
+                    http = AuthorizedHttp(
+                        self._options, self._credentials, endpoint=self._endpoint, lock=self._token_lock
+                    )
+                self._by_thread[thread] = http
+            return self._by_thread[thread]
+
+    def close(self) -> None:
+        """Close the connections of all threads, also of those that have ended."""
+        for opened in tuple(self._by_thread.values()):
+            opened.close()

@@ -22,7 +22,7 @@ from tpuctl.errors import SANDBOX_HINT, InvalidInputError, SettingError
 from tpuctl.escaping import mask_url
 from tpuctl.models.spec import FIELDS
 from tpuctl.models.spec_fields import DISKS, PAIRS, SWITCH, TEXT, TEXTS, TIER, setting_key
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.models.grants import Grant

@@ -37,7 +37,7 @@ from tpuctl.config.settings import (
 )
 from tpuctl.errors import SettingError
 from tpuctl.files import output_path, read_regular_file, real_path, replace_private_file
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 from tpuctl.yaml_reader import compose_yaml
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from tpuctl.doctor.node_probes import WORKER_TIMEOUT, gather_workers_facts, read
 from tpuctl.doctor.rule_catalogue import DOCTOR_RULE_IDS, NODE_RULES, WORKER_RULES, evaluate_environment
 from tpuctl.errors import AccessError, InvalidInputError, ServiceUnavailableError, SettingError, TpuctlError
 from tpuctl.models.spec import NodeSpec
-from tpuctl.names import closest_match
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.nodes.lookup import get_node
 from tpuctl.output.terminal import show_view
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from tpuctl.app.app import http_access, journal_folder, load_credentials, state_folder, transport_options
+from tpuctl.app.app import http_access, load_credentials, transport_options
+from tpuctl.app.state_paths import journal_folder, state_folder
 from tpuctl.check.facts import Absent, CheckFacts, CheckSettings, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import ApiCall, fact_from_failure, project_calls
 from tpuctl.check.preflight import check_sources, preflight_check

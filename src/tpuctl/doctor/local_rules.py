@@ -14,7 +14,7 @@ from tpuctl.doctor.framework_rules import is_older
 from tpuctl.doctor.verdicts import environment_rule, error, note, unknown, unread, verdict, warning
 from tpuctl.doctor.worker_rules import LEVEL_NAMES, LOG_DIR, NO_LOG, log_variable_problem
 from tpuctl.escaping import mask_url
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.command_text import fill_text
 from tpuctl.explain.messages import MESSAGE_FILES, Message, known_messages, message_by_id
 from tpuctl.explain.unrecognised import kind_by_id, unrecognised_kinds
-from tpuctl.names import closest_matches
+from tpuctl.spelling import closest_matches
 from tpuctl.yaml_reader import load_data, read_data_ids
 
 if TYPE_CHECKING:

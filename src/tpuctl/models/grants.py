@@ -19,7 +19,8 @@ from tpuctl.accelerators import (
 )
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Tier
-from tpuctl.names import check_zone, closest_match
+from tpuctl.names import check_zone
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -24,7 +24,7 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import OWNER_LABEL, Node, NodeState
 from tpuctl.models.node_changes import changed_fields
 from tpuctl.models.spec import REMOVAL_LABEL, NodeSpec
-from tpuctl.names import closest_match, parse_whole_number
+from tpuctl.names import parse_whole_number
 from tpuctl.nodes.actuator import (
     PATCHABLE_STATES,
     RequestedChange,
@@ -39,6 +39,7 @@ from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease_guard import end_lease, hold_lease
 from tpuctl.nodes.plan import ResetMode
+from tpuctl.spelling import closest_match
 from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:

@@ -31,10 +31,11 @@ from tpuctl.errors import (
     worst_exit_code,
 )
 from tpuctl.models.node import QueuedState
-from tpuctl.names import NodeName, NodeReference, check_new_node_id, closest_match, natural_key
+from tpuctl.names import NodeName, NodeReference, check_new_node_id, natural_key
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

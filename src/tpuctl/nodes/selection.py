@@ -17,7 +17,8 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import NodeState, QueuedState
 from tpuctl.models.spec import check_labels
-from tpuctl.names import NodeName, check_project, check_zone, closest_match, parse_node_reference
+from tpuctl.names import NodeName, check_project, check_zone, parse_node_reference
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match, natural_key
+from tpuctl.names import natural_key
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
-from tpuctl.names import closest_match
 from tpuctl.sandbox import api_calls
 from tpuctl.sandbox.api_calls import (
     ApiError,
@@ -37,6 +36,7 @@ from tpuctl.sandbox.capacity import CapacityTier, Demand, describe_shortage, nod
 from tpuctl.sandbox.catalog import offers_type, zone_names
 from tpuctl.sandbox.lifecycle import capacity_intervals
 from tpuctl.shapes import Scalar, Shape, ShapeError
+from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

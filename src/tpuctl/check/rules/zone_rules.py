@@ -32,7 +32,8 @@ from tpuctl.check.findings import (
 from tpuctl.check.zone_ranking import single_tenant_zones
 from tpuctl.command_text import fitting
 from tpuctl.models.node import Node
-from tpuctl.names import NodeName, closest_match, last_segment, region_of_zone
+from tpuctl.names import NodeName, last_segment, region_of_zone
+from tpuctl.spelling import closest_match
 
 
 class ImageFit(StrEnum):
