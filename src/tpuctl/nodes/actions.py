@@ -57,9 +57,9 @@ StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
-    context: ActionContext, tasks: Sequence[Goal], *, once: bool = False
+    context: ActionContext, tasks: Sequence[Goal], *, wait: bool = True
 ) -> list[NodeResult | TpuctlError]:
-    """Create, start or repair nodes in parallel until they are usable; with `once`, only take the next step.
+    """Create, start or repair nodes in parallel until they are usable; without `wait`, only take the next step.
 
     A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
     if they differ. Return the results in the order of the tasks.
@@ -68,9 +68,9 @@ def bring_up_nodes(
         replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
         for task in tasks
     ]
-    results = reconcile_nodes(context, with_keys, once=once)
+    results = reconcile_nodes(context, with_keys, wait=wait)
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
-        may_patch = not (once or task.only_looks)
+        may_patch = wait and not task.only_looks
         if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and may_patch:
             try:
                 _patch(context, result.node, task.spec)

@@ -206,7 +206,7 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: bring_up_nodes(context, tasks, once=not request.wait),
+        run=lambda context: bring_up_nodes(context, tasks, wait=request.wait),
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
     )
@@ -245,7 +245,7 @@ def _plan_zones(
             return bring_up_nodes(context, [replace(task, spec=wanted)])
         return [
             bring_up_somewhere(
-                context, find_offers, task, spec, is_begun=is_begun, once=not request.wait, announce=announce
+                context, find_offers, task, spec, is_begun=is_begun, wait=request.wait, announce=announce
             )
         ]
 
@@ -338,15 +338,15 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
 
     If the command waits, retry while the API does not answer.
     """
-    spec, waits = request.spec, request.wait and not request.dry_run
+    spec, wait = request.spec, request.wait and not request.dry_run
 
     def ask(function: Callable[[], T]) -> T:
-        if waits:
+        if wait:
             return retry_until_answered(app, function, timeout=request.policy.timeout, since=app.silent_since)
         with within_deadline(app, None):
             return function()
 
-    name, found = ask(lambda: locate_for_create(app, text, spec, is_patient=waits and spec is not None))
+    name, found = ask(lambda: locate_for_create(app, text, spec, wait=wait and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
         spec = app.journal.past(found.name).spec_as_it_is(found)

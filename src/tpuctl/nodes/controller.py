@@ -83,32 +83,32 @@ def reconcile_node(
     spec: NodeSpec | None = None,
     pending: RequestedChange | None = None,
     purpose: str | None = None,
-    once: bool = False,
+    wait: bool = True,
 ) -> NodeResult:
     """Bring one node to the goal of the policy and return the result; see `reconcile_nodes`.
 
     Raises the error that `decide` fails with, and those of the cloud.
     """
     goal = Goal(name=name, policy=policy, spec=spec, pending=pending, purpose=purpose)
-    (result,) = reconcile_nodes(context, [goal], once=once)
+    (result,) = reconcile_nodes(context, [goal], wait=wait)
     if isinstance(result, TpuctlError):
         raise result
     return result
 
 
 def reconcile_nodes(
-    context: ActionContext, goals: Sequence[Goal], *, once: bool = False
+    context: ActionContext, goals: Sequence[Goal], *, wait: bool = True
 ) -> list[NodeResult | TpuctlError]:
     """Bring nodes to their goals in parallel, and return the results in the order of the goals.
 
-    With `once` at most one change is sent for each node, and nothing is waited for.
+    Without `wait` at most one change is sent for each node, and nothing is waited for.
     """
     controller = Controller(context, goals)
     results: dict[NodeName, NodeResult | TpuctlError] = {}
     try:
         while controller:
-            for node, error in controller.observe_due(survey=not once):
-                result = error or reconcile(node, once=once)
+            for node, error in controller.observe_due(survey=wait):
+                result = error or reconcile(node, wait=wait)
                 if isinstance(result, TpuctlError):
                     report_failure(node, result)
                 if result is not None:
@@ -124,21 +124,21 @@ def reconcile_nodes(
     return [results[goal.name] for goal in goals]
 
 
-def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | TpuctlError | None:  # noqa: PLR0912  # one case for each decision
+def reconcile(node: NodeReconciler, *, wait: bool = True) -> NodeResult | TpuctlError | None:  # noqa: PLR0912  # one case for each decision
     """Take the next step for one node. Return its result when finished, None to be called again.
 
-    With `once` nothing is waited for, and the result is the node after the step.
+    Without `wait` nothing is waited for, and the result is the node after the step.
     """
     try:
         with node.within_deadline():
             node.ensure_expiry()
-            if not once:
+            if wait:
                 node.ensure_ssh_key()
             match decision := node.decide():
                 case Done():
                     pass  # a set-up may take longer than the time left
                 case Requeue():
-                    if not once:
+                    if wait:
                         node.requeue(decision)
                 case Fail(error):
                     return error
@@ -149,15 +149,15 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
                 case _:
                     assert_never(decision)
         if isinstance(decision, Done):
-            return _reach(node, decision.level, decision.note, once=once)
-        if once:
+            return _reach(node, decision.level, decision.note, wait=wait)
+        if not wait:
             node.fetch_after(decision)
             return NodeResult(node.seen.node, node.seen.request)
     except ServiceUnavailableError as error:
         # The lease store does not answer, so nothing may be changed until it does.
-        match error if once else node.decide_in_outage(error):
-            case Requeue() as wait:
-                node.requeue(wait)
+        match node.decide_in_outage(error) if wait else error:
+            case Requeue() as requeue:
+                node.requeue(requeue)
                 return None
             case Fail(reason):
                 return reason
@@ -168,12 +168,12 @@ def reconcile(node: NodeReconciler, *, once: bool = False) -> NodeResult | Tpuct
     return None
 
 
-def _reach(node: NodeReconciler, level: Condition, note: str | None, *, once: bool) -> NodeResult | None:
+def _reach(node: NodeReconciler, level: Condition, note: str | None, *, wait: bool) -> NodeResult | None:
     """Run the set-up of a usable node, then report the node. A watch of a usable node goes on."""
     if level.is_usable and node.goal.only_looks:
         node.setup.require_done()
-    elif level.is_usable and (wait := node.setup.advance(node.left, blocks=once)) is not None:
-        node.requeue(wait)
+    elif level.is_usable and (requeue := node.setup.advance(node.left, blocks=not wait)) is not None:
+        node.requeue(requeue)
         return None
     if not (node.policy.watches and level.is_usable):
         return _finish(node, level, note)

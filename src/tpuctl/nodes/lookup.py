@@ -276,11 +276,11 @@ def near_node(app: App, reference: NodeReference) -> Node | None:
 
 
 def locate_for_create(
-    app: App, text: str, spec: NodeSpec | None, *, is_patient: bool = False
+    app: App, text: str, spec: NodeSpec | None, *, wait: bool = False
 ) -> tuple[NodeName, Node | None]:
     """Return the full name of a node, existing or new, and the node if it exists.
 
-    A zone from gcloud's configuration is used only for a new node: an existing one is found in any zone. With `is_patient`
+    A zone from gcloud's configuration is used only for a new node: an existing one is found in any zone. With `wait`
     the node counts as missing if the API does not answer for the named zone, because the caller polls again. A refused
     connection and a passed deadline are still raised.
     """
@@ -289,7 +289,7 @@ def locate_for_create(
     try:
         found = find_node(app.client, place, reference)
     except (ServiceUnavailableError, QuotaError) as error:
-        if name is None or not is_patient or is_connection_refused(error) or deadline_has_passed():
+        if name is None or not wait or is_connection_refused(error) or deadline_has_passed():
             raise
         app.silent_since = began if app.silent_since is None else app.silent_since
         return name, None

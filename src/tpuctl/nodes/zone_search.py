@@ -74,7 +74,7 @@ def bring_up_somewhere(
     spec: NodeSpec,
     *,
     is_begun: bool = False,
-    once: bool = False,
+    wait: bool = True,
     announce: Callable[[NodeName], None],
 ) -> NodeResult:
     """Bring a node up in the first offer that has capacity; `announce` gets its name before each attempt.
@@ -89,21 +89,20 @@ def bring_up_somewhere(
     leases: dict[NodeName, LeaseGuard] = {}
     with released_at_end(leases):
         if is_begun:
-            if not task.only_looks:
-                leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
-                leases[task.name].take()  # another client may hold it: then this run waits
-            (result,) = bring_up_nodes(context, [replace(task, lease=leases.get(task.name))], once=once)
+            leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
+            leases[task.name].take()  # another client may hold it: then this run waits
+            (result,) = bring_up_nodes(context, [replace(task, lease=leases[task.name])], wait=wait)
             if not isinstance(result, TpuctlError):
                 return result
             is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
-            if once or is_over or not isinstance(result, _MOVE_ON):
+            if not wait or is_over or not isinstance(result, _MOVE_ON):
                 raise result
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
         offers = find_offers()
         names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
-        for name in () if task.only_looks else sorted(names.values()):
+        for name in sorted(names.values()):
             leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
-        return _search(context, task, spec, names, leases, once=once, announce=announce)
+        return _search(context, task, spec, names, leases, wait=wait, announce=announce)
 
 
 def _search(
@@ -113,7 +112,7 @@ def _search(
     names: Mapping[Offer, NodeName],
     leases: Mapping[NodeName, LeaseGuard],
     *,
-    once: bool,
+    wait: bool,
     announce: Callable[[NodeName], None],
 ) -> NodeResult:
     """Try the offers in turn, and return the result of the first that has capacity."""
@@ -157,8 +156,8 @@ def _search(
         number = f"{offers.index(offer) + 1} of {len(offers)}"
         text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
         context.report(EventKind.NOTE, name, text, tried=str(offer))
-        (result,) = bring_up_nodes(context, [replace(goal, spec=wanted, policy=policy)], once=once)
-        if once and not isinstance(result, TpuctlError) and len(offers) > 1:
+        (result,) = bring_up_nodes(context, [replace(goal, spec=wanted, policy=policy)], wait=wait)
+        if not wait and not isinstance(result, TpuctlError) and len(offers) > 1:
             text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
             context.report(EventKind.NOTE, name, text)
         if isinstance(result, _MOVE_ON):
@@ -175,7 +174,7 @@ def _search(
             last_answer = clock.monotonic()
         if isinstance(step, EndSearch):
             return step.error
-        if once:
+        if not wait:
             return search_error(spec.accelerator_type, attempts)
         text = f"no zone has capacity: next round in {format_duration(step.pause)}"
         return Wait(text, step.pause, {"next_look": step.pause.total_seconds()})

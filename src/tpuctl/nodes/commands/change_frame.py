@@ -162,7 +162,7 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
             if verb.ends_work:
                 close_shared_connections(app, [node for node, _ in planned])
             verb.settle(context)
-            reconciled = reconcile_nodes(context, tasks, once=not options.wait)
+            reconciled = reconcile_nodes(context, tasks, wait=options.wait)
             results |= zip((task.name for task in tasks), reconciled, strict=True)
         code = show_results(app, [*(results[node.name] for node, _ in items), *(() if has_noted else refused)])
         return worst_exit_code((ExitCode(code), *(refusal.exit_code for refusal in refused)))

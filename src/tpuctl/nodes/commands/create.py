@@ -114,7 +114,7 @@ def command(
         context = app.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=options.force_lease))
-        outcome = reconcile_node(context, name, policy, pending=pending, once=not options.wait)
+        outcome = reconcile_node(context, name, policy, pending=pending, wait=options.wait)
     if spec.ttl is not None:
         app.terminal.note(_no_guard(node))
     if spec.setup:
