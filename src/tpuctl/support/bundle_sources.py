@@ -12,24 +12,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
+from tpuctl.decoding import Range, Text
 from tpuctl.durations import format_duration, format_size
 from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
 from tpuctl.names import NodeName
 from tpuctl.nodes.lookup import find_node
 from tpuctl.redaction import redact
-from tpuctl.ssh.answers import (
-    UnexpectedAnswerError,
-    parse_answer,
-    parse_decimal,
-    parse_integer,
-    parse_number,
-    parse_object,
-    parse_string,
-    require_field,
-)
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
 from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, bootstrap, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
@@ -246,6 +238,23 @@ class WorkerCollector:
             raise channel.failure()
 
 
+_SentText = Annotated[str, Text(_MAX_PATH_LENGTH)]
+
+
+@dataclass(frozen=True, slots=True)
+class _MissingItem:
+    path: _SentText
+    why: _SentText
+
+
+@dataclass(frozen=True, slots=True)
+class _FileHead:
+    path: _SentText
+    source: _SentText
+    size: int | None
+    modified: Annotated[float, Range(-_MAX_TIME, _MAX_TIME)] | None
+
+
 class _WorkerFolder:
     """Stores the files of one worker in its folder. None of it can be trusted, least of all the names."""
 
@@ -268,10 +277,9 @@ class _WorkerFolder:
                 if self._writing is not None:
                     self._writing.skip(size)
             case WorkerFrame.MISSING:
-                item = parse_object(parse_answer(payload, longest=LONGEST_FRAME, deepest=1), "item")
-                path, why = (_parse_text(item, name) for name in ("path", "why"))
+                item = decode_answer(_MissingItem, parse_answer(payload, longest=LONGEST_FRAME, deepest=1))
                 if len(self._errors) < _MAX_MISSING:
-                    self.add_missing(path, why)
+                    self.add_missing(item.path, item.why)
             case _:
                 raise UnexpectedAnswerError(f"a frame `{kind.name}` out of order")
 
@@ -291,29 +299,21 @@ class _WorkerFolder:
             self._contents.add_own(f"{self._path}/errors.txt", redact(text, self._contents.accounts))
 
     def _begin(self, payload: bytes) -> None:
-        about = parse_object(parse_answer(payload, longest=LONGEST_FRAME, deepest=1), "file")
-        path, source = (_parse_text(about, name) for name in ("path", "source"))
-        size, modified = (require_field(about, name, "file") for name in ("size", "modified"))
-        size = None if size is None else parse_integer(size, "size")
+        file = decode_answer(_FileHead, parse_answer(payload, longest=LONGEST_FRAME, deepest=1))
         when = None
-        if modified is not None:
-            seconds = parse_number(modified, "modified", low=-_MAX_TIME, high=_MAX_TIME)
+        if file.modified is not None:
             with suppress(ValueError, OverflowError, OSError):  # no calendar has that time
-                when = datetime.fromtimestamp(seconds, UTC)
+                when = datetime.fromtimestamp(file.modified, UTC)
         self._end()
         self._files += 1
         if self._files <= _MAX_FILES:
-            path = f"{self._path}/{path or 'unnamed'}"
-            self._writing = self._contents.begin(path, source=source, original_size=size, modified=when)
+            path = f"{self._path}/{file.path or 'unnamed'}"
+            self._writing = self._contents.begin(path, source=file.source, original_size=file.size, modified=when)
 
     def _end(self) -> None:
         if self._writing is not None:
             self._writing.end()
             self._writing = None
-
-
-def _parse_text(fields: dict[str, Any], name: str) -> str:
-    return parse_string(require_field(fields, name, "frame"), name, longest=_MAX_PATH_LENGTH)
 
 
 T = TypeVar("T")

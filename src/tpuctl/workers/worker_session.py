@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from tpuctl.decoding import MAX_BYTES
+from tpuctl.decoding import MAX_BYTES, Text
 from tpuctl.escaping import one_line, preview
 from tpuctl.nodes.usage import UseKind, WorkerUse
-from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer, parse_decimal, parse_object, parse_string
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
 from tpuctl.ssh.channel import AgentChannel, ClientFrame, WorkerFrame
 from tpuctl.ssh.connection import CONNECT_TIMEOUT
 
@@ -399,13 +399,20 @@ def parse_present_use(payload: bytes, *, login: str) -> WorkerUse:
     return WorkerUse(UseKind.JOB, name, one_line(parse_about(second)[0]), login, age)
 
 
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The record of a job."""
+
+    command: Annotated[str, Text(_LONGEST_RECORD)]
+    detached: Any = None
+
+
 def parse_about(text: str) -> tuple[str, bool | None]:
     """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
     try:
-        about = parse_object(parse_answer(text), "about")
-        command = parse_string(about.get("command"), "command", longest=_LONGEST_RECORD)
+        about = decode_answer(_About, parse_answer(text))
         # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
-        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
+        return about.command.encode(errors="backslashreplace").decode(), about.detached is True
     except UnexpectedAnswerError:
         return "", None
 
