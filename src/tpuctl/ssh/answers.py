@@ -83,7 +83,7 @@ def parse_decimal(value: bytes, where: str, *, low: int = 0, high: int = MAX_BYT
     if not _DECIMAL.fullmatch(value):
         raise UnexpectedAnswerError(f"{where}: expected an integer, got {preview(value)}")
     if not low <= int(value) <= high:
-        raise UnexpectedAnswerError(f"{where}: expected {low} to {high}, got {preview(value)}")
+        raise UnexpectedAnswerError(f"{where}: expected {low} to {high}, got {int(value)}")
     return int(value)
 
 

@@ -189,7 +189,7 @@ class JobScope:
     def open(self, target: Target, request: Mapping[str, Any], **options: Any) -> AbstractContextManager[AgentChannel]:
         """Open a channel to a worker for a request."""
         shared = self.ssh_options(target.connection)
-        return open_agent(target, "job_queries", request, **{"shared": shared, "is_kept": True, **options})
+        return open_agent(target, "job_queries", request, **{"shared": shared, **options})
 
     def ask(
         self,

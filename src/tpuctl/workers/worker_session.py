@@ -195,7 +195,6 @@ class WorkerSession:
             connect_within=min(within, CONNECT_TIMEOUT),
             # A Ctrl-C at the terminal reaches only this process, which forwards it.
             is_in_own_group=True,
-            is_kept=True,
         )
         self.phase = WorkerPhase.CONNECTING
         self.tries += 1

@@ -190,15 +190,14 @@ def ancestors() -> set[int]:
 
 
 def end(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Send a signal to processes, KILL to those that remain after the grace period, and return the outcomes.
+    """Send TERM to processes, KILL to those that remain after the grace period, and return the outcomes.
 
-    `ended` by the signal, `killed`, `survives`, `refused` (it belongs to another user), or `gone` before the signal.
+    `ended` by TERM, `killed`, `survives`, `refused` (it belongs to another user), or `gone` before the signal.
     """
-    first = getattr(signal, "SIG" + order["signal"])
     family = ancestors()
     outcomes = {}
     for pid, start in order["processes"]:
-        outcomes[pid, start] = "gone" if pid in family else send(pid, start, first)
+        outcomes[pid, start] = "gone" if pid in family else send(pid, start, signal.SIGTERM)
     waiting = [key for key, outcome in outcomes.items() if outcome == "sent"]
     for key in wait_for(waiting, order["grace"]):
         outcomes[key] = "killed" if send(key[0], key[1], signal.SIGKILL) == "sent" else "ended"

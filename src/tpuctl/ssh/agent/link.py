@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
     from typing import Any
 
 # A login shell may print before it.
@@ -59,32 +58,6 @@ def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict
         link.send(b"!", text.encode("utf-8", "replace"))
     # Without the tidying of the interpreter, which takes longer than many programs.
     os._exit(0)
-
-
-def keep_program(path: str, code: CodeType) -> None:
-    """Cache a compiled program atomically, if possible, replacing those of other versions of tpuctl."""
-    import marshal  # noqa: PLC0415  # once for each version
-
-    folder, kept = os.path.split(path)
-    scratch = os.path.join(folder, ".%s.%d" % (kept, os.getpid()))
-    data = marshal.dumps(code)
-    try:
-        own_folder("programs")
-        for other in os.listdir(folder):
-            is_older = other.startswith(kept.partition("-")[0] + "-")
-            if is_older and other.partition(".")[0] != kept.partition(".")[0]:
-                os.unlink(os.path.join(folder, other))
-        file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            is_whole = os.write(file, data) == len(data)
-        finally:
-            os.close(file)
-        if is_whole:
-            os.rename(scratch, path)
-        else:  # the disk is full
-            os.unlink(scratch)
-    except OSError:
-        pass
 
 
 def own_folder(*names: str) -> str:
