@@ -29,6 +29,7 @@ from tpuctl.ssh.agent.job_files import (
     KILL,
     RESERVED,
     TERM,
+    OutputStreamer,
     fill_reserved,
     is_full,
     is_locked,
@@ -39,10 +40,9 @@ from tpuctl.ssh.agent.job_files import (
     reserve,
     signal_group,
     trim,
-    trimmed,
     write,
 )
-from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink, own_folder
+from tpuctl.ssh.agent.link import ClientLink, own_folder
 
 TYPE_CHECKING = False
 
@@ -570,45 +570,6 @@ def has_open(pid: str, files: list[os.stat_result]) -> bool:
         if any(os.path.samestat(status, file) for file in files):
             return True
     return False
-
-
-# Blocks of each stream in one round: a signal from the client must not wait for a gigabyte of output.
-BLOCKS_PER_ROUND = 16
-
-
-class OutputStreamer:
-    """The output of the command in one file, sent from an offset on."""
-
-    def __init__(self, link: ClientLink, folder: str, kind: bytes, offset: int) -> None:
-        self.link, self.folder, self.kind, self.offset = link, folder, kind, offset
-        self.end: int | None = None
-        try:
-            self.file = os.open(folder + ("/out" if kind == b"o" else "/err"), os.O_RDONLY)
-        except FileNotFoundError:  # both are in one file
-            self.file = -1
-
-    def pump(self) -> bool:
-        """Send some of the available output; return whether there was any."""
-        before = self.offset
-        for _ in range(BLOCKS_PER_ROUND if self.file >= 0 else 0):
-            most = FRAME_BLOCK if self.end is None else max(0, min(FRAME_BLOCK, self.end - self.offset))
-            data = os.pread(self.file, most, self.offset)
-            if not data:
-                break
-            # Checked after the read: a hole that existed by then is known now.
-            kept_from = trimmed(self.folder)[self.kind == b"e"]
-            if kept_from > self.offset:
-                self.link.send(self.kind.upper(), b"%d" % (kept_from - self.offset))
-                self.offset = kept_from
-                continue
-            self.link.send(self.kind, data)
-            self.offset += len(data)
-        return self.offset > before
-
-    def stop_here(self) -> None:
-        """Send only what exists now: processes left behind may print without end."""
-        if self.end is None and self.file >= 0:
-            self.end = os.fstat(self.file).st_size
 
 
 class StdinFeed:
