@@ -28,7 +28,7 @@ from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.escaping import one_line, preview
 from tpuctl.fan_out import Outcome, fan_out
 from tpuctl.ssh import agent
-from tpuctl.ssh.agent.link import AGENT_MARK
+from tpuctl.ssh.agent.link import AGENT_MARK, AS_ROOT
 from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, parse_answer
 from tpuctl.ssh.connection import (
     BATCH_MODE,
@@ -74,13 +74,6 @@ _EXIT_TIMEOUT = 2.0
 _OF_SSH = re.compile(
     r"ssh: |(?:ssh|kex|client|channel|packet|mux|sshpkt)_\w+: |Bad packet length|Corrupted MAC on input"
 )
-# Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
-AS_ROOT = """\
-if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
-    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
-fi
-exec "$@"
-"""
 
 
 class WorkerFrame(Enum):
@@ -528,7 +521,9 @@ def message_of_ssh(errors: str) -> str:
 
 
 # Half a program, after a broken connection, must do nothing.
-_READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
+_READ = (
+    "import sys;PROGRAM=sys.stdin.buffer.read({size});len(PROGRAM)=={size} and exec(compile(PROGRAM,'tpuctl','exec'))"
+)
 _OF_PACKAGE = re.compile(r"^from tpuctl\.ssh\.agent\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'

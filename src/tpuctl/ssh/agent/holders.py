@@ -21,7 +21,7 @@ import stat
 import sys
 import time
 
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.link import ClientLink, device_root
 
 TYPE_CHECKING = False
 
@@ -44,8 +44,7 @@ def serve_holders(link: ClientLink, request: dict[str, Any]) -> None:
 
 def examine_tpu(devices: list[str], lock_file: str, order: dict[str, Any] | None = None) -> dict[str, Any]:
     """Execute the order, if any, and return what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    root = os.path.realpath(named) if named else ""
+    root = device_root()
     lock_file = root + lock_file
     patterns = [root + pattern for pattern in devices]
     report: dict[str, Any] = {}

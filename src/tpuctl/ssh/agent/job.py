@@ -34,6 +34,7 @@ from tpuctl.ssh.agent.job_files import (
     is_full,
     is_locked,
     job_folder,
+    jobs_here,
     process_group,
     read,
     remove_job,
@@ -42,7 +43,7 @@ from tpuctl.ssh.agent.job_files import (
     trim,
     write,
 )
-from tpuctl.ssh.agent.link import ClientLink, own_folder
+from tpuctl.ssh.agent.link import ClientLink, device_root, own_folder
 
 TYPE_CHECKING = False
 
@@ -142,19 +143,18 @@ def report_use(link: ClientLink, folder: str, order: dict[str, Any]) -> None:
             continue
         link.send(b"u", b"\0".join(fields))
     if not others:
-        holder = lock_holder((os.environ.get("TPUCTL_DEVICE_ROOT") or "") + order["lock_file"])
+        holder = lock_holder(device_root() + order["lock_file"])
         if holder is not None:
             link.send(b"u", b"\0".join((b"process", *holder)))
 
 
 def running_jobs(parent: str, name: str) -> list[str]:
     """Return the folders of the jobs that run on the worker of a job; a home may be shared with other workers."""
-    found, end = [], "." + name.rpartition(".")[2]
-    for entry in os.listdir(parent):
-        path = os.path.join(parent, entry)
-        is_job = entry.endswith(end) and not entry.startswith(".")
+    found = []
+    for _, one in jobs_here(int(name.rpartition(".")[2])):
+        path = os.path.join(parent, "%s.%s" % (one, name.rpartition(".")[2]))
         try:
-            if is_job and not os.path.exists(path + "/exit") and is_locked(path + "/lock"):
+            if not os.path.exists(path + "/exit") and is_locked(path + "/lock"):
                 found.append(path)
         except OSError:
             continue

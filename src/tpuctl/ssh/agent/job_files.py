@@ -27,6 +27,25 @@ def job_folder(name: str = "") -> str:
     return os.path.join(jobs, name) if name else jobs
 
 
+def jobs_here(worker: int) -> list[tuple[float, str]]:
+    """Return the start and the name of each job of this worker, the newest first."""
+    try:
+        entries = os.listdir(job_folder())
+    except FileNotFoundError:
+        return []
+    end = ".%d" % worker
+    found = []
+    for entry in entries:
+        if entry.endswith(end) and not entry.startswith("."):
+            try:
+                # Written once, before the start of the command.
+                began = os.stat(os.path.join(job_folder(entry), "token")).st_mtime
+            except OSError:  # not a job, or one that was just removed
+                continue
+            found.append((began, entry[: -len(end)]))
+    return sorted(found, reverse=True)
+
+
 def process_group(folder: str) -> list[int] | None:
     """Return the process group of a job and its supervisor; None if it ended before these were written."""
     for _ in range(200):

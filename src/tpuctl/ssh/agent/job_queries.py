@@ -16,6 +16,7 @@ from tpuctl.ssh.agent.job_files import (
     OutputStreamer,
     is_locked,
     job_folder,
+    jobs_here,
     process_group,
     read,
     remove_job,
@@ -52,25 +53,6 @@ def list_jobs(link: ClientLink, request: dict[str, Any]) -> None:
         found = [one for one in found if one[1] in request["names"]]
     jobs = [describe(folder_of(request, name), name, request["tail"]) for _, name in found[: request["limit"]]]
     send_value(link, {"total": len(found), "jobs": [one for one in jobs if one is not None]})
-
-
-def jobs_here(worker: int) -> list[tuple[float, str]]:
-    """Return the start and the name of each job of this worker, the newest first."""
-    try:
-        entries = os.listdir(job_folder())
-    except FileNotFoundError:
-        return []
-    end = ".%d" % worker
-    found = []
-    for entry in entries:
-        if entry.endswith(end) and not entry.startswith("."):
-            try:
-                # Written once, before the start of the command.
-                began = os.stat(os.path.join(job_folder(entry), "token")).st_mtime
-            except OSError:  # not a job, or one that was just removed
-                continue
-            found.append((began, entry[: -len(end)]))
-    return sorted(found, reverse=True)
 
 
 def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:

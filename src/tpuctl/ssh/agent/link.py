@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 # A login shell may print before it.
 AGENT_MARK = b"\n\0tpuctl-agent\n"
 FRAME_BLOCK = 64 * 1024
+# Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
+AS_ROOT = """\
+if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
+    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
+fi
+exec "$@"
+"""
 
 
 class ClientLink:
@@ -58,6 +65,12 @@ def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict
         link.send(b"!", text.encode("utf-8", "replace"))
     # Without the tidying of the interpreter, which takes longer than many programs.
     os._exit(0)
+
+
+def device_root() -> str:
+    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
+    named = os.environ.get("TPUCTL_DEVICE_ROOT")
+    return os.path.realpath(named) if named else ""
 
 
 def own_folder(*names: str) -> str:

@@ -24,7 +24,7 @@ from tpuctl.ssh.agent.holders import (
     user_name,
 )
 from tpuctl.ssh.agent.job_files import LONGEST_SMALL_FILE
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.link import ClientLink, device_root
 from tpuctl.ssh.agent.user_files import open_below, open_entry
 
 TYPE_CHECKING = False
@@ -222,12 +222,6 @@ def read_small(job: int | None, name: str) -> str:
 def job_ended_since(at: float) -> bool:
     """Return whether a job ended or wrote at this time or later: one that runs shortly is seen by no look at processes."""
     return any(newest_job(home) >= at for home in user_homes(device_root()))
-
-
-def device_root() -> str:
-    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    return os.path.realpath(named) if named else ""
 
 
 def user_homes(root: str) -> list[str]:
