@@ -80,7 +80,7 @@ class WorkerFrame(Enum):
     """A frame that a worker sends."""
 
     READY = b"h"  # `new`: nothing was started yet; `known`: an earlier connection started the command
-    IN_USE = b"u"  # before READY: a job or process that uses the worker already
+    IN_USE = b"u"  # before READY: a job that runs on the worker already
     STARTED = b"s"
     OUT = b"o"
     ERR = b"e"
