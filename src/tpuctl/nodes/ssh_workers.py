@@ -138,7 +138,7 @@ class SshWorkers:
         """Import our key into OS Login and return the login name; None if metadata decides."""
         return self.authorizer.os_login(node, self.key()) if self.authorizer else None
 
-    def check_way(self, node: Node, worker: int) -> None:
+    def check_route(self, node: Node, worker: int) -> None:
         """Raise `UnreachableError` if a worker has no address for the chosen route."""
         self.router.route_to(node, worker)
 

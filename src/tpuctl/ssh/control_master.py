@@ -105,7 +105,7 @@ def close_masters(node: Node, folder: Path | None) -> None:
 
 
 def is_multiplexing_message(line: str) -> bool:
-    """Tell whether a line of ssh's stderr is about connection sharing. ssh handles these cases itself."""
+    """Return whether a line of ssh's stderr is about connection sharing. ssh handles these cases itself."""
     return _MULTIPLEXING_MESSAGE.fullmatch(line.strip()) is not None
 
 
@@ -135,7 +135,7 @@ def _digest(text: str, *, size: int) -> str:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Create the folder, and tell whether its path is short, it is private, and it supports sockets and links to them."""
+    """Create the folder, and return whether its path is short, it is private, and it supports sockets and links to them."""
     # The value of an ssh option cannot contain a quote, and ssh expands variables in it.
     if len(os.fsencode(folder)) + 1 + _NAME_LENGTH > _MAX_PATH or re.search(r'["$\\\n]', str(folder)):
         return False

@@ -37,7 +37,7 @@ class ForegroundResult:
 
     @property
     def was_lost(self) -> bool:
-        """Tell whether ssh itself failed. After a login, a remote command that exits with 255 looks the same."""
+        """Return whether ssh itself failed. After a login, a remote command that exits with 255 looks the same."""
         return self.code == SSH_FAILED
 
 

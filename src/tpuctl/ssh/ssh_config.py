@@ -85,7 +85,7 @@ class SshConfigEntry:
         return sum(bool(_HOST.fullmatch(line)) for line in self.lines)
 
     def is_for(self, name: NodeName, cloud: str) -> bool:
-        """Tell whether it is the entry of a node, also of a former node of that name."""
+        """Return whether it is the entry of a node, also of a former node of that name."""
         return (self.name, self.cloud) == (name, cloud)
 
     def text(self) -> str:
@@ -251,7 +251,7 @@ def include_line(file: Path, *, home: Path | None) -> str:
 
 
 def is_included(config: Path, file: Path) -> bool:
-    """Tell whether a configuration includes a file for all hosts: before its first `Host` or `Match`."""
+    """Return whether a configuration includes a file for all hosts: before its first `Host` or `Match`."""
     with _named_errors(config, "read"):
         text = read_user_bytes(config).decode("utf-8", errors="replace") if config.exists() else ""
     for _, keyword, rest in config_lines(text):

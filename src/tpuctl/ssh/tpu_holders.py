@@ -93,11 +93,11 @@ def end_holders(target: Target, holders: Sequence[HolderProcess], *, grace: time
     A pid that now belongs to another process is not signaled. The lock file is removed if no process holds it then.
     Returns what holds the TPU afterwards. Raises as `fetch_holders`.
     """
-    order = {
+    request = {
         "processes": [[holder.pid, holder.start] for holder in holders],
         "grace": grace.total_seconds(),
     }
-    return _ask(target, {"end": order}, grace + _TIMEOUT)
+    return _ask(target, {"end": request}, grace + _TIMEOUT)
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> HoldersFound:

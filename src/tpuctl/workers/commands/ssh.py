@@ -177,7 +177,7 @@ class SshFlags(GivenOptions):
 
     @property
     def are_for_one_worker(self) -> bool:
-        """Tell whether they are possible for one worker only."""
+        """Return whether they are possible for one worker only."""
         # With several workers the command runs as with `tpuctl run`.
         return self.given.keys() - {"worker", "line"} != set()
 
