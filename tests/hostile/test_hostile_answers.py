@@ -52,7 +52,7 @@ EXAMINATION: dict[str, Any] = {
     "logs": {"ok": {"path": "/tmp/tpu_logs", "state": "writable", "size": 1, "files": 1, "is_complete": True}},
     "memory": {"ok": {"total": 1024000, "available": 921600}},
     "oom_kills": {"ok": {"count": 1, "last": "Out of memory: Killed process 7 (python3)"}},
-    "tpu_use": {"ok": f"tpuctl-holders {json.dumps(HELD)}"},
+    "tpu_use": {"ok": HELD},
     "inspection": {"ok": "tpuctl-worker startup=done about=- chips=4 holders=-"},
     "variables": {
         "ok": {

@@ -6,7 +6,6 @@ import fcntl
 import os
 import select
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -121,38 +120,12 @@ def test_file_of_another_user_than_the_owner_of_the_home_is_not_opened(tmp_path:
 def test_folders_of_tpuctl_are_for_their_owner_alone(tmp_path: Path, umask: int, *, is_left_open: bool) -> None:
     """Also those that an earlier version made under such a umask."""
     if is_left_open:
-        (tmp_path / ".tpuctl" / "programs").mkdir(parents=True)
-        for folder in (tmp_path / ".tpuctl", tmp_path / ".tpuctl" / "programs"):
+        (tmp_path / ".tpuctl" / "jobs").mkdir(parents=True)
+        for folder in (tmp_path / ".tpuctl", tmp_path / ".tpuctl" / "jobs"):
             folder.chmod(0o777)
-    line, source = bootstrap("worker_use", "run_agent(lambda link, request: link.send(b'x', b'{}'), {})", is_kept=True)
+    line, source = bootstrap("job", "own_folder('jobs')")
 
     subprocess.run(["sh", "-c", line], input=source, env={**os.environ, "HOME": str(tmp_path)}, umask=umask, check=True)
 
     made = {str(path.relative_to(tmp_path)): path.stat().st_mode & 0o777 for path in tmp_path.rglob("*")}
-    (program,) = [name for name in made if name.endswith(f".{sys.implementation.cache_tag}") or "worker_use-" in name]
-    assert made == {".tpuctl": 0o700, ".tpuctl/programs": 0o700, program: 0o600 & ~umask}
-
-
-def compiled(text: str) -> bytes:
-    """Return a program as the Python of a worker caches it."""
-    code = f"import marshal, sys; sys.stdout.buffer.write(marshal.dumps(compile({text!r}, 'tpuctl', 'exec')))"
-    python = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else "python3"
-    return subprocess.run([python, "-c", code], capture_output=True, check=True).stdout
-
-
-def test_cached_program_that_others_could_write_is_not_run(tmp_path: Path) -> None:
-    line, source = bootstrap("worker_use", "print('honest')", is_kept=True)
-    programs = tmp_path / ".tpuctl" / "programs"
-
-    def output() -> bytes:
-        done = subprocess.run(
-            ["sh", "-c", line], input=source, env={**os.environ, "HOME": str(tmp_path)}, capture_output=True, check=True
-        )
-        return done.stdout
-
-    assert output() == b"honest\n"
-    (program,) = programs.iterdir()
-    program.write_bytes(compiled("print('hostile')"))
-    program.chmod(0o666)
-    assert output() == b"honest\n"
-    assert program.stat().st_mode & 0o777 == 0o600
+    assert made == {".tpuctl": 0o700, ".tpuctl/jobs": 0o700}

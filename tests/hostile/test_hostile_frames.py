@@ -121,11 +121,11 @@ OFF_SCHEMA: dict[str, tuple[list[Step], str]] = {
     **{
         f"in use: {name}": ([send(MARK, *(frame(b"u", one) for one in payloads))], shown)
         for name, payloads, shown in (
-            ("nothing", [b""], "no use of a worker: ``"),
-            ("by another kind", [b"ghost\0001\0a\0b"], "no use of a worker: `ghost\\x001\\x00a\\x00b`"),
-            ("without a command", [b"job\0001\0a"], "no use of a worker: `job\\x001\\x00a`"),
-            ("since ever", [b"job\09999999999\0a\0b"], "an age: expected 0 to 3153600000, got 9999999999"),
-            ("too often", [b"process\0001\0a\0b"] * 17, "more than 16 frames `IN_USE`"),
+            ("nothing", [b""], "no job: ``"),
+            ("with more", [b"job\0001\0a\0b"], "no job: `job\\x001\\x00a\\x00b`"),
+            ("without a command", [b"1\0a"], "no job: `1\\x00a`"),
+            ("since ever", [b"9999999999\0a\0b"], "an age: expected 0 to 3153600000, got 9999999999"),
+            ("too often", [b"1\0a\0b"] * 17, "more than 16 frames `IN_USE`"),
         )
     },
     "lost with more": (after(frame(b"l", b"?")), "a frame `LOST` with `?` in it"),

@@ -354,15 +354,6 @@ def test_run_says_first_which_job_uses_the_node(tpuctl: Console, worker: Worker)
     assert not (worker.root / "begun").exists()
 
 
-def test_run_says_first_which_process_has_locked_the_tpu(tpuctl: Console, worker: Worker) -> None:
-    worker.lock_file.touch()
-    with worker.locked():
-        out, err, code = tpuctl("run", "demo", "--", "echo", "done")
-
-    assert re.fullmatch(rf"`demo` is in use: process `python[\w.]*` of {USER} on the TPU, for \d+s\n", err)
-    assert (out, code) == ("done\n", 0)
-
-
 def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> None:
     worker.lock_file.touch()
 

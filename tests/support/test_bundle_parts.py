@@ -125,7 +125,7 @@ def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
         os.utime(logs / f"{number}.log", (1000 + number, 1000 + number))
     request: dict[str, Any] = {
         "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0, "logs": "/logs",
-        "devices": [], "holders": "print(1)",
+        "devices": [], "lockFile": "/lock",
     }  # fmt: skip
     line, program = bootstrap("worker_evidence", f"run_agent(serve_worker_evidence, {request!r})")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_DEVICE_ROOT": str(tmp_path / "root")}

@@ -37,11 +37,11 @@ def test_holder_with_reused_pid_is_not_signaled() -> None:
         assert status is not None
         start = status["start"]
 
-        order = {"processes": [[process.pid, start - 1], [1, 1], [os.getpid(), 1]], "signal": "KILL", "grace": 0.1}
+        order = {"processes": [[process.pid, start - 1], [1, 1], [os.getpid(), 1]], "grace": 0.1}
         outcomes = [one["outcome"] for one in holders.end(order)]
         assert (outcomes, process.poll()) == (["gone", "gone", "gone"], None)
 
-        order = {"processes": [[process.pid, start]], "signal": "TERM", "grace": 5.0}
+        order = {"processes": [[process.pid, start]], "grace": 5.0}
         assert holders.end(order) == [{"pid": process.pid, "start": start, "outcome": "ended"}]
     assert process.returncode == -SIGTERM
 

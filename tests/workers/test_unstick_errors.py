@@ -104,8 +104,8 @@ def test_unstick_protected_or_library_only_process_is_kept() -> None:
     one = report(found(init, loaded))
 
     assert (one.to_end, one.is_stuck) == ((), False)
-    assert list(release_notes("demo", [one], signal="TERM")) == ["left 1 systemd on worker 3 alone: a system process"]
-    assert list(release_notes("demo", [report(found(loaded, is_root=False, hidden=4))], signal="TERM")) == [
+    assert list(release_notes("demo", [one])) == ["left 1 systemd on worker 3 alone: a system process"]
+    assert list(release_notes("demo", [report(found(loaded, is_root=False, hidden=4))])) == [
         "cannot examine processes of other users on worker 3: `sudo -n` does not work there",
         "no visible process holds the TPU of `demo`",
     ]

@@ -32,8 +32,8 @@ from tpuctl.doctor.doctor_facts import (
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 from tpuctl.shapes import ShapeError
-from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
-from tpuctl.ssh.channel import AS_ROOT, AgentError, bootstrap, on_each_worker, open_agent
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
+from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 WORKER_TIMEOUT = timedelta(seconds=30)
 # The programs on the worker get less time, so that it can report one that hangs.
 _PROGRAM_TIMEOUT = timedelta(seconds=8)
-_HOLDERS_MARK = "tpuctl-holders "
 _MAX_TEXT = 1 << 20
 _LATEST = datetime(9000, 1, 1, tzinfo=UTC).timestamp()
 
@@ -132,11 +131,10 @@ def examine_worker(target: Target, *, timeout: timedelta) -> WorkerReport:
 
 def examination_request(timeout: timedelta) -> dict[str, Any]:
     """Return the request to the program on a worker. Each step there times out after `timeout`."""
-    _, holders = bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")
     return {
         "inspection": inspection_script(None, timeout),
-        "holders": holders.decode(),
-        "as_root": AS_ROOT,
+        "devices": [ACCEL_FILES, VFIO_FILES],
+        "lockFile": LOCK_FILE,
         "seconds": timeout.total_seconds(),
     }
 
@@ -179,12 +177,7 @@ def _parse_fact(answer: Mapping[str, Any], name: str, kind: Any) -> Fact[Any]:  
 
 
 def _holders(value: Any) -> HoldersFound:  # JSON
-    text = decoder_of(Annotated[str, Text(_MAX_TEXT)])(value)
-    try:
-        report = parse_answer(text.removeprefix(_HOLDERS_MARK))
-    except UnexpectedAnswerError as error:
-        raise ShapeError(error.what) from error
-    return decode(HoldersFound, report, outcomes={}, lock_outcome=None)
+    return decode(HoldersFound, value, outcomes={}, lock_outcome=None)
 
 
 def _inspection(value: Any) -> InspectionReport:  # JSON

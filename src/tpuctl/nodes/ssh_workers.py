@@ -144,7 +144,7 @@ class SshWorkers:
             return self.authorizer.where_known(node, self.key(), self.login).login
         return self.authorizer.os_login(node, self.key())
 
-    def check_way(self, node: Node, worker: int) -> None:
+    def check_route(self, node: Node, worker: int) -> None:
         """Raise `UnreachableError` if a worker has no address for the chosen route."""
         self.router.route_to(node, worker)
 

@@ -360,7 +360,7 @@ def _connect(app: App, node: Node) -> list[Target]:
 
     workers, numbers = app.workers, range(node.workers)
     for worker in numbers:
-        workers.check_way(node, worker)
+        workers.check_route(node, worker)
     workers.learn_host_keys(node)
     return [
         Target(node, worker, workers.connection(node, worker, makes_key=False), f"{node.name.node_id}-{worker}")

@@ -3,8 +3,7 @@
 May import `models`, the base, and `explain.messages`, which classifies what ssh prints. Start reading at `connection`
 (`Connection`, `Target`, argv, one command with a timeout), then `channel` (a program on a worker), `transfer` (files to and
 from that program), `routes` and `keys`. `agent` has the programs that run on workers (Python 3.8, the standard library); they
-come through ssh's stdin and are compiled there. That of `run` is cached in `~/.tpuctl/programs`, because compiling takes longer
-than all it does.
+come through ssh's stdin and are compiled there.
 
 **The route to a worker.** `routes` decides (pure): the external address; the internal one if the metadata server says that this
 machine is in the node's network; a tunnel (gcloud as ProxyCommand) or the internal address if the user asks for it. The sandbox

@@ -7,7 +7,6 @@ bytes that are no frame, a frame that is too long and an answer that the caller 
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import select
@@ -29,7 +28,7 @@ from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.escaping import one_line, preview
 from tpuctl.fan_out import Outcome, fan_out
 from tpuctl.ssh import agent
-from tpuctl.ssh.agent.link import AGENT_MARK
+from tpuctl.ssh.agent.link import AGENT_MARK, AS_ROOT
 from tpuctl.ssh.answers import MAX_LOGIN_BANNER, UnexpectedAnswerError, parse_answer
 from tpuctl.ssh.connection import (
     BATCH_MODE,
@@ -75,20 +74,13 @@ _EXIT_TIMEOUT = 2.0
 _OF_SSH = re.compile(
     r"ssh: |(?:ssh|kex|client|channel|packet|mux|sshpkt)_\w+: |Bad packet length|Corrupted MAC on input"
 )
-# Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
-AS_ROOT = """\
-if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
-    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
-fi
-exec "$@"
-"""
 
 
 class WorkerFrame(Enum):
     """A frame that a worker sends."""
 
     READY = b"h"  # `new`: nothing was started yet; `known`: an earlier connection started the command
-    IN_USE = b"u"  # before READY: a job or process that uses the worker already
+    IN_USE = b"u"  # before READY: a job that runs on the worker already
     STARTED = b"s"
     OUT = b"o"
     ERR = b"e"
@@ -204,8 +196,7 @@ class AgentChannel:
     """One ssh, and the program at its other end. Nothing waits but `read`, `frames` and `close`.
 
     `shared` are the options of a shared connection; without them ssh opens a new one. `is_in_own_group`: ssh gets no Ctrl-C
-    of the terminal. `as_root`: the program runs as root if sudo needs no password. `is_kept`: the worker caches the program.
-    Raises `SshProgramMissingError`.
+    of the terminal. `as_root`: the program runs as root if sudo needs no password. Raises `SshProgramMissingError`.
     """
 
     def __init__(
@@ -220,10 +211,9 @@ class AgentChannel:
         longest: int = LONGEST_FRAME,
         is_in_own_group: bool = False,
         as_root: bool = False,
-        is_kept: bool = False,
     ) -> None:
         call = f"run_agent(serve_{program}, { ({**request, 'worker': target.worker})!r})"
-        line, source = bootstrap(program, call, is_kept=is_kept)
+        line, source = bootstrap(program, call)
         if as_root:
             line = f"exec sh -c {shlex.quote(AS_ROOT)} tpuctl {line.removeprefix('exec ')}"
         timeout = ("-o", f"ConnectTimeout={max(1, ceil(connect_within.total_seconds()))}")
@@ -531,45 +521,23 @@ def message_of_ssh(errors: str) -> str:
 
 
 # Half a program, after a broken connection, must do nothing.
-_READ = "import sys;s=sys.stdin.buffer.read({size});len(s)=={size} and exec(compile(s,'tpuctl','exec'))"
-# Compiling a program takes longer than running it. A user who can write to the cache can run any program anyway.
-_LOAD = """\
-import marshal, os
-path = os.path.expanduser("~/.tpuctl/programs/{kept}.") + sys.implementation.cache_tag
-text = sys.stdin.buffer.read({size})
-if len(text) == {size}:
-    try:
-        with open(path, "rb") as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.geteuid() or about.st_mode & 0o022:
-                raise ValueError
-            code, is_new = marshal.loads(file.read()), False
-    except (OSError, EOFError, ValueError, TypeError):
-        code, is_new = compile(text, "tpuctl", "exec"), True
-    exec(code)
-    if is_new:
-        keep_program(path, code)
-    {call}
-"""
+_READ = (
+    "import sys;PROGRAM=sys.stdin.buffer.read({size});len(PROGRAM)=={size} and exec(compile(PROGRAM,'tpuctl','exec'))"
+)
 _OF_PACKAGE = re.compile(r"^from tpuctl\.ssh\.agent\.(\w+) import (?:\([^)]*\)|.*)$", re.MULTILINE)
 # The system's Python first: PATH may begin with a slow wrapper, or with an environment of the user.
 _CHOICE = '[ -x /usr/bin/python3 ] && exec /usr/bin/python3 -ISc "$0"; exec python3 -ISc "$0"'
 
 
-def bootstrap(name: str, call: str, *, is_kept: bool = False) -> tuple[str, bytes]:
+def bootstrap(name: str, call: str) -> tuple[str, bytes]:
     """Return the line for the worker's shell, and the beginning of the stdin of ssh.
 
     `name`: the program's file without its suffix. `call`: the Python line that starts it, with literals. The program reads what
-    follows on stdin. A login shell may print first, so a program begins its output with a mark. `is_kept`: the worker compiles
-    the program once and caches it. Without Python on the worker the exit code is 127.
+    follows on stdin. A login shell may print first, so a program begins its output with a mark. Without Python on the
+    worker the exit code is 127.
     """
-    program = _source(name)
-    if is_kept:
-        kept = f"{name}-{hashlib.blake2b(program, digest_size=8).hexdigest()}"
-        first, rest = _LOAD.format(kept=kept, size=len(program), call=call).encode(), program
-    else:
-        first, rest = program + call.encode() + b"\n", b""
-    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(first))]), first + rest
+    program = _source(name) + call.encode() + b"\n"
+    return "exec " + shlex.join(["sh", "-c", _CHOICE, _READ.format(size=len(program))]), program
 
 
 def standalone_program(name: str, call: str) -> str:

@@ -15,23 +15,23 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import select
 import socket
 import stat
-import struct
+import subprocess
 import tempfile
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from datetime import timedelta
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.fan_out import fan_out
 from tpuctl.files import make_private_folder
-from tpuctl.platforms import GUARANTEED_OPEN_FILES, MAX_SOCKET_PATH_BYTES
+from tpuctl.platforms import MAX_SOCKET_PATH_BYTES
 from tpuctl.ssh.connection import host_alias, trust_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from tpuctl.models.node import Node
     from tpuctl.ssh.connection import Connection
@@ -41,10 +41,8 @@ _MAX_PATH = MAX_SOCKET_PATH_BYTES - 17
 _NAME_LENGTH = 8 + 1 + 16
 # New sessions on a dead connection hang until ssh notices: after interval times count.
 _ALIVE_INTERVAL, _ALIVE_COUNT = timedelta(seconds=5), 3
-# The message that stops a master: hello (1) of protocol version 4, then MUX_C_TERMINATE with request 0 [OpenSSH PROTOCOL.mux].
-_TERMINATE = struct.pack(">6I", 8, 1, 4, 8, 0x10000005, 0)
-_STOP_TIMEOUT = timedelta(milliseconds=500)
-_MAX_AT_ONCE = GUARANTEED_OPEN_FILES // 2
+_STOP_TIMEOUT = 1.0  # seconds
+_MAX_AT_ONCE = 16
 _TEMPORARY = Path("/tmp")  # noqa: S108  # the owner of our folder in it is checked
 _MULTIPLEXING_MESSAGE = re.compile(
     r"ControlSocket .* already exists, disabling multiplexing|Control socket connect\(.*\): .*"
@@ -95,7 +93,7 @@ def control_socket_folder(
 def close_masters(node: Node, folder: Path | None) -> None:
     """Close the shared connections to a node that is stopped, rebooted or deleted, so that no session hangs on them.
 
-    This takes 0.5 s at most, ends their sessions, and removes the sockets of crashed masters of any node. Never raises.
+    Ends their sessions, and removes the sockets of crashed and hanging masters. Never raises.
     """
     if folder is None:
         return
@@ -103,50 +101,22 @@ def close_masters(node: Node, folder: Path | None) -> None:
     with suppress(OSError):
         # A name with a dot is a socket that ssh is still creating.
         found = sorted(path for path in folder.iterdir() if len(path.name) == _NAME_LENGTH and path.is_socket())
-        masters = [path for path in found if path.name.startswith(prefix)]
-        for first in range(0, len(masters), _MAX_AT_ONCE):
-            _stop_masters(masters[first : first + _MAX_AT_ONCE])
-        for path in found:
-            with socket.socket(socket.AF_UNIX) as master:
-                master.setblocking(False)  # noqa: FBT003  # the standard library's signature
-                try:
-                    master.connect(str(path))
-                except ConnectionRefusedError:
-                    path.unlink(missing_ok=True)
-                except OSError:  # it has just ended, or is busy
-                    continue
+        fan_out(_stop_master, [path for path in found if path.name.startswith(prefix)], limit=_MAX_AT_ONCE)
 
 
 def is_multiplexing_message(line: str) -> bool:
-    """Tell whether a line of ssh's stderr is about connection sharing. ssh handles these cases itself."""
+    """Return whether a line of ssh's stderr is about connection sharing. ssh handles these cases itself."""
     return _MULTIPLEXING_MESSAGE.fullmatch(line.strip()) is not None
 
 
-def _stop_masters(masters: Iterable[Path]) -> None:
-    """Ask masters to stop, all at once. The socket of a master that does not hang up is removed, so no session finds it."""
-    with ExitStack() as stack:
-        waiting: dict[socket.socket, Path] = {}
-        for path in masters:
-            master = stack.enter_context(socket.socket(socket.AF_UNIX))
-            master.setblocking(False)  # noqa: FBT003  # the standard library's signature
-            try:
-                master.connect(str(path))
-                master.sendall(_TERMINATE)
-            except OSError:  # no process listens
-                path.unlink(missing_ok=True)
-            else:
-                waiting[master] = path
-        while waiting and (ready := select.select(waiting, (), (), _STOP_TIMEOUT.total_seconds())[0]):
-            waiting = {master: path for master, path in waiting.items() if master not in ready or _is_open(master)}
-        for path in waiting.values():
-            path.unlink(missing_ok=True)
-
-
-def _is_open(master: socket.socket) -> bool:
-    try:
-        return bool(master.recv(1024))
-    except OSError:
-        return False
+def _stop_master(path: Path) -> None:
+    """Stop a master. Its socket is removed in any case, so no session finds it."""
+    # ssh wants a host name, which it does not use.
+    words = ["ssh", "-F", "none", "-O", "exit", "-o", f'ControlPath="{str(path).replace("%", "%%")}"', "unused"]
+    with suppress(OSError, subprocess.TimeoutExpired):
+        quiet = subprocess.DEVNULL
+        subprocess.run(words, stdin=quiet, stdout=quiet, stderr=quiet, timeout=_STOP_TIMEOUT, check=False)
+    path.unlink(missing_ok=True)
 
 
 def _socket_path(connection: Connection, folder: Path) -> Path:
@@ -165,7 +135,7 @@ def _digest(text: str, *, size: int) -> str:
 
 
 def _is_usable(folder: Path) -> bool:
-    """Create the folder, and tell whether its path is short, it is private, and it supports sockets and links to them."""
+    """Create the folder, and return whether its path is short, it is private, and it supports sockets and links to them."""
     # The value of an ssh option cannot contain a quote, and ssh expands variables in it.
     if len(os.fsencode(folder)) + 1 + _NAME_LENGTH > _MAX_PATH or re.search(r'["$\\\n]', str(folder)):
         return False

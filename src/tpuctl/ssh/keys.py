@@ -66,7 +66,7 @@ class SshKey:
 
     @property
     def is_in_agent(self) -> bool:
-        """Tell whether the private key is only in an agent."""
+        """Return whether the private key is only in an agent."""
         return self.path.suffix == ".pub"
 
 
@@ -111,7 +111,7 @@ def default_key_path(home: Path) -> Path:
 
 
 def is_held_by_agent(key: SshKey) -> bool:
-    """Tell whether an ssh agent has this key. Raises `SshProgramMissingError`."""
+    """Return whether an ssh agent has this key. Raises `SshProgramMissingError`."""
     blob = key.public.split()[1]
     return any(blob in line.split() for line in run_program(["ssh-add", "-L"]).stdout.splitlines())
 
@@ -301,7 +301,7 @@ def metadata_key_line(login: str, key: SshKey, *, expires: datetime | None = Non
 
 
 def has_metadata_key(existing: str, entry: str, *, now: datetime | None = None) -> bool:
-    """Tell whether a value authorizes the login and key of `entry`. Comments do not matter.
+    """Return whether a value authorizes the login and key of `entry`. Comments do not matter.
 
     A line that expires counts if it has half the remaining validity of `entry` at `now`, or an hour if `entry` never expires.
     Without `now` only lines that never expire count, and a line equal to `entry`.
@@ -315,7 +315,7 @@ def has_metadata_key(existing: str, entry: str, *, now: datetime | None = None) 
 
 
 def find_key_expiry(existing: str, entry: str) -> tuple[bool, datetime | None]:
-    """Tell whether a value has the login and key of `entry`, and when the last of its lines expires (None: never)."""
+    """Return whether a value has the login and key of `entry`, and when the last of its lines expires (None: never)."""
     wanted = _parse(entry)
     found = [one for one in map(_parse, existing.splitlines()) if one and wanted and one.is_same(wanted)]
     ends = [one.expires for one in found if one.expires is not None]
@@ -385,7 +385,7 @@ class OsLoginError(AccessError):
 
 
 def is_switch_on(switch: str, metadata: Mapping[str, str], project_metadata: Mapping[str, str]) -> bool:
-    """Tell whether a switch is on for a node with this metadata. The case of its value does not matter."""
+    """Return whether a switch is on for a node with this metadata. The case of its value does not matter."""
     return metadata.get(switch, project_metadata.get(switch, "")).strip().lower() == "true"
 
 

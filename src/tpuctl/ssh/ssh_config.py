@@ -12,11 +12,10 @@ import re
 import shlex
 from base64 import b64decode
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from glob import glob
-from itertools import pairwise
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -86,7 +85,7 @@ class SshConfigEntry:
         return sum(bool(_HOST.fullmatch(line)) for line in self.lines)
 
     def is_for(self, name: NodeName, cloud: str) -> bool:
-        """Tell whether it is the entry of a node, also of a former node of that name."""
+        """Return whether it is the entry of a node, also of a former node of that name."""
         return (self.name, self.cloud) == (name, cloud)
 
     def text(self) -> str:
@@ -252,7 +251,7 @@ def include_line(file: Path, *, home: Path | None) -> str:
 
 
 def is_included(config: Path, file: Path) -> bool:
-    """Tell whether a configuration includes a file for all hosts: before its first `Host` or `Match`."""
+    """Return whether a configuration includes a file for all hosts: before its first `Host` or `Match`."""
     with _named_errors(config, "read"):
         text = read_user_bytes(config).decode("utf-8", errors="replace") if config.exists() else ""
     for _, keyword, rest in config_lines(text):
@@ -294,9 +293,7 @@ def _named_errors(path: Path, what: str) -> Iterator[None]:
 
 # ssh's own limit [OpenSSH source, readconf.c].
 _MAX_DEPTH = 16
-_SYSTEM_FOLDER = Path("/etc/ssh")
-_HASHED = re.compile(r"\|1\|([A-Za-z0-9+/=]+)\|([A-Za-z0-9+/=]+)")
-_WITH_PORT = re.compile(r"(?P<not>!?)(?:\[(?P<host>[^\]]*)\]:\d+|(?P<plain>.*))")
+_MACHINE_HOSTS = Path("/etc/hosts")
 _LINE = re.compile(r"\s*(?P<keyword>[A-Za-z]+)(?:\s*=\s*|\s+)(?P<rest>\S.*)")
 _BLOCK = re.compile(r"^# tpuctl \{.*?^# tpuctl end$", re.MULTILINE | re.DOTALL)
 
@@ -314,42 +311,14 @@ class ConfigLine:
 
 
 @dataclass(frozen=True, slots=True)
-class _HostRule:
-    """The patterns of one `Host` line, or of `host` in a `Match` line."""
-
-    place: ConfigLine
-    patterns: tuple[str, ...]
-
-    def names(self, host: str) -> bool:
-        """Tell whether the rule is for this host. Patterns of wildcards only are for all hosts, and do not count."""
-        host = host.lower()
-        if any(_matches(host, pattern[1:]) for pattern in self.patterns if pattern.startswith("!")):
-            return False
-        return any(_matches(host, pattern) and pattern.strip("*?.") != "" for pattern in self.patterns)
-
-
-@dataclass(frozen=True, slots=True)
-class _HashedHost:
-    """A host of `known_hosts` whose name is hashed (`HashKnownHosts`)."""
-
-    place: ConfigLine
-    salt: bytes
-    digest: bytes
-
-    def names(self, host: str) -> bool:
-        """Tell whether it is this host."""
-        return hmac.digest(self.salt, host.lower().encode(), "sha1") == self.digest
-
-
-@dataclass(frozen=True, slots=True)
 class UserHosts:
     """The host names that already mean another host: for the user's ssh, or for this machine.
 
-    tpuctl's own entries do not count, in any file.
+    Names are compared as they are written, or hashed (`HashKnownHosts`): a pattern names no host. tpuctl's own entries do not
+    count.
     """
 
-    _rules: tuple[_HostRule | _HashedHost, ...] = ()
-    _known: dict[str, ConfigLine | None] = field(default_factory=dict, compare=False, hash=False)
+    _places: Mapping[str, ConfigLine] = field(default_factory=dict, hash=False)
 
     @classmethod
     def read(cls, *paths: Path, folder: Path) -> UserHosts:
@@ -357,16 +326,28 @@ class UserHosts:
 
         Relative names are below `folder`, the `~/.ssh`. A missing or unreadable file has no names; ssh itself reports it.
         """
-        configured = [rule for path in paths for rule in _rules_of(path, folder, depth=0)]
-        system = _rules_of(_SYSTEM_FOLDER / "ssh_config", _SYSTEM_FOLDER, depth=0)
-        known = (place / name for place, names in _known_hosts_files(folder) for name in names)
-        return cls((*configured, *system, *(rule for path in known for rule in _known_hosts(path)), *_machine_hosts()))
+        places: dict[str, ConfigLine] = {}
+        configured = (found for path in paths for found in _configured_hosts(path, folder, depth=0))
+        known = (found for name in ("known_hosts", "known_hosts2") for found in _listed_hosts(folder / name))
+        for place, names in chain(configured, known, _listed_hosts(_MACHINE_HOSTS)):
+            for name in names:
+                places.setdefault(name if name.startswith("|") else name.lower(), place)
+        places.setdefault("localhost", ConfigLine(_MACHINE_HOSTS, 0, "localhost"))
+        return cls(places)
 
     def get(self, host: str) -> ConfigLine | None:
         """Return the line that names a host. None if there is none."""
-        if host not in self._known:
-            self._known[host] = next((rule.place for rule in self._rules if rule.names(host)), None)
-        return self._known[host]
+        host = host.lower()
+        hashed = (place for name, place in self._places.items() if name.startswith("|1|") and _is_hash_of(name, host))
+        return self._places.get(host) or next(hashed, None)
+
+
+def _is_hash_of(name: str, host: str) -> bool:
+    try:
+        salt, digest = (b64decode(part, validate=True) for part in name.removeprefix("|1|").split("|"))
+    except ValueError:
+        return False
+    return hmac.digest(salt, host.encode(), "sha1") == digest
 
 
 def config_lines(text: str) -> Iterator[tuple[int, str, str]]:
@@ -394,65 +375,29 @@ def included_files(text: str, folder: Path) -> list[Path]:
     return found
 
 
-def _rules_of(path: Path, folder: Path, *, depth: int) -> Iterator[_HostRule | _HashedHost]:
+def _configured_hosts(path: Path, folder: Path, *, depth: int) -> Iterator[tuple[ConfigLine, list[str]]]:
     try:
         text = read_user_bytes(path).decode("utf-8", errors="replace")
     except InvalidInputError:
         return
     for number, keyword, rest in config_lines(text):
-        place = ConfigLine(path, number, f"{keyword.capitalize()} {rest}")
         if keyword == "host":
-            yield _HostRule(place, tuple(word.lower() for word in config_words(rest)))
-        elif keyword == "match":
-            for criterion, argument in pairwise(config_words(rest)):
-                if criterion.lower() in {"host", "originalhost"}:
-                    yield _HostRule(place, tuple(argument.lower().split(",")))
-        elif keyword in {"userknownhostsfile", "globalknownhostsfile"}:
-            for word in config_words(rest):
-                yield from _known_hosts(folder.parent / word.removeprefix("~/"))
+            yield ConfigLine(path, number, f"Host {rest}"), config_words(rest)
         elif keyword == "include" and depth < _MAX_DEPTH:
             for file in included_files(rest, folder):
-                yield from _rules_of(file, folder, depth=depth + 1)
+                yield from _configured_hosts(file, folder, depth=depth + 1)
 
 
-def _known_hosts_files(folder: Path) -> Iterator[tuple[Path, tuple[str, str]]]:
-    # The defaults of UserKnownHostsFile and GlobalKnownHostsFile (ssh_config(5)).
-    yield folder, ("known_hosts", "known_hosts2")
-    yield _SYSTEM_FOLDER, ("ssh_known_hosts", "ssh_known_hosts2")
-
-
-def _known_hosts(path: Path) -> Iterator[_HostRule | _HashedHost]:
-    """Yield the hosts of a file of host keys (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT")."""
-    for number, words in _word_lines(path):
-        names = words[1] if words[0].startswith("@") and len(words) > 1 else words[0]
-        place = ConfigLine(path, number, names)
-        if hashed := _HASHED.fullmatch(names):
-            with suppress(ValueError):
-                yield _HashedHost(place, *(b64decode(part, validate=True) for part in hashed.groups()))
-            continue
-        ports = (_WITH_PORT.fullmatch(name.lower()) for name in names.split(","))
-        yield _HostRule(place, tuple(f"{match['not']}{match['host'] or match['plain']}" for match in ports if match))
-
-
-def _machine_hosts() -> Iterator[_HostRule]:
-    """Yield the names that this machine resolves without a request."""
-    path = Path("/etc/hosts")
-    for number, words in _word_lines(path):
-        yield _HostRule(ConfigLine(path, number, " ".join(words)), tuple(word.lower() for word in words))
-    # Always the machine itself (RFC 6761).
-    yield _HostRule(ConfigLine(path, 0, "localhost"), ("localhost", "*.localhost"))
-
-
-def _word_lines(path: Path) -> Iterator[tuple[int, list[str]]]:
+def _listed_hosts(path: Path) -> Iterator[tuple[ConfigLine, list[str]]]:
+    """Yield the names in each line of `/etc/hosts`, or of a file of host keys: `name,[name]:port`."""
     try:
         lines = read_user_bytes(path).decode("utf-8", errors="replace").split("\n")
     except InvalidInputError:
         return
     for number, line in enumerate(lines, start=1):
-        if words := line.partition("#")[0].split():
-            yield number, words
-
-
-def _matches(host: str, pattern: str) -> bool:
-    # Patterns of ssh have `*` and `?` only.
-    return fnmatchcase(host, pattern.replace("[", "[[]"))
+        words = line.partition("#")[0].split()
+        if path != _MACHINE_HOSTS:
+            words = words[1:2] if line.startswith("@") else words[:1]
+        if words:
+            names = [name.removeprefix("[").partition("]")[0] for word in words for name in word.split(",")]
+            yield ConfigLine(path, number, " ".join(words)), names

@@ -81,7 +81,7 @@ def explain_ssh_failures(
 
 
 def is_ssh_failure_retriable(stderr: str, *, key_is_new: bool = False) -> bool:
-    """Tell whether a retry may succeed soon: the worker is booting, or has too many connections.
+    """Return whether a retry may succeed soon: the worker is booting, or has too many connections.
 
     A refused key counts only if it was added within the last minutes (`key_is_new`), because the worker may not have it yet.
     False for unknown failures. Use it only for an ssh that ended before the remote command started.
@@ -119,7 +119,7 @@ def collect_failure_context(
 
 
 def has_passphrase(key: bytes) -> bool:
-    """Tell whether a private key is encrypted. OpenSSH's format names its cipher; older formats have a header."""
+    """Return whether a private key is encrypted. OpenSSH's format names its cipher; older formats have a header."""
     if _ENCRYPTED_PEM.search(key):
         return True
     body = re.sub(rb"-----[A-Z ]+-----|\s", b"", key)

@@ -87,18 +87,17 @@ def fetch_holders(target: Target) -> HoldersFound:
     return _ask(target, {}, _TIMEOUT)
 
 
-def end_holders(target: Target, holders: Sequence[HolderProcess], *, signal: str, grace: timedelta) -> HoldersFound:
-    """Send a signal to these processes of a worker, and KILL to those that remain after `grace`.
+def end_holders(target: Target, holders: Sequence[HolderProcess], *, grace: timedelta) -> HoldersFound:
+    """Send TERM to these processes of a worker, and KILL to those that remain after `grace`.
 
     A pid that now belongs to another process is not signaled. The lock file is removed if no process holds it then.
     Returns what holds the TPU afterwards. Raises as `fetch_holders`.
     """
-    order = {
+    request = {
         "processes": [[holder.pid, holder.start] for holder in holders],
-        "signal": signal,
         "grace": grace.total_seconds(),
     }
-    return _ask(target, {"end": order}, grace + _TIMEOUT)
+    return _ask(target, {"end": request}, grace + _TIMEOUT)
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> HoldersFound:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
-from collections.abc import Set
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from hashlib import blake2b, file_digest
@@ -14,8 +13,9 @@ from io import BufferedReader, RawIOBase
 from itertools import groupby
 from queue import Full, Queue
 from threading import Condition, Lock, Semaphore, Thread
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, TypeVar
 
+from tpuctl.decoding import Most, OneOf, Range, Text
 from tpuctl.escaping import one_line, preview
 from tpuctl.ssh.agent.tar_stream import (
     END_OF_TAR,
@@ -28,15 +28,7 @@ from tpuctl.ssh.agent.tar_stream import (
     enlarge_pipe,
     pack,
 )
-from tpuctl.ssh.answers import (
-    UnexpectedAnswerError,
-    parse_answer,
-    parse_array,
-    parse_choice,
-    parse_integer,
-    parse_path,
-    parse_string,
-)
+from tpuctl.ssh.answers import UnexpectedAnswerError, WorkerPath, decode_answer, parse_answer
 from tpuctl.ssh.channel import (
     FRAME_KINDS,
     LONGEST_ANSWER,
@@ -64,12 +56,27 @@ _PATIENCE = timedelta(days=1)
 MAX_TEXT = 16 * 1024
 # Bytes that are read at once; longer reads go directly to their destination.
 _BUFFER = 1 << 16
-_DIGEST = re.compile(r"[0-9a-f]{32}")
+# Of one copy or sync; a frame has its own limit of bytes.
+MAX_FILES = 5_000_000
 _KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
-_MAX_MODE = 0o177777
 _MAX_TIME = 2**63 - 1
 # ssh options of a shared connection; None opens a new one.
 SharedOptions = tuple[str, ...] | None
+
+
+_Message = Annotated[str, Text(MAX_TEXT)]
+# JSON tuples: kind and message; name and reason.
+_Refusal: Any = tuple[Annotated[str, OneOf(_KINDS)], _Message]
+_Problems = Annotated[tuple[tuple[WorkerPath, _Message], ...], Most(MAX_FILES)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """What a tar stream does not limit of a file."""
+
+    path: WorkerPath
+    size: int
+    mtime: Annotated[int, Range(-_MAX_TIME, _MAX_TIME)]
 
 
 class WorkerStream(Stream):
@@ -118,14 +125,15 @@ class WorkerStream(Stream):
         payload = self.read(self._expect_value())
         value = parse_answer(payload, longest=len(payload), deepest=3)
         if isinstance(value, dict) and "refused" in value:
-            kind, message = parse_row(value["refused"], "refused", 2)
-            raise RefusedError(parse_choice(kind, "kind", _KINDS), parse_string(message, "message", longest=MAX_TEXT))
+            raise RefusedError(*decode_answer(_Refusal, value["refused"], "refused"))
         return value
 
     def receive_problems(self, *, most: int) -> dict[str, str]:
         """Return why files are not whole, by name. Raises as `receive`."""
-        rows = [parse_row(row, "problem", 2) for row in parse_array(self.receive(), "problems", most=most)]
-        return {parse_path(name, "problem"): parse_string(why, "problem", longest=MAX_TEXT) for name, why in rows}
+        rows = decode_answer(_Problems, self.receive(), "problems")
+        if len(rows) > most:
+            raise UnexpectedAnswerError(f"problems: {len(rows)} values where at most {most} are expected")
+        return dict(rows)
 
     def next_member(self) -> FileEntry | None:
         """Return the next file or folder; None at the end. Raises `PeerLostError` and `UnexpectedAnswerError`."""
@@ -135,12 +143,8 @@ class WorkerStream(Stream):
             raise UnexpectedAnswerError(one_line(str(error))) from error
         if entry is None:
             return None
-        return FileEntry(
-            parse_path(entry.path, "entry.path"),
-            parse_integer(entry.mode, "entry.mode", high=_MAX_MODE),
-            parse_integer(entry.size, "entry.size"),
-            parse_integer(entry.mtime, "entry.mtime", low=-_MAX_TIME, high=_MAX_TIME),
-        )
+        decode_answer(_Member, entry._asdict(), "entry")
+        return entry
 
     def read(self, size: int) -> bytes:
         """Return so many bytes. Raises `PeerLostError`."""
@@ -401,38 +405,6 @@ class LocalDigests:
                 except OSError:
                     self._known[path] = None
             return self._known[path]
-
-
-def parse_row(value: Any, where: str, length: int) -> list[Any]:  # JSON
-    """Check that a value is an array of so many values, and return it."""
-    row = parse_array(value, where, most=length)
-    if len(row) < length:
-        raise UnexpectedAnswerError(f"{where}: {len(row)} values where {length} are expected")
-    return row
-
-
-def parse_numbers(value: Any, where: str, allowed: Set[int]) -> list[int]:  # JSON
-    """Check that a value is an array of numbers of entries, each of which is allowed and occurs once, and return it."""
-    numbers = [parse_integer(number, where) for number in parse_array(value, where, most=len(allowed))]
-    if len(set(numbers)) < len(numbers) or not allowed >= set(numbers):
-        raise UnexpectedAnswerError(f"{where}: numbers of entries that are not allowed")
-    return numbers
-
-
-def parse_pairs(value: Any, where: str, allowed: Set[int]) -> dict[int, Any]:  # JSON
-    """Check that a value is an array of pairs, of a number of an entry and another value, and return these by number."""
-    rows = [parse_row(row, where, 2) for row in parse_array(value, where, most=len(allowed))]
-    return dict(
-        zip(parse_numbers([number for number, _ in rows], where, allowed), (one for _, one in rows), strict=True)
-    )
-
-
-def parse_digest(value: Any, where: str) -> str:  # JSON
-    """Check that a value is a digest, and return it."""
-    if not _DIGEST.fullmatch(parse_string(value, where, longest=64)):
-        raise UnexpectedAnswerError(f"{where}: {preview(value)} is not a digest")
-    text: str = value
-    return text
 
 
 _PAUSES = tuple(timedelta(seconds=seconds) for seconds in (1, 2, 4, 8))

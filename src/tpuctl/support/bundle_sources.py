@@ -22,7 +22,7 @@ from tpuctl.names import NodeName
 from tpuctl.nodes.lookup import find_node
 from tpuctl.redaction import redact
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
-from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, bootstrap, open_agent
+from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, open_agent
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
 if TYPE_CHECKING:
@@ -217,8 +217,7 @@ class WorkerCollector:
             "seconds": max(1.0, timeout.total_seconds() * 0.9 - 1),
             "logs": LIBTPU_LOG_DIR,
             "devices": [ACCEL_FILES, VFIO_FILES],
-            # Run as root if that needs no password: this login cannot see what other users hold.
-            "holders": bootstrap("holders", f"print_holders({[ACCEL_FILES, VFIO_FILES]!r}, {LOCK_FILE!r})")[1].decode(),
+            "lockFile": LOCK_FILE,
         }
         # A new connection: a shared one may be what is broken.
         options = ("-o", "Compression=yes")

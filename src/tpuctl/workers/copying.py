@@ -15,25 +15,26 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from threading import Semaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.command_text import join_command
+from tpuctl.decoding import Most, Range, Text
 from tpuctl.errors import InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
 from tpuctl.escaping import preview
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.agent.copy_files import MAX_PROBLEMS, FileReceiver, list_files
 from tpuctl.ssh.agent.tar_stream import FileEntry, RefusedError, path_text, reason, to_bytes, to_text
-from tpuctl.ssh.answers import UnexpectedAnswerError, parse_array, parse_boolean, parse_integer, parse_string
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 from tpuctl.ssh.channel import LONGEST_ANSWER, AgentError, OpenChannels
 from tpuctl.ssh.keys import SshProgramMissingError
 from tpuctl.ssh.transfer import (
     MAX_AT_ONCE,
+    MAX_FILES,
     MAX_TEXT,
     SharedOptions,
     Tee,
     WorkerStream,
     open_transfer,
-    parse_row,
     with_retries,
 )
 
@@ -141,7 +142,7 @@ def upload(
         def send(stream: WorkerStream, progress: CopyProgress, copied: _Copied) -> None:
             tree = stream.receive()
             if tree is not None:
-                copied.trees.append([parse_integer(number, "tree") for number in parse_row(tree, "tree", 2)])
+                copied.trees.append(list(decode_answer(_Tree, tree, "tree")))
             progress.size, progress.moved = size, 0
             tee.send(stream, range(len(entries)))
             problems = stream.receive_problems(most=len(names))
@@ -348,7 +349,9 @@ def _as_text(path: str) -> str:
 
 # The longest answer about an entry, in bytes.
 _MAX_ENTRY = 256
-_MAX_FILES = 5_000_000
+_Tree: Any = tuple[int, int]  # types
+_Notes = Annotated[tuple[Annotated[str, Text(MAX_TEXT)], ...], Most(MAX_FILES)]
+_Overview: Any = tuple[int, bool, Annotated[int, Range(0, MAX_FILES)], int, _Notes, _Notes]
 # Bytes for the folder names of one source, which are kept because their files come later.
 _MAX_FOLDER_BYTES = 64 << 20
 # Bytes for the names of all files of a copy.
@@ -401,20 +404,18 @@ class FetchedFiles:
     """
 
     def __init__(self, request: FetchRequest, overview: Any) -> None:  # JSON
-        named, is_tree, count, size, notes, failed = parse_row(overview, "overview", 6)
+        self.is_tree: bool
+        self.count: int
+        self.size: int
+        named, self.is_tree, self.count, self.size, notes, failed = decode_answer(_Overview, overview, "overview")
         self._request = request
         # A name may match several patterns: those without wildcards are tried first.
         self.missing = sorted(request.patterns, key=_has_wildcard)
         # The worker expands wildcards.
-        most = _MAX_FILES if _has_wildcard(self.missing[-1]) else len(request.patterns)
-        self.named = parse_integer(named, "overview.named", high=most)
-        self.is_tree = parse_boolean(is_tree, "overview.tree")
-        self.count = parse_integer(count, "overview.count", high=_MAX_FILES)
-        self.size = parse_integer(size, "overview.size")
-        self.notes, self.failed = (
-            [parse_string(text, "note", longest=MAX_TEXT) for text in parse_array(texts, "notes", most=_MAX_FILES)]
-            for texts in (notes, failed)
-        )
+        most = MAX_FILES if _has_wildcard(self.missing[-1]) else len(request.patterns)
+        if named > most:
+            raise UnexpectedAnswerError(f"overview: {named} names where at most {most} are expected")
+        self.named, self.notes, self.failed = named, list(notes), list(failed)
         if self.is_tree and (self.named != 1 or not request.recurse or not self.count):
             raise UnexpectedAnswerError("overview.tree: a folder, which was not requested")
         self._top_level = self._received = 0

@@ -313,7 +313,7 @@ def run_warnings(results: Sequence[WorkerResult], *, tells_ends: bool = True) ->
 
 
 def _remarks(result: WorkerResult) -> dict[str, bool]:
-    return {"timedOut": result.was_late, "diskFull": result.disk_was_full, "outlived": result.is_outlived}
+    return {"timedOut": result.timed_out, "diskFull": result.disk_was_full, "outlived": result.left_processes}
 
 
 def run_error(result: RunResult) -> TpuctlError | None:
@@ -334,12 +334,12 @@ def _command_error(result: RunResult) -> TpuctlError | None:
     if not bad or result.stopped in {StopReason.INTERRUPTED, StopReason.TERMINATED}:
         return None
     total = len(result.results)
-    if result.stopped is StopReason.TIMED_OUT or all(one.was_late for one in bad):
+    if result.stopped is StopReason.TIMED_OUT or all(one.timed_out for one in bad):
         never_started = all(one.outcome is WorkerOutcome.NOT_STARTED for one in bad)
         what = "command not started on" if never_started else "command terminated on"
         after = f" after {format_duration(result.timeout)} (`--timeout`)" if result.timeout else ""
         text = f"timed out{after}: {what} {_count(bad, total)}: {worker_labels(bad)}"
-        return TimedOutError(text, hint=_reasons(one for one in bad if not one.was_late))
+        return TimedOutError(text, hint=_reasons(one for one in bad if not one.timed_out))
     absent = [one for one in bad if one.outcome in _ABSENT]
     if absent and all(not one.is_good and one.code is None for one in result.results):
         cannot = "be reached" if all(one.outcome is WorkerOutcome.UNREACHABLE for one in absent) else "run it"
@@ -401,7 +401,7 @@ def _describe_result(result: WorkerResult) -> str:
         return {WorkerOutcome.NOT_STARTED: "not started", WorkerOutcome.LOST: "lost"}.get(
             result.outcome, str(result.outcome)
         )
-    if result.was_late:
+    if result.timed_out:
         return "timed out"
     meaning = _MEANINGS.get(result.code)
     return f"exit {result.code}: {meaning}" if meaning else f"exit {result.code}"

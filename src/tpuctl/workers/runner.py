@@ -23,7 +23,6 @@ from tpuctl.clock import SystemClock
 from tpuctl.errors import ExitCode
 from tpuctl.nodes.usage import NodeUse, describe_worker_uses
 from tpuctl.ssh.channel import AgentError
-from tpuctl.ssh.tpu_devices import LOCK_FILE
 from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.worker_session import WorkerOutcome, WorkerPhase, WorkerResult, WorkerSession
 
@@ -95,7 +94,6 @@ class RunRequest:
             "limit": limit.total_seconds() if limit else 0,
             "offsets": (0, 0),
             "must_exist": False,
-            "lock_file": LOCK_FILE,
         }
 
 

@@ -12,29 +12,28 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from threading import Semaphore
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from tpuctl.decoding import Most, Text
 from tpuctl.errors import RemoteCommandError, TpuctlError
 from tpuctl.escaping import preview
 from tpuctl.ssh.agent.tar_stream import RefusedError, encode
-from tpuctl.ssh.answers import JsonFields, UnexpectedAnswerError, parse_integer, parse_path
+from tpuctl.ssh.answers import UnexpectedAnswerError, WorkerPath, decode_answer
 from tpuctl.ssh.channel import MAX_CHANNELS, on_each_worker
 from tpuctl.ssh.transfer import (
     MAX_AT_ONCE,
+    MAX_FILES,
     LocalDigests,
     SharedOptions,
     Tee,
     WorkerStream,
     open_transfer,
-    parse_digest,
-    parse_numbers,
-    parse_pairs,
     with_retries,
 )
 from tpuctl.workers.copying import CopyProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence, Set
 
     from tpuctl.clock import Clock
     from tpuctl.ssh.connection import Connection, Target
@@ -192,6 +191,34 @@ _MAX_NAMES, _MAX_ENTRY = 8 << 20, 128
 _MAX_ATTEMPTS = 3
 
 
+_Numbers = Annotated[tuple[int, ...], Most(MAX_FILES)]
+_Digest = Annotated[str, Text(32, "[0-9a-f]{32}", "a digest")]
+_Names = Annotated[tuple[WorkerPath, ...], Most(_MAX_NAMES)]
+
+
+@dataclass(frozen=True, slots=True)
+class _PlanAnswer:
+    """A worker's answer to the list of entries; see `SyncPlan`."""
+
+    send: _Numbers
+    link: _Numbers
+    touch: _Numbers
+    foreign: _Numbers
+    digests: Annotated[tuple[tuple[int, _Digest], ...], Most(MAX_FILES)]
+    folder: WorkerPath
+    delete: _Names
+    kept: _Names
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What a worker has done: the number of bytes received, and the names deleted and replaced."""
+
+    bytes: int
+    deleted: _Names
+    replaced: _Names
+
+
 @dataclass(frozen=True, slots=True)
 class SyncPlan:
     """What differs on a worker. Numbers are those of the tree's entries."""
@@ -209,24 +236,29 @@ class SyncPlan:
     @classmethod
     def parse(cls, value: Any, tree: FileTree, *, delete: bool) -> SyncPlan:  # JSON
         """Parse the answer of a worker to the list of entries. Raises `UnexpectedAnswerError`."""
-        fields = JsonFields(value, "plan")
+        answer = decode_answer(_PlanAnswer, value, "plan")
         files = frozenset(number for number, entry in enumerate(tree.entries) if entry.target is None)
         links = frozenset(range(len(tree.entries))) - files
-        send = frozenset(fields.get("send", parse_numbers, allowed=files))
-        link = frozenset(fields.get("link", parse_numbers, allowed=links))
-        touch = frozenset(fields.get("touch", parse_numbers, allowed=files - send))
-        digests = fields.get("digests", parse_pairs, allowed=files - send - touch)
-        for known in digests.values():
-            parse_digest(known, "plan.digests")
-        foreign = frozenset(fields.get("foreign", parse_numbers, allowed=send | link | digests.keys()))
-        folder = fields.get("folder", parse_path)
-        if not folder.startswith("/"):
-            raise UnexpectedAnswerError(f"plan.folder: {preview(folder)} is not an absolute path")
-        most = _MAX_NAMES if delete else 0
+        send = _check_numbers(answer.send, "send", files)
+        link = _check_numbers(answer.link, "link", links)
+        touch = _check_numbers(answer.touch, "touch", files - send)
+        different = _check_numbers([number for number, _ in answer.digests], "digests", files - send - touch)
+        foreign = _check_numbers(answer.foreign, "foreign", send | link | different)
+        if not answer.folder.startswith("/"):
+            raise UnexpectedAnswerError(f"plan.folder: {preview(answer.folder)} is not an absolute path")
+        if not delete and (answer.delete or answer.kept):
+            raise UnexpectedAnswerError("plan: names to delete, which was not requested")
         return cls(
-            send, link, touch, foreign, digests, folder,
-            delete=fields.each("delete", parse_path, most=most), kept=fields.each("kept", parse_path, most=most),
-        )  # fmt: skip
+            send, link, touch, foreign, dict(answer.digests), answer.folder, delete=answer.delete, kept=answer.kept
+        )
+
+
+def _check_numbers(numbers: Sequence[int], name: str, allowed: Set[int]) -> frozenset[int]:
+    """Return the numbers of entries, each of which must be allowed and occur once."""
+    unique = frozenset(numbers)
+    if len(unique) < len(numbers) or not unique <= allowed:
+        raise UnexpectedAnswerError(f"plan.{name}: numbers of entries that are not allowed")
+    return unique
 
 
 class SyncRun:
@@ -279,18 +311,12 @@ class SyncRun:
             broken = self._tee.send(stream, send)
             left = {number for number in send if os.path.lexists(tree.path(number))}
             self.unreadable |= {name: broken[name] for number in left if (name := tree.entries[number].path) in broken}
-            done = JsonFields(stream.receive(), "report")
+            done = decode_answer(_Report, stream.receive(), "report")
+            if not (set(done.deleted) <= set(plan.delete) and set(done.replaced) <= set(names)):
+                raise UnexpectedAnswerError("report: names that were not planned")
             return changes(
                 sent=tuple(name for name in names if name not in broken),
-                size=done.get("bytes", parse_integer),
-                deleted=_some_of(done, "deleted", plan.delete),
-                replaced=_some_of(done, "replaced", names),
+                size=done.bytes,
+                deleted=done.deleted,
+                replaced=done.replaced,
             )
-
-
-def _some_of(report: JsonFields, name: str, planned: Sequence[str]) -> tuple[str, ...]:
-    """Return the file names of a field. Each must have been planned."""
-    names = report.each(name, parse_path, most=len(planned))
-    if not set(names) <= set(planned):
-        raise UnexpectedAnswerError(f"{name}: names that were not planned")
-    return names

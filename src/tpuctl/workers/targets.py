@@ -41,19 +41,19 @@ def find_targets(
     for node, _ in chosen:
         if warning := check_login_state(node):
             app.terminal.warn(warning)
-    ways = app.workers
+    connector = app.workers
     # Check all of them first: if one worker cannot be reached, no node is changed.
     for node, numbers in chosen:
         for number in numbers:
-            ways.check_way(node, number)
+            connector.check_route(node, number)
     found = []
     for node, numbers in chosen:
         if not read_only:
             authorize_key(app, node)
-        ways.learn_host_keys(node)
+        connector.learn_host_keys(node)
         for number in numbers:
             label = str(number) if len(nodes) == 1 and not names_nodes else f"{node.name.node_id}-{number}"
-            found.append(Target(node, number, ways.connection(node, number, makes_key=not read_only), label))
+            found.append(Target(node, number, connector.connection(node, number, makes_key=not read_only), label))
     if not read_only:
         save_host_keys([target.connection for target in found])
     return found

@@ -113,18 +113,18 @@ def release_question(node_id: str, reports: Sequence[HolderReport]) -> str:
     return f"terminate {what} on {where} of `{node_id}`{f', and remove {files}' if locks else ''}?"
 
 
-def release_tpu(reports: Sequence[HolderReport], *, signal: str, grace: timedelta) -> list[HolderReport]:
+def release_tpu(reports: Sequence[HolderReport], *, grace: timedelta) -> list[HolderReport]:
     """Terminate the processes that hold the TPU, on all workers in parallel, and remove lock files without a holder."""
 
     def release(report: HolderReport) -> HoldersFound:
-        return end_holders(report.target, report.to_end, signal=signal, grace=grace)
+        return end_holders(report.target, report.to_end, grace=grace)
 
     answers = on_each_worker(release, [report for report in reports if report.is_stuck])
     after = {one.item.target.worker: one.error or one.get() for one in answers}
     return [replace(report, after=after.get(report.target.worker)) for report in reports]
 
 
-def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str) -> Iterator[str]:
+def release_notes(node_id: str, reports: Sequence[HolderReport]) -> Iterator[str]:
     """Yield one line for each action, for each process left alone, and for what cannot be examined."""
     blind = []
     for report in reports:
@@ -135,7 +135,7 @@ def release_notes(node_id: str, reports: Sequence[HolderReport], *, signal: str)
             if outcome == "ended":
                 yield f"terminated {who}"
             elif outcome == "killed":
-                yield f"killed {who}: it ignored {signal}"
+                yield f"killed {who}: it ignored TERM"
             elif holder.holds and holder.is_protected:
                 yield f"left {who} alone: a system process"
             elif holder in report.named and holder.age < report.min_age:

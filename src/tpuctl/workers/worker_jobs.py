@@ -190,7 +190,7 @@ class JobScope:
     def open(self, target: Target, request: Mapping[str, Any], **options: Any) -> AbstractContextManager[AgentChannel]:
         """Open a channel to a worker for a request."""
         shared = self.ssh_options(target.connection)
-        return open_agent(target, "job_queries", request, **{"shared": shared, "is_kept": True, **options})
+        return open_agent(target, "job_queries", request, **{"shared": shared, **options})
 
     def ask(
         self,
@@ -671,7 +671,7 @@ def job_json(job: Job) -> dict[str, Any]:
                 "followed": share.is_followed,
                 "stdoutBytes": share.sizes[0],
                 "stderrBytes": share.sizes[1],
-                **({"timedOut": True} if share.result and share.result.was_late else {}),
+                **({"timedOut": True} if share.result and share.result.timed_out else {}),
                 **({"diskFull": True} if share.result and share.result.disk_was_full else {}),
             }
             for share in job.shares
@@ -683,12 +683,12 @@ def _share_state(share: WorkerJob) -> str:
     result = share.result
     if result is None or result.outcome is WorkerOutcome.LOST:
         return share.state
-    if result.was_late:
+    if result.timed_out:
         return f"timed out (exit {result.code})"
     if result.outcome is WorkerOutcome.EXITED:
         return f"exited {result.code}"
     by = f"ended by {signal_name(result.signal or 0)}"
-    return f"{by}: no client followed it" if result.was_abandoned else by
+    return f"{by}: no client followed it" if result.orphaned else by
 
 
 def worker_names(targets: Sequence[Target], total: int) -> str:

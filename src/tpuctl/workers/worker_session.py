@@ -10,12 +10,12 @@ import re
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, StrEnum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from tpuctl.decoding import MAX_BYTES
+from tpuctl.decoding import MAX_BYTES, Text
 from tpuctl.escaping import one_line, preview
 from tpuctl.nodes.usage import UseKind, WorkerUse
-from tpuctl.ssh.answers import UnexpectedAnswerError, parse_answer, parse_decimal, parse_object, parse_string
+from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
 from tpuctl.ssh.channel import AgentChannel, ClientFrame, WorkerFrame
 from tpuctl.ssh.connection import CONNECT_TIMEOUT
 
@@ -81,8 +81,8 @@ class WorkerResult:
     """The result on one worker. `code`: the exit code as a shell reports it, None if unknown. Sizes are in bytes.
 
     `ssh_stderr` is the stderr of ssh if a failure of ssh prevented the command from starting or from being followed. A worker
-    may report that it terminated the command because no client followed it (`was_abandoned`) or because it timed out
-    (`was_late`), that its disk was full, and that processes left behind by the command can still print (`is_outlived`).
+    may report that it terminated the command because no client followed it (`orphaned`) or because it timed out
+    (`timed_out`), that its disk was full, and that processes left behind by the command can still print (`left_processes`).
     `is_unexpected`: the worker broke the protocol; `why` says how.
     """
 
@@ -95,16 +95,16 @@ class WorkerResult:
     err_size: int = 0
     why: str = ""
     ssh_stderr: str | None = None
-    was_abandoned: bool = False
-    was_late: bool = False
+    orphaned: bool = False
+    timed_out: bool = False
     disk_was_full: bool = False
-    is_outlived: bool = False
+    left_processes: bool = False
     is_unexpected: bool = False
 
     @property
     def is_good(self) -> bool:
         """Whether the command succeeded."""
-        return (self.code == 0 and not self.was_late) or self.outcome is WorkerOutcome.DETACHED
+        return (self.code == 0 and not self.timed_out) or self.outcome is WorkerOutcome.DETACHED
 
     def explain(self, workers: str) -> str:
         """Return the reason, in one line about `workers`, which share it."""
@@ -145,10 +145,10 @@ _WITHOUT_PAYLOAD = frozenset({WorkerFrame.STARTED, WorkerFrame.LOST, WorkerFrame
 
 
 class WorkerSession:
-    """One worker of a run. `order` is the request for `ssh/agent/job.py`, `shared` the options of a shared connection."""
+    """One worker of a run. `request` is the request for `ssh/agent/job.py`, `shared` the options of a shared connection."""
 
     def __init__(
-        self, target: Target, order: Mapping[str, Any], streams: OutputSink, *, shared: tuple[str, ...]
+        self, target: Target, request: Mapping[str, Any], streams: OutputSink, *, shared: tuple[str, ...]
     ) -> None:
         self.target = target
         self.phase = WorkerPhase.WAITING
@@ -157,16 +157,16 @@ class WorkerSession:
         # Whether the command may have been started: from then on a connection only joins it.
         self.may_run = False
         self.has_started = False
-        # What used the worker before the command was started.
+        # The jobs that ran there before the command was started.
         self.uses: list[WorkerUse] = []
         self.taken: int | None = None  # bytes of stdin that the command has received, by this connection
         self.next_try = timedelta()
         self.since = timedelta()  # start of this attempt to connect
         self.trying_since: timedelta | None = None  # start of the first attempt since the worker was last connected
         self.tries = 0
-        self._order, self._streams, self._shared = order, streams, shared
+        self._request, self._streams, self._shared = request, streams, shared
         # Bytes of stdout and of stderr that have arrived.
-        self._sizes: list[int] = list(order["offsets"])
+        self._sizes: list[int] = list(request["offsets"])
         self._stage = _Stage.HELLO
         # Bytes of stdin: sent over this connection, sent over any, and received by the command according to the worker.
         self._fed_here = self._fed = self._taken_before = 0
@@ -176,7 +176,7 @@ class WorkerSession:
     @property
     def only_follows(self) -> bool:
         """Whether it follows a job that must exist, and starts nothing."""
-        return bool(self._order["must_exist"])
+        return bool(self._request["must_exist"])
 
     @property
     def has_no_answer(self) -> bool:
@@ -188,14 +188,13 @@ class WorkerSession:
         self.channel = AgentChannel(
             self.target,
             "job",
-            {**self._order, "offsets": tuple(self._sizes), "must_exist": self.only_follows or self.has_started},
+            {**self._request, "offsets": tuple(self._sizes), "must_exist": self.only_follows or self.has_started},
             # A shared connection may be what broke.
             shared=None if self.tries else self._shared,
             options=_ALIVE,
             connect_within=min(within, CONNECT_TIMEOUT),
             # A Ctrl-C at the terminal reaches only this process, which forwards it.
             is_in_own_group=True,
-            is_kept=True,
         )
         self.phase = WorkerPhase.CONNECTING
         self.tries += 1
@@ -288,7 +287,7 @@ class WorkerSession:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` with {preview(payload)} in it")
         if kind is WorkerFrame.MISSING and not (self.only_follows or self.has_started):
             raise UnexpectedAnswerError(f"a frame `{kind.name}` about a job that does not exist yet")
-        if kind is WorkerFrame.TAKEN and not self._order["stdin"]:
+        if kind is WorkerFrame.TAKEN and not self._request["stdin"]:
             raise UnexpectedAnswerError(f"a frame `{kind.name}` about stdin, although none was sent")
         if kind in {WorkerFrame.OUT, WorkerFrame.ERR} and not payload:
             raise UnexpectedAnswerError(f"an empty frame `{kind.name}`")
@@ -327,7 +326,7 @@ class WorkerSession:
                 why = "the job no longer exists" if self.has_started else "there is no such job"
                 self.end(WorkerOutcome.LOST if self.has_started else WorkerOutcome.MISSING, why)
             case WorkerFrame.CONFLICT:
-                job = self._order["name"].rpartition(".")[0]
+                job = self._request["name"].rpartition(".")[0]
                 self.end(WorkerOutcome.REFUSED, f"a job `{job}` already exists")
             case WorkerFrame.REFUSED:
                 outcome = WorkerOutcome.LOST if self.has_started else WorkerOutcome.REFUSED
@@ -336,7 +335,7 @@ class WorkerSession:
     def _acknowledge(self) -> None:
         """Let the worker delete what has arrived, so that a long run does not fill its disk."""
         arrived = sum(self._sizes)
-        is_kept_there = self._order["detach"] or self.only_follows
+        is_kept_there = self._request["detach"] or self.only_follows
         if not is_kept_there and arrived - self._acknowledged >= _ACKNOWLEDGE_EVERY:
             self._acknowledged = arrived
             self._send(ClientFrame.HAVE, b"%d %d" % tuple(self._sizes))
@@ -355,7 +354,7 @@ class WorkerSession:
             self.may_run = True
             self.phase = WorkerPhase.RUNNING
         elif self.may_run:
-            # GO was lost with the connection. If it is only late, the worker no longer obeys it.
+            # GO was lost with the connection. If it is only late, the worker no longer acts on it.
             self.start()
         else:
             self.phase = WorkerPhase.READY
@@ -363,7 +362,7 @@ class WorkerSession:
     def _receive_use(self, payload: bytes) -> None:
         if len(self.uses) >= _MOST_USES:
             raise UnexpectedAnswerError(f"more than {_MOST_USES} frames `{WorkerFrame.IN_USE.name}`")
-        self.uses.append(parse_present_use(payload, login=self.target.connection.login))
+        self.uses.append(parse_running_job(payload, login=self.target.connection.login))
 
     def _receive_taken(self, payload: bytes) -> None:
         taken = parse_decimal(payload, "bytes of stdin", low=self._taken_before, high=self._fed)
@@ -378,7 +377,7 @@ class WorkerSession:
         self.phase = WorkerPhase.RUNNING
         self.trying_since = None
         self.tries = 0
-        if self._order["detach"]:
+        if self._request["detach"]:
             self.end(WorkerOutcome.DETACHED)
             return
         signals, self._signals = self._signals, []
@@ -386,26 +385,30 @@ class WorkerSession:
             self.signal(number)
 
 
-def parse_present_use(payload: bytes, *, login: str) -> WorkerUse:
-    """Parse what uses a worker: a job of the same `login`, or a process. Raises `UnexpectedAnswerError`."""
-    kind, *fields = payload.split(b"\0")
-    if kind not in {b"job", b"process"} or len(fields) != _USE_FIELDS:
-        raise UnexpectedAnswerError(f"no use of a worker: {preview(payload)}")
+def parse_running_job(payload: bytes, *, login: str) -> WorkerUse:
+    """Parse a job of the same `login` that runs on a worker already. Raises `UnexpectedAnswerError`."""
+    fields = payload.split(b"\0")
+    if len(fields) != _USE_FIELDS:
+        raise UnexpectedAnswerError(f"no job: {preview(payload)}")
     age = timedelta(seconds=parse_decimal(fields[0], "an age", high=_LONGEST_AGE))
-    first, second = (field.decode(errors="replace") for field in fields[1:])
-    name = one_line(first, longest=_LONGEST_NAME)
-    if kind == b"process":
-        return WorkerUse(UseKind.PROCESS, one_line(second, longest=_LONGEST_NAME), "", name, age)
-    return WorkerUse(UseKind.JOB, name, one_line(parse_about(second)[0]), login, age)
+    name, about = (field.decode(errors="replace") for field in fields[1:])
+    return WorkerUse(UseKind.JOB, one_line(name, longest=_LONGEST_NAME), one_line(parse_about(about)[0]), login, age)
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The record of a job."""
+
+    command: Annotated[str, Text(_LONGEST_RECORD)]
+    detached: Any = None
 
 
 def parse_about(text: str) -> tuple[str, bool | None]:
     """Parse the command and whether it was detached; empty and None if unreadable, because the disk was full."""
     try:
-        about = parse_object(parse_answer(text), "about")
-        command = parse_string(about.get("command"), "command", longest=_LONGEST_RECORD)
+        about = decode_answer(_About, parse_answer(text))
         # A lone surrogate, which stands for a byte that is no UTF-8, cannot be encoded.
-        return command.encode(errors="backslashreplace").decode(), about.get("detached") is True
+        return about.command.encode(errors="backslashreplace").decode(), about.detached is True
     except UnexpectedAnswerError:
         return "", None
 
@@ -443,8 +446,8 @@ def parse_result(target: Target, payload: bytes, sizes: tuple[int, int] = (0, 0)
         out_size=sizes[0],
         err_size=sizes[1],
         why=next((why for word, why in _WHYS.items() if word in remarks), ""),
-        was_abandoned="abandoned" in remarks,
-        was_late="late" in remarks,
+        orphaned="abandoned" in remarks,
+        timed_out="late" in remarks,
         disk_was_full="full" in remarks,
-        is_outlived="outlived" in remarks,
+        left_processes="outlived" in remarks,
     )

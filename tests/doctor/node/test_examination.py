@@ -29,14 +29,14 @@ from tpuctl.doctor.node_probes import examination_request, parse_examination
 from tpuctl.nodes.conditions import StartupState
 from tpuctl.nodes.inspection import InspectionReport
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.ssh.channel import AS_ROOT, FrameDecoder, WorkerFrame, bootstrap
+from tpuctl.ssh.channel import FrameDecoder, WorkerFrame, bootstrap
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def answer_of(worker: Worker, request: dict[str, Any], **environ: str) -> Any:
     """Run the program on a worker, and return the JSON of its only frame."""
-    line, program = bootstrap("worker_facts", f"run_agent(serve_worker_facts, {request!r})")
+    line, program = bootstrap("worker_facts", f"run_agent(serve_worker_facts, { {**request, 'worker': 0}!r})")
     clean = {key: value for key, value in os.environ.items() if key not in {"VIRTUAL_ENV", "CONDA_PREFIX"}}
     paths = {
         "TPUCTL_DEVICE_ROOT": str(worker.root),
@@ -178,6 +178,8 @@ def test_examination_reports_only_known_variables(worker: Worker) -> None:
     ended = worker.home / ".tpuctl/jobs/old.0"
     ended.mkdir()
     (ended / "exit").write_text("0")
+    for folder in (job, ended):
+        (folder / "token").touch()
 
     with subprocess.Popen(["sleep", "60"], env={"TPU_LOG_DIR": str(worker.home), "PASSWORD": "secret"}) as process:
         (job / "pid").write_text(f"{process.pid} 1")
@@ -197,12 +199,12 @@ def test_examination_failed_part_does_not_affect_others(worker: Worker) -> None:
     (worker.programs / "timedatectl").write_text("#!/bin/sh\nexit 127\n")
     (worker.home / ".profile").write_text("exit 3\n")
 
-    request = {"inspection": "exit 1", "holders": "raise SystemExit(3)", "as_root": AS_ROOT, "seconds": 0.5}
+    request = {"inspection": "exit 1", "devices": 3, "lockFile": "", "seconds": 0.5}
     report = parse_examination(answer_of(worker, request, TPUCTL_DEVICE_ROOT=""), NOW, NOW)
 
     assert report.disks == Unknown("`df` did not end in time")
     assert report.oom_kills == Unknown("dmesg: read kernel buffer failed: Operation not permitted")
-    assert report.tpu_use == Unknown("`python3` failed: exit 3")
+    assert report.tpu_use == Unknown("`python3` failed: TypeError: 'int' object is not iterable")
     assert report.inspection == Unknown("`sh` failed: exit 1")
     assert report.is_synchronized == Absent("`timedatectl` is missing")
     assert isinstance(report.memory, Known)
@@ -250,7 +252,7 @@ def test_examination_invalid_part_is_unknown() -> None:
         "logs": {"ok": {"path": "/x", "state": "new", "size": 1, "files": 1, "is_complete": True}},
         "memory": {"error": "it is gone"},
         "oom_kills": {"ok": []},
-        "tpu_use": {"ok": "tpuctl-holders {}"},
+        "tpu_use": {"ok": {}},
         "inspection": {"ok": "tpuctl-worker"},
         "variables": {"ok": {"session": {"JAX_PLATFORMS": 1}}},
         "environments": {"ok": [{"kind": "venv"}]},

@@ -9,22 +9,16 @@ from __future__ import annotations
 import os
 import sys
 
-from tpuctl.ssh.agent.link import make_folder, own_folder
+from tpuctl.ssh.agent.link import device_root, make_folder, own_folder
 from tpuctl.ssh.agent.user_files import is_trusted
 
 # All users may read what the guard of their node does. Only its lock is for root alone.
 SHARED_FOLDER_MODE = 0o755
 
 
-def guard_root() -> str:
-    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    return os.path.realpath(named) if named else ""
-
-
 def guard_folders() -> list[str]:
     """Return the folders in which a guard of this node may live, that of root first."""
-    return [guard_root() + "/var/lib/tpuctl/guard", os.path.expanduser("~/.tpuctl/guard")]
+    return [device_root() + "/var/lib/tpuctl/guard", os.path.expanduser("~/.tpuctl/guard")]
 
 
 def installed_guard() -> str:
@@ -36,7 +30,7 @@ def installed_guard() -> str:
 def create_guard_folder() -> str:
     """Create the folder for a new guard: of root if this user may write there, else in the home. Raises `OSError`."""
     shared = guard_folders()[0]
-    if os.geteuid() == 0 and not guard_root() and not is_safe(sys.executable):
+    if os.geteuid() == 0 and not device_root() and not is_safe(sys.executable):
         raise OSError(0, "other users can change it, so root runs no guard with it", sys.executable)
     try:
         make_folder(shared, SHARED_FOLDER_MODE)
@@ -54,6 +48,6 @@ def create_guard_folder() -> str:
 
 def is_safe(path: str) -> bool:
     """Return whether only root and this user can have put a file or folder there. What runs as root needs all that is above."""
-    path, root, own = os.path.realpath(path), guard_root(), os.path.realpath(os.path.expanduser("~/.tpuctl"))
+    path, root, own = os.path.realpath(path), device_root(), os.path.realpath(os.path.expanduser("~/.tpuctl"))
     top = root if root and path.startswith(root + "/") else "/" if os.geteuid() == 0 else own
     return is_trusted(path, {0, os.geteuid()}, top)

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import time
 
-from tpuctl.ssh.agent.guard_place import SHARED_FOLDER_MODE, create_guard_folder, guard_folders, guard_root
+from tpuctl.ssh.agent.guard_place import SHARED_FOLDER_MODE, create_guard_folder, guard_folders
 from tpuctl.ssh.agent.guard_report import guard_report, guard_settings
 from tpuctl.ssh.agent.job_files import TERM, is_locked, read
-from tpuctl.ssh.agent.link import ClientLink, make_folder
+from tpuctl.ssh.agent.link import ClientLink, device_root, make_folder
 
 TYPE_CHECKING = False
 
@@ -187,7 +187,7 @@ def end_process(folder: str) -> None:
 
 def unit_path() -> str:
     """Return the path of the unit file. It begins at $TPUCTL_DEVICE_ROOT."""
-    return guard_root() + "/etc/systemd/system/" + UNIT
+    return device_root() + "/etc/systemd/system/" + UNIT
 
 
 def systemctl(*words: str) -> bool:

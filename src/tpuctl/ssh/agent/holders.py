@@ -21,7 +21,7 @@ import stat
 import sys
 import time
 
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.link import ClientLink, device_root
 
 TYPE_CHECKING = False
 
@@ -42,15 +42,14 @@ def serve_holders(link: ClientLink, request: dict[str, Any]) -> None:
     link.send(b"x", json.dumps(examine_tpu(request["devices"], request["lockFile"], request.get("end"))).encode())
 
 
-def examine_tpu(devices: list[str], lock_file: str, order: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Execute the order, if any, and return what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    root = os.path.realpath(named) if named else ""
+def examine_tpu(devices: list[str], lock_file: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Execute the request, if any, and return what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
+    root = device_root()
     lock_file = root + lock_file
     patterns = [root + pattern for pattern in devices]
     report: dict[str, Any] = {}
-    if order is not None:
-        report["outcomes"] = end(order)
+    if request is not None:
+        report["outcomes"] = end(request)
         report["lockOutcome"] = remove_lock_file(lock_file)
     holders, hidden = find_holders(root, patterns, lock_file)
     report.update(holders=holders, hidden=hidden, lockFile=describe_lock(lock_file), isRoot=os.geteuid() == 0)
@@ -189,18 +188,17 @@ def ancestors() -> set[int]:
     return family
 
 
-def end(order: dict[str, Any]) -> list[dict[str, Any]]:
-    """Send a signal to processes, KILL to those that remain after the grace period, and return the outcomes.
+def end(request: dict[str, Any]) -> list[dict[str, Any]]:
+    """Send TERM to processes, KILL to those that remain after the grace period, and return the outcomes.
 
-    `ended` by the signal, `killed`, `survives`, `refused` (it belongs to another user), or `gone` before the signal.
+    `ended` by TERM, `killed`, `survives`, `refused` (it belongs to another user), or `gone` before the signal.
     """
-    first = getattr(signal, "SIG" + order["signal"])
     family = ancestors()
     outcomes = {}
-    for pid, start in order["processes"]:
-        outcomes[pid, start] = "gone" if pid in family else send(pid, start, first)
+    for pid, start in request["processes"]:
+        outcomes[pid, start] = "gone" if pid in family else send(pid, start, signal.SIGTERM)
     waiting = [key for key, outcome in outcomes.items() if outcome == "sent"]
-    for key in wait_for(waiting, order["grace"]):
+    for key in wait_for(waiting, request["grace"]):
         outcomes[key] = "killed" if send(key[0], key[1], signal.SIGKILL) == "sent" else "ended"
     for key in wait_for([key for key in waiting if outcomes[key] == "killed"], AFTER_KILL):
         outcomes[key] = "survives"

@@ -29,20 +29,21 @@ from tpuctl.ssh.agent.job_files import (
     KILL,
     RESERVED,
     TERM,
+    OutputStreamer,
     fill_reserved,
     is_full,
     is_locked,
     job_folder,
+    jobs_here,
     process_group,
     read,
     remove_job,
     reserve,
     signal_group,
     trim,
-    trimmed,
     write,
 )
-from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink, own_folder
+from tpuctl.ssh.agent.link import ClientLink, own_folder
 
 TYPE_CHECKING = False
 
@@ -52,27 +53,27 @@ if TYPE_CHECKING:
 # Delays while something is polled.
 QUICK, SLOW = 0.004, 0.1
 FORGOTTEN = 24 * 3600.0
-# Of the jobs that run already the client needs only some names.
+# The client needs only some names of the jobs that run already.
 MOST_REPORTED = 8
 
 
-def serve_job(link: ClientLink, order: dict[str, Any]) -> None:
+def serve_job(link: ClientLink, request: dict[str, Any]) -> None:
     """Execute a request, as long as its client is connected."""
-    folder = job_folder(order["name"])
-    if not order["must_exist"]:
-        tidy(folder, order["token"])
+    folder = job_folder(request["name"])
+    if not request["must_exist"]:
+        tidy(folder, request["token"])
     known = read(folder + "/token")
-    if known is None and order["must_exist"]:
+    if known is None and request["must_exist"]:
         link.send(b"m")
-    elif known is not None and order["token"] not in (known, b""):
+    elif known is not None and request["token"] not in (known, b""):
         link.send(b"c")
     elif known is not None:
         link.send(b"h", b"known")
         link.send(b"s")
-        if not order["detach"]:
-            stream(link, folder, order, None)
+        if not request["detach"]:
+            stream(link, folder, request, None)
     else:
-        begin(link, PreparedJob(folder, order))
+        begin(link, PreparedJob(folder, request))
 
 
 def tidy(folder: str, token: bytes) -> None:
@@ -102,10 +103,10 @@ def is_forgotten(path: str) -> bool:
 
 def begin(link: ClientLink, prepared: PreparedJob) -> None:
     """Start the command after GO, and follow it."""
-    folder, order = prepared.folder, prepared.order
+    folder, request = prepared.folder, prepared.request
     ended = None
     try:
-        report_use(link, folder, order)
+        report_jobs(link, request["name"])
         link.send(b"h", b"new")
         frames = wait_for_go(link)
         if frames is None:
@@ -116,81 +117,30 @@ def begin(link: ClientLink, prepared: PreparedJob) -> None:
             return
         except OSError:
             known = read(folder + "/token")
-            if known != order["token"]:
+            if known != request["token"]:
                 link.send(b"c" if known is not None else b"!", b"its folder cannot be made")
                 return
     finally:
         remove_job(prepared.scratch)
     link.send(b"s")
     for kind, payload in frames:
-        obey(folder, kind, payload, None)
-    if not order["detach"]:
-        stream(link, folder, order, ended)
+        handle_frame(folder, kind, payload, None)
+    if not request["detach"]:
+        stream(link, folder, request, ended)
 
 
-def report_use(link: ClientLink, folder: str, order: dict[str, Any]) -> None:
-    """Send what uses the worker already: other jobs of this user; without any, a process that holds libtpu's lock.
-
-    Fields of a frame are separated by NUL: `job`, seconds, name, what the client stored; or `process`, seconds, user, name.
-    """
-    others = running_jobs(*os.path.split(folder))[:MOST_REPORTED]
-    for path in others:
-        name = os.path.basename(path).rpartition(".")[0]
+def report_jobs(link: ClientLink, name: str) -> None:
+    """Send the jobs of this user that run on the worker of a job: seconds, name and what the client stored, between NULs."""
+    reported, worker = 0, int(name.rpartition(".")[2])
+    for began, other in jobs_here(worker):
+        folder = job_folder("%s.%d" % (other, worker))
         try:
-            fields = (b"job", b"%d" % age_of(path + "/token"), os.fsencode(name), read(path + "/about") or b"")
+            if reported < MOST_REPORTED and not os.path.exists(folder + "/exit") and is_locked(folder + "/lock"):
+                age = b"%d" % max(0.0, time.time() - began)
+                link.send(b"u", b"\0".join((age, os.fsencode(other), read(folder + "/about") or b"")))
+                reported += 1
         except OSError:  # just removed
             continue
-        link.send(b"u", b"\0".join(fields))
-    if not others:
-        holder = lock_holder((os.environ.get("TPUCTL_DEVICE_ROOT") or "") + order["lock_file"])
-        if holder is not None:
-            link.send(b"u", b"\0".join((b"process", *holder)))
-
-
-def running_jobs(parent: str, name: str) -> list[str]:
-    """Return the folders of the jobs that run on the worker of a job; a home may be shared with other workers."""
-    found, end = [], "." + name.rpartition(".")[2]
-    for entry in os.listdir(parent):
-        path = os.path.join(parent, entry)
-        is_job = entry.endswith(end) and not entry.startswith(".")
-        try:
-            if is_job and not os.path.exists(path + "/exit") and is_locked(path + "/lock"):
-                found.append(path)
-        except OSError:
-            continue
-    return found
-
-
-def age_of(path: str) -> float:
-    """Return how long ago a file was written, in seconds."""
-    return max(0.0, time.time() - os.stat(path).st_mtime)
-
-
-def lock_holder(path: str) -> tuple[bytes, bytes, bytes] | None:
-    """Return age, user and name of the process that holds the lock on a file; None if it is not locked, or not known.
-
-    /proc/locks shows the locks of all users without root.
-    """
-    try:
-        file = os.stat(path)
-        place = "%02x:%02x:%d" % (os.major(file.st_dev), os.minor(file.st_dev), file.st_ino)
-        with open("/proc/locks", encoding="ascii") as lines:
-            # Of a lock that is awaited the second word is an arrow.
-            locks = [words for words in map(str.split, lines) if words[1] in ("POSIX", "FLOCK") and words[5] == place]
-        pid = int(locks[0][4]) if locks else 0
-        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as text, open("/proc/uptime", "rb") as up:
-            name, _, rest = text.read().partition("(")[2].rpartition(")")
-            age = float(up.read().split()[0]) - int(rest.split()[19]) / os.sysconf("SC_CLK_TCK")
-        owner = os.stat("/proc/%d" % pid).st_uid
-    except (OSError, ValueError, IndexError):
-        return None
-    import pwd  # noqa: PLC0415  # rarely needed
-
-    try:
-        user = pwd.getpwuid(owner).pw_name
-    except KeyError:
-        user = str(owner)
-    return b"%d" % max(0, age), user.encode(), name.encode("utf-8", "replace")
 
 
 def wait_for_go(link: ClientLink) -> list[tuple[bytes, bytes]] | None:
@@ -202,12 +152,12 @@ def wait_for_go(link: ClientLink) -> list[tuple[bytes, bytes]] | None:
     return None
 
 
-def stream(link: ClientLink, folder: str, order: dict[str, Any], ended: int | None) -> None:
-    """Send output from the client's offsets on, and obey the client's frames, until either side ends."""
+def stream(link: ClientLink, folder: str, request: dict[str, Any], ended: int | None) -> None:
+    """Send output from the client's offsets on, and handle the client's frames, until either side ends."""
     attached = os.open(folder + "/attached", os.O_RDONLY)
     fcntl.flock(attached, fcntl.LOCK_SH)
-    streams = [OutputStreamer(link, folder, kind, offset) for kind, offset in zip((b"o", b"e"), order["offsets"])]
-    feed = StdinFeed(link, folder) if order["stdin"] else None
+    streams = [OutputStreamer(link, folder, kind, offset) for kind, offset in zip((b"o", b"e"), request["offsets"])]
+    feed = StdinFeed(link, folder) if request["stdin"] else None
     rest = LeftoverProcesses(folder)
     delay = QUICK
     while link.is_open:
@@ -222,7 +172,7 @@ def stream(link: ClientLink, folder: str, order: dict[str, Any], ended: int | No
             delay = QUICK
         elif end is not None and is_over:
             link.send(b"x", end + b" outlived" * rest.prints)
-            say_goodbye(link, folder)
+            wait_for_bye(link, folder)
             return
         elif end is None and delay >= SLOW and not is_locked(folder + "/lock") and read(folder + "/exit") is None:
             link.send(b"l")
@@ -239,14 +189,14 @@ def wait_a_little(link: ClientLink, folder: str, feed: StdinFeed | None, ended: 
     ready, takes, _ = select.select(reading, writing, [], delay)
     if 0 in ready:
         for kind, payload in link.frames():
-            obey(folder, kind, payload, feed)
+            handle_frame(folder, kind, payload, feed)
     if takes and feed is not None:
         feed.give()
     return None if ended in ready else ended
 
 
-def obey(folder: str, kind: bytes, payload: bytes, feed: StdinFeed | None) -> None:
-    """Obey a frame of the client."""
+def handle_frame(folder: str, kind: bytes, payload: bytes, feed: StdinFeed | None) -> None:
+    """Do what a frame of the client requests."""
     if kind == b"k":
         pids = process_group(folder)
         if pids is not None and (read(folder + "/exit") is None or can_print(folder)):
@@ -260,11 +210,11 @@ def obey(folder: str, kind: bytes, payload: bytes, feed: StdinFeed | None) -> No
         remove_job(folder)
 
 
-def say_goodbye(link: ClientLink, folder: str) -> None:
+def wait_for_bye(link: ClientLink, folder: str) -> None:
     """Keep the job until the client confirms that it has received everything, or disconnects."""
     while link.is_open:
         for kind, payload in link.frames():
-            obey(folder, kind, payload, None)
+            handle_frame(folder, kind, payload, None)
 
 
 CHECK_INTERVAL = 3.0
@@ -281,13 +231,13 @@ class PreparedJob:
     Raises `OSError`.
     """
 
-    def __init__(self, folder: str, order: dict[str, Any]) -> None:
+    def __init__(self, folder: str, request: dict[str, Any]) -> None:
         parent, name = os.path.split(folder)
-        self.folder, self.order = folder, order
-        self.scratch = os.path.join(parent, ".%s.%s.%d" % (name, order["token"][:8].decode(), os.getpid()))
+        self.folder, self.request = folder, request
+        self.scratch = os.path.join(parent, ".%s.%s.%d" % (name, request["token"][:8].decode(), os.getpid()))
         self.feeding: int | None = None
-        if order["folder"]:
-            os.chdir(os.path.expanduser(order["folder"]))
+        if request["folder"]:
+            os.chdir(os.path.expanduser(request["folder"]))
         own_folder("jobs")
         os.mkdir(self.scratch, 0o700)
         try:
@@ -299,16 +249,16 @@ class PreparedJob:
 
     def fill(self) -> None:
         """Create all files that the command needs."""
-        order = self.order
-        for file, text in (("about", order["about"]), ("token", order["token"]), ("out", b""), ("attached", b"")):
+        request = self.request
+        for file, text in (("about", request["about"]), ("token", request["token"]), ("out", b""), ("attached", b"")):
             write(os.path.join(self.scratch, file), text)
         for file in ("pid", "exit"):
             reserve(self.scratch, file)
-        if order["detach"]:
+        if request["detach"]:
             write(self.scratch + "/detached", b"")
-        if not order["merged"]:
+        if not request["merged"]:
             write(self.scratch + "/err", b"")
-        if order["stdin"]:
+        if request["stdin"]:
             write(self.scratch + "/fed", b"0 0".ljust(RESERVED))
             os.mkfifo(self.scratch + "/in", 0o600)
             # Opened for both, it accepts data from now on, and does not end before the supervisor closes it.
@@ -326,7 +276,7 @@ class PreparedJob:
         if os.fork() == 0:
             os.close(ended)
             try:
-                supervise(self.folder, self.order, self.feeding)
+                supervise(self.folder, self.request, self.feeding)
             finally:
                 os._exit(1)
         for handle in (self.lock, writer, self.feeding):
@@ -335,14 +285,14 @@ class PreparedJob:
         return ended
 
 
-def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoReturn:
+def supervise(folder: str, request: dict[str, Any], feeding: int | None) -> NoReturn:
     """Run the command and record how it ended, with or without a client."""
     os.setsid()
     began = time.monotonic()
     child = os.fork()
     if child == 0:
         try:
-            become_command(folder, order)
+            become_command(folder, request)
         except OSError as error:
             os.write(2, b"tpuctl: %s\n" % str(error).encode("utf-8", "replace"))
         finally:
@@ -352,7 +302,7 @@ def supervise(folder: str, order: dict[str, Any], feeding: int | None) -> NoRetu
         os.dup2(nowhere, number)
     # Written last: its readers may signal the group.
     fill_reserved(folder, "pid", b"%d %d" % (child, os.getpid()))
-    watch = CommandWatch(child, folder, order, began)
+    watch = CommandWatch(child, folder, request, began)
     # The process stays a zombie until its end is recorded, so that no other process gets its pid.
     how, number = watch.wait(feeding)
     seconds = time.monotonic() - began
@@ -377,22 +327,22 @@ def end_of(child: int, waitid: Any = WAITID) -> tuple[bytes, int] | None:
     return (b"exit", os.WEXITSTATUS(code)) if os.WIFEXITED(code) else (b"signal", os.WTERMSIG(code))
 
 
-def become_command(folder: str, order: dict[str, Any]) -> NoReturn:
+def become_command(folder: str, request: dict[str, Any]) -> NoReturn:
     """Become the shell that runs the line, as sshd would start it."""
     os.setsid()
     out = os.open(folder + "/out", os.O_WRONLY | os.O_APPEND)
-    err = out if order["merged"] else os.open(folder + "/err", os.O_WRONLY | os.O_APPEND)
+    err = out if request["merged"] else os.open(folder + "/err", os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(err, 2)
     # The supervisor has the FIFO open for writing, so this does not wait.
-    os.dup2(os.open(folder + "/in" if order["stdin"] else os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(folder + "/in" if request["stdin"] else os.devnull, os.O_RDONLY), 0)
     # Python ignores these, and a new program inherits that.
     signal(SIGPIPE, SIG_DFL)
     signal(SIGXFSZ, SIG_DFL)
     environment = environment_of_login()
-    environment.update(order["environment"])
+    environment.update(request["environment"])
     shell = os.environ.get("SHELL") or "/bin/sh"
-    os.execve(shell, [os.path.basename(shell).encode(), b"-c", order["line"]], environment)
+    os.execve(shell, [os.path.basename(shell).encode(), b"-c", request["line"]], environment)
 
 
 def environment_of_login() -> dict[bytes, bytes]:
@@ -408,9 +358,9 @@ def environment_of_login() -> dict[bytes, bytes]:
 class CommandWatch:
     """A running command and its limits. `why`: why it was terminated, if it was; `is_full`: its disk was full once."""
 
-    def __init__(self, child: int, folder: str, order: dict[str, Any], began: float) -> None:
+    def __init__(self, child: int, folder: str, request: dict[str, Any], began: float) -> None:
         self.child, self.folder = child, folder
-        self.linger, self.limit = order["linger"], order["limit"]
+        self.linger, self.limit = request["linger"], request["limit"]
         self.began = self.followed = began
         self.why = b""
         self.is_full = False
@@ -570,45 +520,6 @@ def has_open(pid: str, files: list[os.stat_result]) -> bool:
         if any(os.path.samestat(status, file) for file in files):
             return True
     return False
-
-
-# Blocks of each stream in one round: a signal from the client must not wait for a gigabyte of output.
-BLOCKS_PER_ROUND = 16
-
-
-class OutputStreamer:
-    """The output of the command in one file, sent from an offset on."""
-
-    def __init__(self, link: ClientLink, folder: str, kind: bytes, offset: int) -> None:
-        self.link, self.folder, self.kind, self.offset = link, folder, kind, offset
-        self.end: int | None = None
-        try:
-            self.file = os.open(folder + ("/out" if kind == b"o" else "/err"), os.O_RDONLY)
-        except FileNotFoundError:  # both are in one file
-            self.file = -1
-
-    def pump(self) -> bool:
-        """Send some of the available output; return whether there was any."""
-        before = self.offset
-        for _ in range(BLOCKS_PER_ROUND if self.file >= 0 else 0):
-            most = FRAME_BLOCK if self.end is None else max(0, min(FRAME_BLOCK, self.end - self.offset))
-            data = os.pread(self.file, most, self.offset)
-            if not data:
-                break
-            # Checked after the read: a hole that existed by then is known now.
-            kept_from = trimmed(self.folder)[self.kind == b"e"]
-            if kept_from > self.offset:
-                self.link.send(self.kind.upper(), b"%d" % (kept_from - self.offset))
-                self.offset = kept_from
-                continue
-            self.link.send(self.kind, data)
-            self.offset += len(data)
-        return self.offset > before
-
-    def stop_here(self) -> None:
-        """Send only what exists now: processes left behind may print without end."""
-        if self.end is None and self.file >= 0:
-            self.end = os.fstat(self.file).st_size
 
 
 class StdinFeed:

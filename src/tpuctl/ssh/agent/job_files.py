@@ -1,10 +1,12 @@
-"""Runs on a worker: the small files of a job, and the locks on them."""
+"""Runs on a worker: the small files of a job, the locks on them, and its output."""
 
 from __future__ import annotations
 
 import fcntl
 import os
 import time
+
+from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
 
 TYPE_CHECKING = False
 
@@ -23,6 +25,25 @@ def job_folder(name: str = "") -> str:
     """Return the folder of a job; without a name that of all jobs."""
     jobs = os.path.expanduser("~/.tpuctl/jobs")
     return os.path.join(jobs, name) if name else jobs
+
+
+def jobs_here(worker: int) -> list[tuple[float, str]]:
+    """Return the start and the name of each job of this worker, the newest first."""
+    try:
+        entries = os.listdir(job_folder())
+    except FileNotFoundError:
+        return []
+    end = ".%d" % worker
+    found = []
+    for entry in entries:
+        if entry.endswith(end) and not entry.startswith("."):
+            try:
+                # Written once, before the start of the command.
+                began = os.stat(os.path.join(job_folder(entry), "token")).st_mtime
+            except OSError:  # not a job, or one that was just removed
+                continue
+            found.append((began, entry[: -len(end)]))
+    return sorted(found, reverse=True)
 
 
 def process_group(folder: str) -> list[int] | None:
@@ -169,3 +190,42 @@ def trim(folder: str, offsets: Sequence[int]) -> None:
                 os.close(file)
     except (ImportError, OSError, AttributeError):
         pass
+
+
+# Blocks of each stream in one round: a signal from the client must not wait for a gigabyte of output.
+BLOCKS_PER_ROUND = 16
+
+
+class OutputStreamer:
+    """The output of the command in one file, sent from an offset on, to an `end` if there is one."""
+
+    def __init__(self, link: ClientLink, folder: str, kind: bytes, offset: int, end: int | None = None) -> None:
+        self.link, self.folder, self.kind, self.offset, self.end = link, folder, kind, offset, end
+        try:
+            self.file = os.open(folder + ("/out" if kind == b"o" else "/err"), os.O_RDONLY)
+        except FileNotFoundError:  # both are in one file
+            self.file = -1
+
+    def pump(self) -> bool:
+        """Send some of the available output; return whether there was any."""
+        before = self.offset
+        for _ in range(BLOCKS_PER_ROUND if self.file >= 0 else 0):
+            most = FRAME_BLOCK if self.end is None else max(0, min(FRAME_BLOCK, self.end - self.offset))
+            data = os.pread(self.file, most, self.offset)
+            if not data:
+                break
+            # Checked after the read: a hole that existed by then is known now.
+            kept_from = trimmed(self.folder)[self.kind == b"e"]
+            kept_from = kept_from if self.end is None else min(kept_from, self.end)
+            if kept_from > self.offset:
+                self.link.send(self.kind.upper(), b"%d" % (kept_from - self.offset))
+                self.offset = kept_from
+                continue
+            self.link.send(self.kind, data)
+            self.offset += len(data)
+        return self.offset > before
+
+    def stop_here(self) -> None:
+        """Send only what exists now: processes left behind may print without end."""
+        if self.end is None and self.file >= 0:
+            self.end = os.fstat(self.file).st_size

@@ -8,12 +8,15 @@ It must run under Python 3.8 and import little.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 
 from tpuctl.ssh.agent.job_files import (
+    OutputStreamer,
     is_locked,
     job_folder,
+    jobs_here,
     process_group,
     read,
     remove_job,
@@ -44,37 +47,18 @@ def serve_job_queries(link: ClientLink, request: dict[str, Any]) -> None:
     do(link, request)
 
 
-def folder_of(order: dict[str, Any], name: str) -> str:
+def folder_of(request: dict[str, Any], name: str) -> str:
     """Return a job's folder. The client has validated the name."""
-    return job_folder("%s.%d" % (name, order["worker"]))
+    return job_folder("%s.%d" % (name, request["worker"]))
 
 
-def list_jobs(link: ClientLink, order: dict[str, Any]) -> None:
+def list_jobs(link: ClientLink, request: dict[str, Any]) -> None:
     """Send the newest jobs, or those that are named."""
-    found = jobs_here(order["worker"])
-    if order["names"]:
-        found = [one for one in found if one[1] in order["names"]]
-    jobs = [describe(folder_of(order, name), name, order["tail"]) for _, name in found[: order["limit"]]]
+    found = jobs_here(request["worker"])
+    if request["names"]:
+        found = [one for one in found if one[1] in request["names"]]
+    jobs = [describe(folder_of(request, name), name, request["tail"]) for _, name in found[: request["limit"]]]
     send_value(link, {"total": len(found), "jobs": [one for one in jobs if one is not None]})
-
-
-def jobs_here(worker: int) -> list[tuple[float, str]]:
-    """Return the start and the name of each job of this worker, the newest first."""
-    try:
-        entries = os.listdir(job_folder())
-    except FileNotFoundError:
-        return []
-    end = ".%d" % worker
-    found = []
-    for entry in entries:
-        if entry.endswith(end) and not entry.startswith("."):
-            try:
-                # Written once, before the start of the command.
-                began = os.stat(os.path.join(job_folder(entry), "token")).st_mtime
-            except OSError:  # not a job, or one that was just removed
-                continue
-            found.append((began, entry[: -len(end)]))
-    return sorted(found, reverse=True)
 
 
 def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
@@ -138,50 +122,31 @@ def tail_of(path: str, floor: int, size: int, lines: int) -> int:
         os.close(file)
 
 
-def read_output(link: ClientLink, order: dict[str, Any]) -> None:
+def read_output(link: ClientLink, request: dict[str, Any]) -> None:
     """Send parts of the output of a job: `o` and `e` frames, then `x`."""
-    folder = folder_of(order, order["name"])
+    folder = folder_of(request, request["name"])
     if read(folder + "/token") is None:
         link.send(b"m")
         return
-    for (kind, _), (at, end) in zip(FILES, order["parts"]):
-        if at < end:
-            read_part(link, folder, kind, at, end)
+    for (kind, _), (at, end) in zip(FILES, request["parts"]):
+        part = OutputStreamer(link, folder, kind, at, end)
+        while part.pump():
+            pass
     link.send(b"x")
 
 
-def read_part(link: ClientLink, folder: str, kind: bytes, at: int, end: int) -> None:
-    """Send a part of a file; if its beginning is no longer stored, send the size of that."""
-    file = os.open(folder + dict(FILES)[kind], os.O_RDONLY)
-    try:
-        while at < end:
-            data = os.pread(file, min(FRAME_BLOCK, end - at), at)
-            # Checked after the read: a hole that existed by then is known now.
-            kept_from = min(end, trimmed(folder)[kind == b"e"])
-            if kept_from > at:
-                link.send(kind.upper(), b"%d" % (kept_from - at))
-                at = kept_from
-            elif data:
-                link.send(kind, data)
-                at += len(data)
-            else:
-                break
-    finally:
-        os.close(file)
-
-
-def signal_one(link: ClientLink, order: dict[str, Any]) -> None:
+def signal_one(link: ClientLink, request: dict[str, Any]) -> None:
     """Send a signal to a job's processes if it runs, and send its state afterwards."""
-    folder = folder_of(order, order["name"])
-    before = describe(folder, order["name"], None)
+    folder = folder_of(request, request["name"])
+    before = describe(folder, request["name"], None)
     if before is None:
         send_value(link, None)
         return
-    sent = before["state"] == "running" and send_signal(folder, order["number"])
-    until = time.monotonic() + order["wait"]
+    sent = before["state"] == "running" and send_signal(folder, request["number"])
+    until = time.monotonic() + request["wait"]
     while sent and read(folder + "/exit") is None and time.monotonic() < until:
         time.sleep(POLL_INTERVAL)
-    send_value(link, {"sent": sent, "job": describe(folder, order["name"], None) or before})
+    send_value(link, {"sent": sent, "job": describe(folder, request["name"], None) or before})
 
 
 def send_signal(folder: str, number: int) -> bool:
@@ -203,27 +168,27 @@ def is_child(pid: int, parent: int) -> bool:
     return int(text[text.rfind(b")") + 2 :].split()[1]) == parent
 
 
-def remove_some(link: ClientLink, order: dict[str, Any]) -> None:
+def remove_some(link: ClientLink, request: dict[str, Any]) -> None:
     """Remove the jobs that are named, or all that ended long enough ago, except those that run or are followed.
 
     With `only_looks` only report: the client asks all workers before the first removes anything.
     """
     outcomes = {}
-    if order["names"]:
-        names: Iterable[str] = order["names"]
+    if request["names"]:
+        names: Iterable[str] = request["names"]
     else:
-        names = [name for _, name in jobs_here(order["worker"])]
+        names = [name for _, name in jobs_here(request["worker"])]
     for name in names:
-        folder = folder_of(order, name)
+        folder = folder_of(request, name)
         about = describe(folder, name, None)
         if about is None:
             outcomes[name] = "missing"
         elif about["state"] == "running" or about["followed"]:
             outcomes[name] = "running" if about["state"] == "running" else "followed"
-        elif order["names"] or ended_ago(folder) >= order["older"]:
-            if not order["only_looks"]:
+        elif request["names"] or ended_ago(folder) >= request["older"]:
+            if not request["only_looks"]:
                 remove_job(folder)
-            outcomes[name] = "ended" if order["only_looks"] else "removed"
+            outcomes[name] = "ended" if request["only_looks"] else "removed"
     send_value(link, outcomes)
 
 
@@ -251,25 +216,4 @@ def ended_ago(folder: str) -> float:
 
 def send_value(link: ClientLink, value: Any) -> None:
     """Answer with JSON."""
-    link.send(b"x", to_json(value).encode())
-
-
-def to_json(value: Any) -> str:
-    """Return JSON, in ASCII. Importing the standard library's module would cost more than the rest of the program."""
-    if isinstance(value, str):
-        return '"%s"' % "".join(map(escaped, value))
-    if isinstance(value, dict):
-        return "{%s}" % ",".join("%s:%s" % (to_json(name), to_json(one)) for name, one in value.items())
-    if isinstance(value, (list, tuple)):
-        return "[%s]" % ",".join(map(to_json, value))
-    if value is None or isinstance(value, bool):
-        return "null" if value is None else "true" if value else "false"
-    return repr(value)
-
-
-def escaped(char: str) -> str:
-    """Return a character as written in a JSON string."""
-    if " " <= char <= "~" and char not in '"\\':
-        return char
-    units = char.encode("utf-16-be", "surrogatepass").hex()
-    return "".join("\\u" + units[at : at + 4] for at in range(0, len(units), 4))
+    link.send(b"x", json.dumps(value).encode())

@@ -13,12 +13,18 @@ TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import CodeType
     from typing import Any
 
 # A login shell may print before it.
 AGENT_MARK = b"\n\0tpuctl-agent\n"
 FRAME_BLOCK = 64 * 1024
+# Only root can examine and terminate processes of other users and of containers. sudo drops the environment.
+AS_ROOT = """\
+if [ "$(id -u)" != 0 ] && command -v sudo >/dev/null 2>&1 && sudo -n true </dev/null >/dev/null 2>&1; then
+    exec sudo -n env TPUCTL_DEVICE_ROOT="${TPUCTL_DEVICE_ROOT-}" "$@"
+fi
+exec "$@"
+"""
 
 
 class ClientLink:
@@ -61,30 +67,10 @@ def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict
     os._exit(0)
 
 
-def keep_program(path: str, code: CodeType) -> None:
-    """Cache a compiled program atomically, if possible, replacing those of other versions of tpuctl."""
-    import marshal  # noqa: PLC0415  # once for each version
-
-    folder, kept = os.path.split(path)
-    scratch = os.path.join(folder, ".%s.%d" % (kept, os.getpid()))
-    data = marshal.dumps(code)
-    try:
-        own_folder("programs")
-        for other in os.listdir(folder):
-            is_older = other.startswith(kept.partition("-")[0] + "-")
-            if is_older and other.partition(".")[0] != kept.partition(".")[0]:
-                os.unlink(os.path.join(folder, other))
-        file = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            is_whole = os.write(file, data) == len(data)
-        finally:
-            os.close(file)
-        if is_whole:
-            os.rename(scratch, path)
-        else:  # the disk is full
-            os.unlink(scratch)
-    except OSError:
-        pass
+def device_root() -> str:
+    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
+    named = os.environ.get("TPUCTL_DEVICE_ROOT")
+    return os.path.realpath(named) if named else ""
 
 
 def own_folder(*names: str) -> str:

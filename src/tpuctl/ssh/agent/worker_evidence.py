@@ -14,14 +14,13 @@ import os
 import shlex
 import shutil
 import stat
-import subprocess
-import sys
 import time
 
 from tpuctl.ssh.agent.guard_place import installed_guard
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
-from tpuctl.ssh.agent.job_files import trimmed
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.job_files import job_folder, jobs_here, trimmed
+from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.programs import MISSING_PROGRAM, as_root, own_program, run_programs
 
 TYPE_CHECKING = False
 
@@ -36,47 +35,38 @@ DEEPEST = 6
 SMALL = 64 * 1024
 
 
-def serve_worker_evidence(link: ClientLink, order: dict[str, Any]) -> None:
+def serve_worker_evidence(link: ClientLink, request: dict[str, Any]) -> None:
     """Send all of it, within `room` bytes and `seconds`; at most `each` bytes of a file; `since`: seconds, or None."""
-    report = EvidenceReport(link, order["room"], order["seconds"])
-    root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
+    report = EvidenceReport(link, request["room"], request["seconds"])
+    root = device_root()
     try:
-        report_machine(report, order["since"], is_sandbox=bool(root))
+        report_programs(report, request, is_sandbox=bool(root))
         report_processes(report, root)
-        report_devices(report, root, order["devices"])
-        report_holders(report, order["holders"])
-        report_packages(report)
-        report_jobs(report, order)
+        report_devices(report, root, request["devices"])
+        report_jobs(report, request)
         report_guard(report)
-        report_logs(report, order, root)
+        report_logs(report, request, root)
     except Exception as error:  # noqa: BLE001  # keep what was sent by then
-        report.lacks("", "%s: %s" % (type(error).__name__, error))
+        report.missing("", "%s: %s" % (type(error).__name__, error))
     link.send(b"x")
 
 
-def report_jobs(report: EvidenceReport, order: dict[str, Any]) -> None:
+def report_jobs(report: EvidenceReport, request: dict[str, Any]) -> None:
     """Send the newest jobs of this worker, how they ended, and their output, in half of the room."""
-    place = os.path.join(os.environ.get("HOME") or os.path.expanduser("~"), ".tpuctl", "jobs")
-    end = ".%d" % order["worker"]
-    try:
-        names = [name for name in os.listdir(place) if name.endswith(end) and not name.startswith(".")]
-    except OSError:
-        return
-    dated = sorted(((modified_at(os.path.join(place, name, "token")), name) for name in names), reverse=True)
-    recent = [(at, name) for at, name in dated if not order["since"] or time.time() - at <= order["since"] or not at]
+    since = time.time() - request["since"] if request["since"] else 0.0
+    recent = [name for began, name in jobs_here(request["worker"]) if began >= since]
     if len(recent) > JOBS:
-        report.lacks("jobs", "%d older jobs are left out" % (len(recent) - JOBS))
-    floor = report.room // 2
-    for _, name in recent[:JOBS]:
-        folder = os.path.join(place, name)
+        report.missing("jobs", "%d older jobs are left out" % (len(recent) - JOBS))
+    floor = report.byte_budget // 2
+    for name in recent[:JOBS]:
+        folder = job_folder("%s.%d" % (name, request["worker"]))
         starts = dict(zip(("out", "err"), trimmed(folder)))
         for part in ("about", "exit", "out", "err"):
             source = os.path.join(folder, part)
             if not os.path.lexists(source):
                 continue
-            most = SMALL if part in ("about", "exit") else min(order["each"], report.room - floor)
-            path = "jobs/%s/%s" % (name[: -len(end)], part)
-            report.file(path, os.fsencode(source), most, starts.get(part, 0))
+            most = SMALL if part in ("about", "exit") else min(request["each"], report.byte_budget - floor)
+            report.file("jobs/%s/%s" % (name, part), os.fsencode(source), most, starts.get(part, 0))
 
 
 def report_guard(report: EvidenceReport) -> None:
@@ -88,34 +78,34 @@ def report_guard(report: EvidenceReport) -> None:
             report.file("guard/" + name, os.fsencode(source), SMALL)
 
 
-def report_logs(report: EvidenceReport, order: dict[str, Any], root: str) -> None:
+def report_logs(report: EvidenceReport, request: dict[str, Any], root: str) -> None:
     """Send libtpu's logs, the newest first."""
     named = os.environ.get("TPU_LOG_DIR", "")
-    folders = [root + order["logs"]] + ([named] if os.path.isabs(named) else [])
+    folders = [root + request["logs"]] + ([named] if os.path.isabs(named) else [])
     for number, folder in enumerate(dict.fromkeys(os.path.normpath(folder) for folder in folders)):
         name = "tpu_logs" if not number else "tpu_log_dir"
         if os.path.islink(folder) or not os.path.isdir(folder):
             is_there = os.path.lexists(folder)
-            report.lacks(name, "%s %s" % (folder, "is not a plain folder" if is_there else "does not exist"))
+            report.missing(name, "%s %s" % (folder, "is not a plain folder" if is_there else "does not exist"))
             continue
         sent, left_out, odd = 0, 0, 0
         files = []
         for path, about in below(os.fsencode(folder), DEEPEST, [MOST_ENTRIES]):
             if about is None:
                 odd += 1
-            elif not order["since"] or time.time() - about.st_mtime <= order["since"]:
+            elif not request["since"] or time.time() - about.st_mtime <= request["since"]:
                 files.append((about.st_mtime, path))
         for _, path in sorted(files, reverse=True):
-            if sent >= FILES or report.room < SMALL or not report.time_left():
+            if sent >= FILES or report.byte_budget < SMALL or not report.time_left():
                 left_out += 1
                 continue
             inside = os.path.relpath(os.fsdecode(path), folder)
-            report.file(name + "/" + inside, path, min(order["each"], report.room))
+            report.file(name + "/" + inside, path, min(request["each"], report.byte_budget))
             sent += 1
         if left_out:
-            report.lacks(name, "%d older files are left out: the limit of size or time was reached" % left_out)
+            report.missing(name, "%d older files are left out: the limit of size or time was reached" % left_out)
         if odd:
-            report.lacks(name, "%d links, pipes or devices are left out" % odd)
+            report.missing(name, "%d links, pipes or devices are left out" % odd)
 
 
 def below(folder: bytes, depth: int, left: list[int]) -> Iterator[tuple[bytes, os.stat_result | None]]:
@@ -142,14 +132,6 @@ def below(folder: bytes, depth: int, left: list[int]) -> Iterator[tuple[bytes, o
             yield from below(entry.path, depth - 1, left)
 
 
-def modified_at(path: str) -> float:
-    """Return when a file was modified, 0 if it does not exist."""
-    try:
-        return os.lstat(path).st_mtime
-    except OSError:
-        return 0.0
-
-
 # The client stores a file when the next one begins (ssh/channel.py: `WorkerFrame`).
 PIECE = 64 * 1024
 # If a part begins in the middle of a file, the rest of its line is left out: it may be the end of a secret.
@@ -159,15 +141,15 @@ LONGEST_REST = 64 * 1024
 class EvidenceReport:
     """Sends evidence within the limits of size and time."""
 
-    def __init__(self, link: ClientLink, room: int, seconds: float) -> None:
-        self.link, self.room = link, room
+    def __init__(self, link: ClientLink, byte_budget: int, seconds: float) -> None:
+        self.link, self.byte_budget = link, byte_budget
         self.until = time.monotonic() + seconds
 
     def time_left(self) -> float:
         """Return the remaining seconds, 0 after the deadline."""
         return max(0.0, self.until - time.monotonic())
 
-    def lacks(self, what: str, why: str) -> None:
+    def missing(self, what: str, why: str) -> None:
         """Report what is missing."""
         self.send_json(b"m", {"path": what, "why": why[:500]})
 
@@ -175,7 +157,7 @@ class EvidenceReport:
         """Send a text, like the output of programs."""
         data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         self.send_json(b"f", {"path": path, "source": source, "size": len(data), "modified": None})
-        self.parts(lambda at, size: data[at : at + size], 0, len(data), min(most, self.room))
+        self.parts(lambda at, size: data[at : at + size], 0, len(data), min(most, self.byte_budget))
 
     def file(self, path: str, source: bytes, most: int, start: int = 0) -> None:
         """Send a plain file from `start` on while there is time, or why that failed."""
@@ -197,7 +179,7 @@ class EvidenceReport:
             finally:
                 os.close(file)
         except OSError as error:
-            self.lacks(path, (error.strerror or str(error)).lower())
+            self.missing(path, (error.strerror or str(error)).lower())
 
     def parts(self, read: Callable[[int, int], bytes], start: int, end: int, most: int) -> None:
         """Send the bytes from `start` to `end`; of more than `most` the beginning and the end."""
@@ -220,7 +202,7 @@ class EvidenceReport:
 
     def put(self, data: bytes) -> None:
         """Send bytes of the current file."""
-        self.room -= len(data)
+        self.byte_budget -= len(data)
         for at in range(0, len(data), PIECE):
             self.link.send(b"o", data[at : at + PIECE])
 
@@ -261,64 +243,55 @@ for name, version in sorted(found, key=lambda one: (str(one[0]).lower(), str(one
 """
 
 
-def report_machine(report: EvidenceReport, since: float | None, *, is_sandbox: bool) -> None:
-    """Send disk, memory, kernel, system and startup. A sandbox worker has no kernel of its own."""
-    sudo = as_root(report)
-    journal = [*sudo, "journalctl", "-u", UNIT, "-b", "-o", "short-iso", "-n", "2000", "--no-pager"]
-    programs = {
+def report_programs(report: EvidenceReport, request: dict[str, Any], *, is_sandbox: bool) -> None:
+    """Send disk, memory, kernel, system, startup, packages and what holds the TPU, as programs print them.
+
+    A sandbox worker has no kernel of its own.
+    """
+    journal = ["journalctl", "-u", UNIT, "-b", "-o", "short-iso", "-n", "2000", "--no-pager"]
+    pythons = {os.path.realpath(path): path for path in ("/usr/bin/python3", shutil.which("python3")) if path}
+    parts = {
         "system.txt": [["uname", "-a"], ["cat", "/etc/os-release"]],
         "uptime.txt": [["uptime"]],
         "disk.txt": [["df", "-h"], ["df", "-i"]],
         "memory.txt": [["free", "-m"]],
         "cloud-init.txt": [["cloud-init", "status", "--long"]],
         "startup-script.txt": [["systemctl", "show", UNIT, "-p", "LoadState,ActiveState,Result,ExecMainStatus"]],
-        "startup-script.log": [journal + (["--since", "-%ds" % since] if since else [])],
-        "dmesg.txt": [[*sudo, "dmesg", "-T"]],
+        "startup-script.log": [journal + (["--since", "-%ds" % request["since"]] if request["since"] else [])],
+        "dmesg.txt": [["dmesg", "-T"]],
+        "packages.txt": [[path, "-c", VERSIONS] for path in pythons.values()],
     }
     if is_sandbox:
-        del programs["dmesg.txt"]
-        report.lacks("dmesg.txt", "a sandbox's worker has no kernel of its own")
-    for path, commands in programs.items():
-        report_programs(report, path, commands)
-
-
-def report_programs(report: EvidenceReport, path: str, commands: list[list[str]]) -> None:
-    """Send the output of programs, one after the other."""
-    printed, source = [], "; ".join(shlex.join(words) for words in commands)
-    for words in commands:
-        output, why = output_of(report, words)
-        if why:
-            report.lacks(path, "`%s` %s" % (shlex.join(words), why))
-        if output and len(commands) > 1:
-            printed.append(b"$ " + shlex.join(words).encode("utf-8", "replace") + b"\n")
-        printed.append(output)
-    if any(printed):
-        report.text(path, source, b"".join(printed), PRINTED)
-
-
-def output_of(report: EvidenceReport, words: list[str]) -> tuple[bytes, str]:
-    """Return the output of a program, and why it is incomplete, empty if it is complete."""
-    if shutil.which(words[0]) is None:
-        return b"", "is not installed"
+        del parts["dmesg.txt"]
+        report.missing("dmesg.txt", "a sandbox's worker has no kernel of its own")
+    programs = {shlex.join(words): words for commands in parts.values() for words in commands if shutil.which(words[0])}
+    for name, words in programs.items():
+        programs[name] = as_root(words) if words[0] in ("journalctl", "dmesg") else words
+    programs["holders"] = as_root(own_program("print_holders(%r, %r)" % (request["devices"], request["lockFile"])))
     patience = min(PROGRAM_TIMEOUT, report.time_left())
-    try:
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=patience, check=False,
-            env=dict(os.environ, LC_ALL="C"),
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as late:
-        return late.stdout or b"", "timed out after %d s" % patience
-    except OSError as error:
-        return b"", "could not be run: %s" % error.strerror
-    if done.returncode and not done.stdout.strip():
-        return b"", "ended with %d" % done.returncode
-    return done.stdout, ""
-
-
-def as_root(report: EvidenceReport) -> list[str]:
-    """Return the prefix that runs a program as root, empty if that needs a password."""
-    _, why = output_of(report, ["sudo", "-n", "true"])
-    return [] if why else ["sudo", "-n"]
+    outputs = run_programs(programs, patience)
+    for path, commands in parts.items():
+        printed = []
+        for words in commands:
+            name, shown = shlex.join(words), words[0] if VERSIONS in words else shlex.join(words)
+            code, text = outputs.get(name, (MISSING_PROGRAM, ""))
+            if code is None:
+                report.missing(path, "`%s` timed out after %d s" % (shown, patience))
+            elif name not in programs:
+                report.missing(path, "`%s` is not installed" % shown)
+            elif code and not text.strip():
+                report.missing(path, "`%s` ended with %d" % (shown, code))
+            printed.append("$ %s\n%s" % (shown, text) if text and len(commands) > 1 else text)
+        if any(printed):
+            source = "; ".join(words[0] if VERSIONS in words else shlex.join(words) for words in commands)
+            report.text(path, source, "".join(printed), PRINTED)
+    code, text = outputs["holders"]
+    reports = [line for line in text.splitlines() if line.startswith(HOLDERS_MARK)]
+    if reports:
+        report.text("holders.json", "/proc", reports[-1][len(HOLDERS_MARK) :] + "\n", PRINTED)
+    else:
+        why = "timed out after %d s" % patience if code is None else "ended with %d" % code
+        report.missing("holders.json", "examination failed: the program " + why)
 
 
 def report_processes(report: EvidenceReport, root: str) -> None:
@@ -330,7 +303,7 @@ def report_processes(report: EvidenceReport, root: str) -> None:
         up = float(kernel_file("uptime").split()[0])
         pids = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
     except OSError as error:
-        report.lacks("processes.txt", (error.strerror or str(error)).lower())
+        report.missing("processes.txt", (error.strerror or str(error)).lower())
         return
     for pid in pids:
         try:
@@ -348,7 +321,7 @@ def report_processes(report: EvidenceReport, root: str) -> None:
         age = max(0, int(up - facts["start"] / ticks))
         lines.append(form % (owner, pid, facts["parent"], facts["state"], memory, age, cut))
     if len(lines) > PROCESSES:
-        report.lacks("processes.txt", "%d processes are left out" % (len(lines) - PROCESSES))
+        report.missing("processes.txt", "%d processes are left out" % (len(lines) - PROCESSES))
     head = form % ("USER", "PID", "PARENT", "S", "RSS/MiB", "AGE/s", "COMMAND")
     report.text("processes.txt", "/proc", head + "".join(lines[-PROCESSES:]), 4 * PRINTED)
 
@@ -369,32 +342,4 @@ def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> No
     if lines:
         report.text("devices.txt", " ".join(patterns), "".join(lines), PRINTED)
     else:
-        report.lacks("devices.txt", "no device files of a TPU")
-
-
-def report_holders(report: EvidenceReport, program: str) -> None:
-    """Send what holds the TPU, as reported by the program of `holders`."""
-    root = os.environ.get("TPUCTL_DEVICE_ROOT", "")
-    words = [*as_root(report), "env", "TPUCTL_DEVICE_ROOT=" + root, sys.executable, "-ISc", program]
-    output, why = output_of(report, words)
-    reports = [line for line in output.splitlines() if line.startswith(HOLDERS_MARK.encode())]
-    if reports:
-        report.text("holders.json", "/proc", reports[-1][len(HOLDERS_MARK) :] + b"\n", PRINTED)
-    else:
-        report.lacks("holders.json", "examination failed: the program " + (why or "printed nothing"))
-
-
-def report_packages(report: EvidenceReport) -> None:
-    """Send the packages of each Python that a user may have started."""
-    found: dict[str, str] = {}
-    for path in (shutil.which("python3"), "/usr/bin/python3"):
-        if path and os.path.exists(path):
-            found.setdefault(os.path.realpath(path), path)
-    printed = []
-    for path in found.values():
-        output, why = output_of(report, [path, "-c", VERSIONS])
-        printed.append(output)
-        if why:
-            report.lacks("packages.txt", "%s %s" % (path, why))
-    if any(printed):
-        report.text("packages.txt", " ".join(found.values()), b"\n".join(printed), PRINTED)
+        report.missing("devices.txt", "no device files of a TPU")

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import select
-import signal
-import subprocess
 import sys
 import time
 
 from tpuctl.ssh.agent.guard_report import guard_report
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.holders import HOLDERS_MARK
+from tpuctl.ssh.agent.job_files import job_folder, jobs_here, read
+from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.programs import as_root, collect_output, own_program, run_programs, start_programs
 
 TYPE_CHECKING = False
 
@@ -25,12 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
-    # The exit code of each program, None if it did not end in time, and its output.
-    Outputs = Mapping[str, tuple[int | None, str]]
+    from tpuctl.ssh.agent.programs import Outputs
 
 VARIABLES_MARK = "tpuctl-variables"
-# The limits of the output of one program and of a value.
-MOST_PRINTED = 1 << 20
+# The limits of a report of a program and of a value.
 LONGEST_TEXT = 64000
 LONGEST_VALUE = 300
 MOST_FILES = 20000
@@ -49,17 +47,14 @@ OOM_KILL = re.compile(r"Out of memory: Kill|Memory cgroup out of memory|oom-kill
 def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
     """Send all facts.
 
-    `inspection` of the request is a script for sh, `holders` a program for Python, and `as_root` a script that runs its
-    arguments as root if that needs no password.
+    `inspection` of the request is a script for sh.
     """
     began, patience = time.time(), request["seconds"]
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    root = os.path.realpath(named) if named else ""
+    root = device_root()
     home = os.path.expanduser("~")
     folders = [root or "/", home, "/tmp"]  # noqa: S108  # where programs write
-    started = start_programs(request, folders)
-    jobs, session = job_variables(home), tpu_variables(os.environ)
-    outputs = collect_output(started, patience)
+    outputs = run_programs(fact_programs(request, folders), patience)
+    jobs, session = job_variables(request["worker"]), tpu_variables(os.environ)
     login = fact(lambda: login_variables(outputs, patience))
     every = [*jobs, login.get("ok", {}), session]
     variables = {"session": session, "jobs": jobs, "login": login.get("ok", {}), "login_unread": login.get("error")}
@@ -73,7 +68,7 @@ def serve_worker_facts(link: ClientLink, request: dict[str, Any]) -> None:
         "disks": fact(lambda: disks(outputs)),
         "logs": fact(lambda: log_folder(root, log_dir)),
         "oom_kills": fact(lambda: oom_kills(outputs)),
-        "tpu_use": fact(lambda: marked_line(outputs, "python3", "tpuctl-holders ")),
+        "tpu_use": fact(lambda: json.loads(marked_line(outputs, "python3", HOLDERS_MARK)[len(HOLDERS_MARK) :])),
         "inspection": fact(lambda: marked_line(outputs, "sh", "tpuctl-worker ")),
         "variables": {"ok": variables},
         "environments": fact(lambda: checked_environments(root, home, named_places, began + patience - time.time())),
@@ -107,75 +102,18 @@ def fact(read: Callable[[], Any]) -> dict[str, Any]:
     return {"error": text[:LONGEST_VALUE]}
 
 
-def start_programs(request: dict[str, Any], folders: list[str]) -> dict[str, Any]:
-    """Start all programs; return for each its process, or an error message."""
-    python, shell = sys.executable or "python3", os.environ.get("SHELL") or "/bin/sh"
-    as_root = ["sh", "-c", request["as_root"], "tpuctl"]
-    programs = {
+def fact_programs(request: dict[str, Any], folders: list[str]) -> dict[str, list[str]]:
+    """Return the programs whose output has the facts."""
+    shell = os.environ.get("SHELL") or "/bin/sh"
+    return {
         "sh": ["sh", "-c", request["inspection"]],
-        "python3": [*as_root, python, "-ISc", request["holders"]],
+        "python3": as_root(own_program("print_holders(%r, %r)" % (request["devices"], request["lockFile"]))),
         "df": ["df", "-P", "-k", *folders],
         "df -i": ["df", "-P", "-i", *folders],
-        "dmesg": [*as_root, "dmesg"],
+        "dmesg": as_root(["dmesg"]),
         "timedatectl": ["timedatectl", "show", "-p", "NTPSynchronized"],
         "login": [shell, "-lc", "printf '\\n%%s\\n' %s; exec env -0" % VARIABLES_MARK],
     }
-    return start_all(programs)
-
-
-def start_all(programs: Mapping[str, list[str]], **variables: str) -> dict[str, Any]:
-    """Start programs with additional variables; return for each its process, or an error message."""
-    null, pipe, out = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    environ = {**os.environ, "LC_ALL": "C", **variables}
-    started: dict[str, Any] = {}
-    for name, words in programs.items():
-        try:
-            started[name] = subprocess.Popen(
-                words, stdin=null, stdout=pipe, stderr=out, env=environ, start_new_session=True
-            )
-        except OSError as error:
-            started[name] = str(error.strerror)
-    return started
-
-
-def collect_output(started: dict[str, Any], seconds: float) -> dict[str, tuple[int | None, str]]:
-    """Return the exit code and the output of each program; no exit code after a timeout, 127 if it could not be started."""
-    until = time.monotonic() + seconds
-    printed = dict.fromkeys(started, b"")
-    waiting = {one.stdout.fileno(): name for name, one in started.items() if not isinstance(one, str)}
-    while waiting and time.monotonic() < until:
-        for file in select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))[0]:
-            name = waiting[file]
-            data = os.read(file, 1 << 16)
-            printed[name] += data
-            if not data or len(printed[name]) > MOST_PRINTED:
-                del waiting[file]
-    outputs: dict[str, tuple[int | None, str]] = {}
-    for name, one in started.items():
-        if isinstance(one, str):
-            outputs[name] = 127, one
-            continue
-        is_whole = name not in waiting.values() and len(printed[name]) <= MOST_PRINTED
-        outputs[name] = end(one, is_whole=is_whole), printed[name][:MOST_PRINTED].decode("utf-8", "replace")
-    return outputs
-
-
-def end(process: Any, *, is_whole: bool) -> int | None:
-    """Return the exit code of a program that has closed its output; kill another one and its children.
-
-    One that runs as root can only be abandoned; it ends with its pipe.
-    """
-    try:
-        if is_whole:
-            return int(process.wait(1))
-    except subprocess.TimeoutExpired:
-        pass
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait(1)
-    except (OSError, subprocess.TimeoutExpired):
-        pass
-    return None
 
 
 def printed_by(outputs: Outputs, program: str) -> str:
@@ -233,26 +171,18 @@ def login_variables(outputs: Outputs, patience: float) -> dict[str, str]:
     raise NoFactError("a login shell runs no commands: %s" % (last_line(printed) or "exit %d" % code))
 
 
-def job_variables(home: str) -> list[dict[str, str]]:
+def job_variables(worker: int) -> list[dict[str, str]]:
     """Return the variables of running jobs of `tpuctl run`, the newest first; those that cannot be read are left out."""
-    folder = os.path.join(home, ".tpuctl", "jobs")
     found = []
-    try:
-        jobs = [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
-        jobs.sort(key=os.path.getmtime, reverse=True)
-    except OSError:
-        return []
-    for job in jobs:
+    for _, name in jobs_here(worker):
+        job = job_folder("%s.%d" % (name, worker))
         try:
             if os.path.exists(job + "/exit"):
                 continue
-            with open(job + "/pid", "rb") as file:
-                pid = int(file.read(64).split()[0])
-            with open("/proc/%d/environ" % pid, "rb") as file:
+            with open("/proc/%d/environ" % int((read(job + "/pid") or b"").split()[0]), "rb") as file:
                 # Of a container they have other names outside of it [container_run.CONTAINER_PREFIX].
                 text = "\0" + file.read(1 << 20).decode("utf-8", "replace")
-            text = text.replace("\0TPUCTL_CONTAINER_", "\0")
-            found.append(parse_variables(text))
+            found.append(parse_variables(text.replace("\0TPUCTL_CONTAINER_", "\0")))
         except (OSError, ValueError, IndexError):
             continue
         if len(found) == MOST_JOBS:
@@ -363,7 +293,7 @@ def checked_environments(root: str, home: str, named: list[str], seconds: float)
         # Below a root, the system's packages are not those of this Python.
         paths = {"PYTHONPATH": os.pathsep.join(folders)} if root and one["kind"] == "system" else {}
         python = os.path.join(place, "bin", "python") if place else sys.executable or "python3"
-        started.update(start_all({one["path"]: [python, "-m", "pip", "check"]}, **paths))
+        started.update(start_programs({one["path"]: [python, "-m", "pip", "check"]}, **paths))
     outputs = collect_output(started, max(seconds, LEAST_PIP_TIME))
     for one in found:
         code, text = outputs[one["path"]]

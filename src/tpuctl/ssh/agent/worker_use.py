@@ -12,7 +12,6 @@ import glob
 import json
 import os
 import re
-import struct
 import time
 
 from tpuctl.ssh.agent.holders import (
@@ -25,7 +24,7 @@ from tpuctl.ssh.agent.holders import (
     user_name,
 )
 from tpuctl.ssh.agent.job_files import LONGEST_SMALL_FILE
-from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.link import ClientLink, device_root
 from tpuctl.ssh.agent.user_files import open_below, open_entry
 
 TYPE_CHECKING = False
@@ -33,11 +32,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-# struct utmp of glibc on x86-64: type, pid, line, id, user, host, exit, session, seconds, microseconds, address, unused.
-LOGIN = struct.Struct("hxxi32s4s32s256shhiii16s20s")
-USER_PROCESS, DEAD_PROCESS = 7, 8
-# Of a file only the newest logins count.
-MOST_LOGINS = 1000 * LOGIN.size
 MOST_FILES = 20000
 # Reported to the client; of more it needs only the number.
 MOST_USES = 32
@@ -230,12 +224,6 @@ def job_ended_since(at: float) -> bool:
     return any(newest_job(home) >= at for home in user_homes(device_root()))
 
 
-def device_root() -> str:
-    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    return os.path.realpath(named) if named else ""
-
-
 def user_homes(root: str) -> list[str]:
     """Return the homes of all users; with a `root` this one only."""
     return sorted({os.path.expanduser("~"), *([] if root else ["/root", *glob.glob("/home/*")])})
@@ -280,26 +268,9 @@ def booted_at(root: str) -> float:
 
 
 def last_login(path: str) -> float | None:
-    """Return the time of the newest login or logout, 0 without any; None if the record cannot be read."""
-    newest, is_there = 0.0, False
+    """Return when the record of logins was written: at a login, at a logout, at a boot. None without a record."""
     # The older file: the newer one may have been begun a moment ago.
-    for name in (path, path + ".1"):
-        try:
-            with open(name, "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                file.seek(max(0, size - MOST_LOGINS))
-                data = file.read(MOST_LOGINS)
-        except FileNotFoundError:
-            continue
-        except OSError:
-            return None
-        if size % LOGIN.size:
-            return None  # of another machine's layout
-        is_there = is_there or name == path
-        for entry in LOGIN.iter_unpack(data[: len(data) - len(data) % LOGIN.size]):
-            if entry[0] in (USER_PROCESS, DEAD_PROCESS):
-                newest = max(newest, float(entry[9]))
-    return newest if is_there else None
+    return max(modified_at(path), modified_at(path + ".1")) if os.path.isfile(path) else None
 
 
 def newest_job(home: str) -> float:

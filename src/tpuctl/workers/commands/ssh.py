@@ -26,10 +26,10 @@ from tpuctl.ssh.interactive import (
     DEFAULT_TMUX_SESSION,
     RESET_TERMINAL,
     PortForward,
-    check_ssh_options,
     choose_local_ports,
     exec_ssh,
     misplaced_option_error,
+    parse_ssh_options,
     run_in_foreground,
     tmux_attach_command,
 )
@@ -177,16 +177,13 @@ class SshFlags(GivenOptions):
 
     @property
     def are_for_one_worker(self) -> bool:
-        """Tell whether they are possible for one worker only."""
+        """Return whether they are possible for one worker only."""
         # With several workers the command runs as with `tpuctl run`.
         return self.given.keys() - {"worker", "line"} != set()
 
-    def words(self, *, plain: bool, has_proxy: bool = False) -> list[str]:
-        """Return the arguments of ssh, but those for `-N` and `--forward`.
-
-        Raises `InvalidInputError` for an option that is not allowed, with `has_proxy` for a second proxy.
-        """
-        words = list(check_ssh_options(self.keys, self.others, has_proxy=has_proxy, is_plain=plain))
+    def words(self, *, plain: bool) -> list[str]:
+        """Return the arguments of ssh, but those for `-N` and `--forward`. Raises `InvalidInputError`."""
+        words = list(parse_ssh_options(self.keys, self.others, is_plain=plain))
         for letter, values in (("-L", self.local), ("-R", self.remote), ("-D", self.dynamic)):
             words += [word for value in values for word in (letter, value)]
         return [*words, "-A"] if self.agent else words
@@ -326,7 +323,7 @@ class SshSession:
     def argv(self, more: tuple[str, ...] = ()) -> list[str]:
         """Return the whole argv of ssh, with `more` options after those of the user. Raises `InvalidInputError`."""
         connection, tmux = self.target.connection, self.flags.tmux
-        options = self.flags.words(plain=self.plain, has_proxy=connection.proxy_command is not None)
+        options = self.flags.words(plain=self.plain)
         options += ["-N"] if self.only_forwards else []
         for forward in self.forwards:
             options += forward.options

@@ -19,26 +19,17 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
 
 _GRACE = timedelta(seconds=10)
-_SIGNALS = ("HUP", "INT", "QUIT", "TERM", "KILL")
 
 
 @cli_command("unstick")
 @node_argument
 @worker_option
 @grouped_option(
-    "--signal",
-    group=OptionGroup.PROGRAM,
-    type=click.Choice(_SIGNALS, case_sensitive=False),
-    default="TERM",
-    metavar="NAME",
-    help="First signal: HUP, INT, QUIT, TERM or KILL. [default: TERM]",
-)
-@grouped_option(
     "--grace",
     group=OptionGroup.PROGRAM,
     type=DurationType(),
     metavar="TIME",
-    help="Time between the first signal and KILL. [default: 10s]",
+    help="Time between TERM and KILL. [default: 10s]",
 )
 @grouped_option(
     "--pid",
@@ -69,7 +60,6 @@ def command(
     *,
     node: str,
     worker: str,
-    signal: str,
     grace: timedelta | str | None,
     pid: int | None,
     started_before: str | None,
@@ -86,7 +76,7 @@ def command(
     \b
     Examples:
       tpuctl unstick trainer
-      tpuctl unstick trainer --worker 3 --signal INT --grace 60s --yes
+      tpuctl unstick trainer --worker 3 --grace 60s --yes
       tpuctl unstick trainer --worker 3 --pid 1234 --started-before 2026-11-23T10:00:00Z
       tpuctl unstick trainer --dry-run -o json
     """
@@ -134,10 +124,10 @@ def command(
             raise
         if not is_wanted:
             raise NotConfirmedError("nothing was done")
-        reports = release_tpu(reports, signal=signal, grace=_GRACE if grace is None else grace)
+        reports = release_tpu(reports, grace=_GRACE if grace is None else grace)
     if is_script:
         app.show(holders_view(node_id, reports))
-    for note in release_notes(node_id, reports, signal=signal):
+    for note in release_notes(node_id, reports):
         app.terminal.note(note)
     errors = release_errors(node_id, reports)
     for error in errors:
