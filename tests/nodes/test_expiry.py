@@ -9,12 +9,13 @@ import pytest
 
 from tests.row_ids import row_id
 from tpuctl.models.node import EXPIRY_LABEL, Node
-from tpuctl.models.spec import check_labels
+from tpuctl.models.spec import NodeSpec, check_labels
 from tpuctl.names import NodeName
 from tpuctl.nodes.expiry import (
     expiry_label,
     expiry_note,
     extended_expiry,
+    inherit_expiry,
     is_expired,
     move_expiry,
     owner_label,
@@ -27,9 +28,9 @@ HOUR = timedelta(hours=1)
 INVALID = "never expires: label tpuctl-expires={} is not a time"
 
 
-def node(label: str | None) -> Node:
+def node(label: str | None, **fields: str) -> Node:
     labels = {} if label is None else {EXPIRY_LABEL: label}
-    return Node.from_api({"name": "projects/p/locations/us-central2-b/nodes/trainer", "labels": labels})
+    return Node.from_api({"name": "projects/p/locations/us-central2-b/nodes/trainer", "labels": labels, **fields})
 
 
 # label; time left, whether it is expired, its note, its note without a time
@@ -125,3 +126,34 @@ def test_end_of_a_run_that_is_alive_never_becomes_earlier(present: int | None, w
     node = Node(NodeName("p", "us-central2-b", "trainer"), {"labels": labels})
 
     assert move_expiry(node, datetime.fromtimestamp(1_800_000_005, UTC)) == written
+
+
+_CREATED = (NOW - HOUR).isoformat()
+_LIMITED = {"expires": NOW + HOUR, "ttl": 5 * HOUR}
+
+
+@pytest.mark.parametrize(
+    ("end", "created", "spec", "watches", "inherited"),
+    [
+        pytest.param(None, _CREATED, _LIMITED, True, (None, None), id="no end, watch"),
+        pytest.param(None, _CREATED, _LIMITED, False, (None, 5 * HOUR), id="no end, up"),
+        pytest.param(NOW + HOUR, _CREATED, _LIMITED, True, (NOW + HOUR, 5 * HOUR), id="same end"),
+        pytest.param(NOW + 3 * HOUR, _CREATED, _LIMITED, True, (NOW + 3 * HOUR, 5 * HOUR), id="extended"),
+        pytest.param(NOW + 3 * HOUR, _CREATED, {}, True, (NOW + 3 * HOUR, 4 * HOUR), id="lasted as long"),
+        pytest.param(NOW + 3 * HOUR, None, {}, True, (NOW + 3 * HOUR, None), id="no creation time"),
+        pytest.param(NOW - 2 * HOUR, _CREATED, {}, True, (NOW - 2 * HOUR, None), id="ended before it was created"),
+    ],
+)
+def test_node_that_is_recreated_keeps_its_end(
+    end: datetime | None,
+    created: str | None,
+    spec: dict[str, Any],
+    *,
+    watches: bool,
+    inherited: tuple[datetime | None, timedelta | None],
+) -> None:
+    found = node(None if end is None else expiry_label(end), **({"createTime": created} if created else {}))
+
+    kept = inherit_expiry(NodeSpec(**spec), found, watches=watches)
+
+    assert (kept.expires, kept.ttl) == inherited
