@@ -109,7 +109,8 @@ class _CapacityRun:
     def _may_succeed_now(self, results: list[CommandResult]) -> bool:
         """Return whether the last `up` may be tried again: what it met was left from before the world was calm.
 
-        The other client deletes its node, and the user the request that a user suspended. A creation that was under way may
+        The other client deletes its node, and the user the request that a user suspended, and a node that a watch has made
+        like that of the other client. A creation that was under way may
         have failed.
         """
         states = self._world.states()
@@ -118,6 +119,10 @@ class _CapacityRun:
             self._clock.sleep(timedelta(minutes=3))
             return True
         if any(key.kind == "queuedResources" and state == "SUSPENDED" for key, state in states.items()):
+            results.append(self._run(_LAST_DOWN))
+            return True
+        if self._world.foreign and "differs from the requested spec" in results[-1].words:
+            # A watch has recreated the other client's node, as it was.
             results.append(self._run(_LAST_DOWN))
             return True
         planned = len(self._life.commands)

@@ -30,7 +30,7 @@ ALONE = "test ! -e done && mkdir running || touch DOUBLE; trap 'rmdir running' E
 def pod(tpuctl: Console, sandbox: Sandbox, fake_ssh: Callable[[str], None], tmp_path: Path) -> Iterator[Slice]:
     """Two workers that know our key."""
     made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
-    sandbox.add_node("pod", zone=ZONE, acceleratorType="v4-16")
+    sandbox.add_node("pod", zone="us-east5-a", acceleratorType="v5p-16")  # with a price
     tpuctl("ssh", "pod", "--", "true")
     made.log_in()
     yield made
@@ -68,6 +68,9 @@ def test_kept_job_with_a_bug_ends_within_two_attempts(pod: Slice) -> None:
         "train: given up: exit code 3 on all workers within 2 minutes of the start, twice: a bug of the program"
     )
     assert pod.texts("starts") == {0: "x\nx\n", 1: "x\nx\n"}
+    entries = json.loads(pod.tpuctl("history", "pod", "-o", "json")[0])
+    steps = ["job-start", "job-running", "job-end"]
+    assert [one["event"] for one in entries if one.get("job") == "train"] == ["job", *steps, *steps, "job-over"]
     assert [(verdict, exit_code) for verdict, _, exit_code in verdicts(pod)] == [("program", 3)] * 2
 
 
