@@ -17,7 +17,7 @@ from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import SpecDifference
 from tpuctl.nodes.conditions import DeleteRequest, Fail, FailedChange, ObservedState, Policy, Verb
 from tpuctl.nodes.decide import decide
-from tpuctl.nodes.queueing import RequestExpiredError
+from tpuctl.nodes.queueing import RequestExpiredError, queue_window
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -331,3 +331,22 @@ def test_force_is_never_used_while_suspending(  # noqa: PLR0917  # drawn by hypo
         assert not decision.force or (replaces and state in {"CREATING", "ACCEPTED", "WAITING_FOR_RESOURCES"})
     if seen is None:
         assert type(decision).__name__ not in {"Create", "Start", "Delete"}
+
+
+@pytest.mark.parametrize(
+    ("limits", "left", "valid"),
+    [
+        pytest.param({}, None, None, id="no limit"),
+        pytest.param({}, HOUR, HOUR, id="ends with the run"),
+        pytest.param({}, MINUTE / 2, MINUTE, id="shortest"),
+        pytest.param({"queue_for": 2 * HOUR}, HOUR, 2 * HOUR, id="longer than the run"),
+        pytest.param({"queue_for": HOUR, "queue_ends_with_run": True}, 2 * HOUR, HOUR, id="share"),
+        # Its first request of that length failed: the second must not outlive the run.
+        pytest.param({"queue_for": 2 * HOUR, "queue_ends_with_run": True}, HOUR, HOUR, id="share, asked again"),
+        pytest.param({"queue_for": HOUR, "queue_ends_with_run": True}, None, HOUR, id="share, no deadline"),
+    ],
+)
+def test_request_waits_no_longer_than_its_run_unless_asked_to(
+    limits: dict[str, Any], left: timedelta | None, valid: timedelta | None
+) -> None:
+    assert queue_window(replace(UP, **limits), left, AT_NOW.utc).valid_until == valid

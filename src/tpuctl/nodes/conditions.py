@@ -190,6 +190,8 @@ class Policy:
     timeout: timedelta | None = timedelta(minutes=30)
     # How long a queued resource may wait for capacity. None: until the deadline.
     queue_for: timedelta | None = None
+    # Whether it waits until the deadline at most: its time is a share of that of the run.
+    queue_ends_with_run: bool = False
     # The time before which a queued resource must not be provisioned.
     start_after: datetime | None = None
     thresholds: Thresholds = field(default_factory=Thresholds)

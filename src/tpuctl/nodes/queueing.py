@@ -142,8 +142,8 @@ def queue_window(policy: Policy, left: timedelta | None, now: datetime) -> Queue
     `left` is the time until the deadline, None without one.
     """
     limit = policy.queue_for
-    if limit is None and left is not None:
-        limit = max(left, SHORTEST_QUEUE)
+    if left is not None and (limit is None or policy.queue_ends_with_run):
+        limit = max(left if limit is None else min(limit, left), SHORTEST_QUEUE)
     return QueueWindow(now=now, valid_until=limit, valid_after=policy.start_after)
 
 

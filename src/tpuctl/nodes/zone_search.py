@@ -151,7 +151,8 @@ def _search(
             to_try = sum(tried[other] <= tried[offer] for other in offers)
             idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
             idle = min(max(idle, timedelta()), left)
-            policy = replace(policy, queue_for=idle + max((left - idle) / to_try, SHORTEST_QUEUE))
+            share = idle + max((left - idle) / to_try, SHORTEST_QUEUE)
+            policy = replace(policy, queue_for=share, queue_ends_with_run=True)
         announce(name)
         number = f"{offers.index(offer) + 1} of {len(offers)}"
         text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
