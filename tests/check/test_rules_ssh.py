@@ -10,8 +10,8 @@ import pytest
 from tests.check.rule_cases import REFUSED, REGION, allow, deny, facts, found, summaries
 from tpuctl.check.facts import Absent, Known
 from tpuctl.check.findings import OpenFirewall, Remedy
-from tpuctl.check.rules.network_rules import firewall_allows_iap, firewall_allows_ssh
-from tpuctl.models.compute_resources import Subnetwork
+from tpuctl.check.rules.network_rules import firewall_allows_iap, firewall_allows_ssh, firewall_allows_workers
+from tpuctl.models.compute_resources import FirewallRule, Subnetwork
 
 HOST = "projects/host/global/networks/shared"
 HOST_SUBNET = f"projects/host/regions/{REGION}/subnetworks/tpus"
@@ -199,3 +199,55 @@ def test_ssh_network_comes_from_subnetwork() -> None:
 
     assert found(firewall_allows_ssh, these) == []
     assert found(firewall_allows_ssh, replace(these, firewalls=Known((allow("open"),))))[0].subject == "network shared"
+
+
+# What Compute Engine opens for TPUs by itself [jax#35905].
+_GOOGLES = allow("tpu", "10.0.0.0/8", protocols={"tcp": ("8470", "8471", "8474", "8476", "11211")})
+_CLOSED = "warning network default: no firewall rule of network `default` lets workers reach one another at "
+_NEW_PORT, _MULTISLICE = "8482 (JAX's coordinator from 0.8.1 on)", "8080 (multislice), 8081 (multislice)"
+_COMMAND = (
+    "gcloud compute firewall-rules create allow-tpu-workers --project=p --network=default --direction=INGRESS "
+    "--allow={} --source-ranges=10.0.0.0/8"
+)
+
+
+@pytest.mark.parametrize(
+    ("rules", "type_", "lines", "remedies"),
+    [
+        pytest.param([allow("internal", "10.128.0.0/9", protocols={"tcp": ("0-65535",)})], "v4-16", [], [], id="open"),
+        pytest.param([], "v4-8", [], [], id="one worker"),
+        pytest.param(
+            [_GOOGLES],
+            "v4-16",
+            [f"{_CLOSED}{_NEW_PORT}, {_MULTISLICE}"],
+            [_COMMAND.format("tcp:8482,tcp:8080,tcp:8081"), "JAX_COORDINATOR_PORT=8476"],
+            id="Google's rule",
+        ),
+        pytest.param(
+            [_GOOGLES, allow("more", "10.0.0.0/8", protocols={"tcp": ("8482",)})], "v4-16", [], [], id="slice"
+        ),
+        pytest.param(
+            [],
+            "v4-16",
+            [
+                f"{_CLOSED}8471 (libtpu, for the slice), 8476 (JAX's coordinator up to 0.8.0), {_NEW_PORT}, {_MULTISLICE}"
+            ],
+            [_COMMAND.format("tcp:8471,tcp:8476,tcp:8482,tcp:8080,tcp:8081")],
+            id="none",
+        ),
+        pytest.param(
+            [allow("by tag", source_ranges=(), source_tags=("tpu",), protocols={"tcp": ()})], "v4-16", [], [], id="tags"
+        ),
+    ],
+)
+def test_ports_between_the_workers_of_a_slice(
+    rules: list[FirewallRule], type_: str, lines: list[str], remedies: list[str]
+) -> None:
+    these = facts(firewalls=Known(tuple(rules)), want={"spec": {"accelerator_type": type_}})
+
+    assert summaries(firewall_allows_workers, these) == lines
+    assert [
+        part in f"{remedy.command} {remedy.text}"
+        for one in found(firewall_allows_workers, these)
+        for remedy, part in zip(one.remedies, remedies, strict=True)
+    ] == [True] * len(remedies)

@@ -26,7 +26,7 @@ FROZEN = (
     *("TPU940", "TPU941"),
     *(f"TPU{number}" for number in range(945, 949)),
     *(f"TPU{number}" for number in range(950, 963)),
-    *(f"TPU{number}" for number in range(965, 990)),
+    *(f"TPU{number}" for number in range(965, 991)),
 )
 
 

@@ -231,6 +231,6 @@ def test_doctor_json_is_that_of_check_with_surroundings(alone: Console) -> None:
     said: dict[str, Any] = json.loads(alone("doctor", "-o", "json")[0])
 
     assert list(said) == ["schemaVersion", "target", "surroundings", "summary", "findings", "examined"]
-    assert list(said["target"]) == ["project", "nodeId"]
+    assert list(said["target"]) == ["project", "nodeIds"]
     assert said["summary"]["error"] == 2
     assert alone("doctor", "-o", "name")[0].split()[:2] == ["TPU921", "TPU933"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -87,6 +89,55 @@ def test_watch_ends_what_was_idle_for_the_time_of_its_limit(
     if changes:
         history = [line.split("\t")[1:] for line in tpuctl("history", "trainer")[0].splitlines()]
         assert [changes[0], "", "idle"] in history
+
+
+def _frame(answer: str) -> str:
+    return "\n\0tpuctl-agent\nx" + len(answer).to_bytes(4, "big").decode("latin-1") + answer
+
+
+def _holding(idle: list[float | None]) -> str:
+    """Return the report of a program that holds the chips, of which each has computed nothing for some seconds."""
+    program = {"pid": 7, "user": "ada", "age": 9000.0, "command": "python3 train.py"}
+    devices = [
+        {"device": number, "hbmUsed": 1, "hbmTotal": 2, "duty": 0.0, "idle": seconds}
+        for number, seconds in enumerate(idle)
+    ]
+    report = {"chips": len(idle), "programs": [program], "hidden": 0, "devices": devices, "cores": [], "problem": None}
+    return json.dumps({**report, "cpu": None, "memory": None, "diskFree": None})
+
+
+@pytest.mark.parametrize(
+    ("idle", "warns"),
+    [
+        pytest.param([900.0, 800.0], True, id="all"),
+        pytest.param([900.0, 30.0], False, id="one computes"),
+        pytest.param([900.0, None], False, id="one unknown"),
+    ],
+)
+def test_watch_warns_of_a_program_that_holds_chips_and_computes_nothing(
+    tpuctl: Console,
+    sandbox: Sandbox,
+    fake_ssh: Callable[[str], None],
+    tmp_path: Path,
+    *,
+    idle: list[float | None],
+    warns: bool,
+) -> None:
+    """It is no idleness: the node is kept."""
+    busy = IDLE.replace('"inUse":[]', '"inUse":["process 7 (python3) holds the TPU"]')
+    for name, answer in (("worker_use", busy), ("tpu_metrics", _holding(idle))):
+        (tmp_path / name).write_text(_frame(answer), "latin-1")
+    fake_ssh(
+        "program=$(grep -m1 -o 'run_agent(serve_[a-z_]*')\n"
+        f"case \"$program\" in *worker_use|*tpu_metrics) cat '{tmp_path}'/${{program#*serve_}} ;; ?*) exit 1 ;; esac\nexit 0"
+    )
+    sandbox.add_node("trainer", acceleratorType="v4-8", labels=OWNED, age=timedelta(days=1))
+
+    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", "--until", "16m", TPUCTL_RECHECK_AFTER="1m")
+
+    assert (code, [one for one in sandbox.changes() if one != "patch"]) == (0, [])
+    text = "its chips have computed nothing for 13m20s, although a program holds them: `tpuctl stacks trainer --device`"
+    assert err.count(text) == int(warns), err
 
 
 @pytest.mark.parametrize(

@@ -330,7 +330,11 @@ class NetworkInterface:
     @classmethod
     def of(cls, wanted: WantedNode) -> NetworkInterface:
         """Return the interface that the spec requests; the first one if an earlier node had several."""
-        spec = wanted.spec
+        return cls.of_spec(wanted.spec, wanted.project)
+
+    @classmethod
+    def of_spec(cls, spec: NodeSpec, own_project: str) -> NetworkInterface:
+        """Return the interface of a spec in a project."""
         network, subnetwork, external = spec.network or "", spec.subnetwork or "", not spec.internal_ips
         if several := spec.kept.get("networkConfigs"):
             first = several[0]
@@ -339,7 +343,7 @@ class NetworkInterface:
         owner = _PROJECT_IN_LINK.fullmatch(network) or _PROJECT_IN_LINK.fullmatch(subnetwork)
         region = _REGION_IN_LINK.fullmatch(subnetwork)
         return cls(
-            project=owner[1] if owner else wanted.project,
+            project=owner[1] if owner else own_project,
             network=last_segment(network or "default"),
             is_named=bool(network),
             subnetwork=last_segment(subnetwork) if subnetwork else None,

@@ -382,7 +382,7 @@ def _option_of(key: str, row: FaultKey) -> dict[str, Any]:
 def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: Any, **options: Any) -> None:
     """Add a fault to the sandbox, to test how programs handle failures, or remove one.
 
-    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, slow-chip, collective-hangs, startup-slow,
+    KIND of a node: unhealthy, hang, preempt, maintenance, missing-chip, straggler, duty-zero, startup-slow,
     startup-fails, operation-error, ssh-key-late. KIND of the next ssh connection to a worker: ssh-refused, ssh-dropped,
     ssh-slow. KIND of a queued resource: fall-back and survives-delete; with `--node` for
     its node: suspend, late-node. KIND of an API call: drop-before and drop-after (the connection ends before or after the

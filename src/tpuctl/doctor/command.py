@@ -25,7 +25,7 @@ def _rule_ids(_ctx: click.Context) -> tuple[str, ...]:
 
 
 @cli_command("doctor", asks_trust=False)
-@click.argument("node", metavar="[NODE]", required=False, shell_complete=complete_node)
+@click.argument("nodes", metavar="[NODE]...", nargs=-1, shell_complete=complete_node)
 @grouped_option(
     "--skip",
     "skipped",
@@ -55,7 +55,7 @@ def _rule_ids(_ctx: click.Context) -> tuple[str, ...]:
 @route_options
 def command(
     app: App,
-    node: str | None,
+    nodes: tuple[str, ...],
     *,
     skipped: tuple[str, ...],
     shows_all: bool,
@@ -67,19 +67,21 @@ def command(
     """Find problems with this machine, the credentials, the network and the project.
 
     Checks Python and tpuctl, gcloud, ssh and its key, folders and disk, clock, proxy and host names, credentials, APIs,
-    billing and permissions, and the sources of settings. With NODE also the node, like `tpuctl check NODE`, and each of its
-    workers. Works without a network and without an account, and lists what it could not check.
+    billing and permissions, and the sources of settings. With NODE also the node, like `tpuctl check NODE`, each of its
+    workers, and the ports between them, also between the workers of several nodes. Works without a network
+    and without an account, and lists what it could not check.
 
     \b
     Examples:
       tpuctl doctor
       tpuctl doctor trainer
+      tpuctl doctor slice-0 slice-1
       tpuctl doctor --fix
     """
     from tpuctl.check.report_rendering import announce_findings  # noqa: PLC0415  # completion and --help do not need it
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
-    run = DoctorRun(app, node, accepted=skipped, timeout=timeout, shows_all=shows_all, can_fix=not fix)
+    run = DoctorRun(app, nodes, accepted=skipped, timeout=timeout, shows_all=shows_all, can_fix=not fix)
     fix_code = ExitCode.OK
     if fix:
         from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely used

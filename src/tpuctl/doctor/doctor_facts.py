@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.config.settings import ConfigFile, Settings
     from tpuctl.models.node import Node
     from tpuctl.nodes.inspection import InspectionReport
+    from tpuctl.ssh.port_probe import PortProbe
     from tpuctl.ssh.tpu_guard import GuardReport
     from tpuctl.ssh.tpu_holders import HoldersFound
 
@@ -441,7 +442,8 @@ class UnreachableWorkers:
 class AllWorkersFacts:
     """All facts about the workers of a node. `answers` are those of workers with ssh, Unknown if one sent no report.
 
-    `has_own_key`: the user named the ssh key, so that tpuctl neither creates nor replaces it.
+    `has_own_key`: the user named the ssh key, so that tpuctl neither creates nor replaces it. `ports` are those between these
+    workers and those of the other nodes that were named.
     """
 
     node: Node
@@ -449,6 +451,7 @@ class AllWorkersFacts:
     answers: Mapping[int, Known[WorkerReport] | Unknown] = field(default_factory=dict)
     unreachable: tuple[UnreachableWorkers, ...] = ()
     has_own_key: bool = False
+    ports: Fact[PortProbe] = field(default_factory=Absent)
 
     @property
     def reports(self) -> dict[int, WorkerReport]:

@@ -7,13 +7,13 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.check.facts import Absent, Fact, Known, Unknown
+from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
 from tpuctl.decoding import By, Most, Range, Text, decode, decoder_of
@@ -30,11 +30,13 @@ from tpuctl.doctor.doctor_facts import (
     WorkerReport,
 )
 from tpuctl.errors import CredentialsError, TpuctlError
+from tpuctl.models.worker_ports import RAY_PORTS, WORKER_PORTS
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
 from tpuctl.shapes import ShapeError
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.port_probe import PortProbe, probe_ports
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.ssh.tpu_guard import GuardReport
@@ -97,6 +99,31 @@ def gather_workers_facts(
         failed[one.target.worker] = explain_ssh_failure(one.ssh_stderr or "", one.target, context)
     unreachable = _group_by_cause(node, failed)
     return AllWorkersFacts(node=node, now=now, answers=answers, unreachable=unreachable, has_own_key=has_own_key)
+
+
+def probe_ports_between(
+    examined: Sequence[AllWorkersFacts], connect: Callable[[Node, int], Connection], *, timeout: timedelta
+) -> Fact[PortProbe]:
+    """Let the first worker listen at the ports that workers need, and the others connect; Absent for a single worker."""
+    named = len(examined) > 1
+    targets = [
+        Target(
+            one.node, worker, connect(one.node, worker), f"{one.node.name.node_id}/{worker}" if named else str(worker)
+        )
+        for one in examined
+        for worker in sorted(one.reports)
+    ]
+    address = targets[0].node.endpoints[targets[0].worker].internal if targets else None
+    if len(targets) < 2 or address is None:
+        return Absent()
+    environments = [value_or_none(report.environments) or () for one in examined for report in one.reports.values()]
+    has_ray = any("ray" in environment.packages for each in environments for environment in each)
+    try:
+        return Known(probe_ports(targets, address, (*WORKER_PORTS, *(RAY_PORTS if has_ray else ())), timeout=timeout))
+    except AgentError as error:
+        return Unknown(error.what, is_passing=True)
+    except UnexpectedAnswerError as error:
+        return Unknown(f"unexpected answer: {error.what}")
 
 
 def _group_by_cause(node: Node, failed: Mapping[int, TpuctlError]) -> tuple[UnreachableWorkers, ...]:

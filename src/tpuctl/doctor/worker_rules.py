@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.facts import Absent, Known, Unknown
-from tpuctl.check.findings import Level, Remedy, RuleResult
+from tpuctl.check.facts import Absent, Known, NetworkInterface, Unknown
+from tpuctl.check.findings import Level, OpenFirewall, Remedy, RuleResult
 from tpuctl.command_text import command_word, fitting
 from tpuctl.doctor.doctor_facts import LogFolderState
 from tpuctl.doctor.verdicts import (
@@ -31,10 +32,21 @@ from tpuctl.doctor.verdicts import (
     workers_text,
 )
 from tpuctl.durations import format_duration
+from tpuctl.models.spec import NodeSpec
+from tpuctl.models.worker_ports import (
+    COORDINATOR,
+    COORDINATOR_VARIABLE,
+    MEGASCALE,
+    OLD_COORDINATOR,
+    RAY_PORTS,
+    RAY_RANGES,
+    SLICE_BUILDER,
+)
 from tpuctl.nodes.conditions import StartupState, find_misidentified, promised_chips
+from tpuctl.ssh.port_probe import describe_closed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tpuctl.doctor.doctor_facts import (
         AllWorkersFacts,
@@ -65,6 +77,7 @@ _CLOCK_OFF = timedelta(seconds=2)
 _MAJORITY = 3
 _SHOWN = 3
 _WAITS_IN_KERNEL = "D"
+_RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+)", re.ASCII)
 # Ids of `explain`.
 _KEY_REFUSED, _KEY_UNREADABLE = "ssh-publickey", "ssh-key-unreadable"
 _UNIT = "google-startup-scripts.service"
@@ -111,6 +124,66 @@ def check_workers_report(facts: AllWorkersFacts) -> Iterator[tuple[int, RuleResu
     for number, answer in facts.answers.items():
         if isinstance(answer, Unknown):
             yield number, unknown(f"it sent no report: {answer.reason}", is_passing=True)
+
+
+@node_rule("TPU990", "ports between the workers")
+def check_ports(facts: AllWorkersFacts) -> Iterator[RuleResult]:
+    """Let worker 0 listen at the ports that a slice needs, and connect from the others: an error for libtpu's and JAX's.
+
+    From JAX 0.8.1 on its coordinator listens at 8482, which Compute Engine's own rule for TPUs does not open: a warning if
+    8476, which the rule opens, is reached. Ports of multislice (8080, 8081) are a note for one node, and a warning if several
+    nodes are named; those of Ray are tried if it is installed. Source: JAX's cloud_tpu_cluster.py; jax#35905; Ray's
+    documentation.
+    """
+    if isinstance(facts.ports, Unknown):
+        yield unread("the ports between its workers could not be tried", facts.ports)
+    if not isinstance(facts.ports, Known):
+        return
+    probe = facts.ports.value
+    if probe.failed or probe.unheard:
+        failed = [f"worker {label} does not answer" for label in probe.failed]
+        unheard = [f"worker {probe.listener} cannot listen at {port}: {why}" for port, why in probe.unheard.items()]
+        yield unknown(f"not all ports between its workers could be tried: {', '.join((*failed, *unheard)[:_SHOWN])}")
+    closed = probe.closed()
+    if COORDINATOR in closed and OLD_COORDINATOR not in closed and _has_only_old_jax(facts):
+        del closed[COORDINATOR]
+    if not closed:
+        return
+    remedies = [Remedy.by(_opening(facts.node, closed), "let the addresses of the workers reach these ports")]
+    if COORDINATOR in closed and OLD_COORDINATOR not in closed:
+        remedies.append(Remedy(f"or set `{COORDINATOR_VARIABLE}` for programs with JAX 0.8.1 or later"))
+    level = Level.WARNING
+    if SLICE_BUILDER in closed or {COORDINATOR, OLD_COORDINATOR} <= closed.keys():
+        level = Level.ERROR
+    elif set(closed) <= set(MEGASCALE) and "/" not in probe.listener:
+        level = Level.NOTE
+    yield verdict(
+        level,
+        describe_closed(probe.listener, closed),
+        *remedies,
+        why="a program of the slice waits for the other workers, and fails after minutes",
+        facts={
+            "listener": probe.listener,
+            "ports": {
+                str(port): {label: seen.get(port) for label, seen in probe.states.items()} for port in probe.ports
+            },
+        },
+    )
+
+
+def _has_only_old_jax(facts: AllWorkersFacts) -> bool:
+    """Return whether every JAX that was found is older than the one that takes the new port."""
+    found = known_on_workers(facts, lambda report: report.environments).values()
+    versions = [environment.packages["jax"] for each in found for environment in each if "jax" in environment.packages]
+    numbers = [_RELEASE.match(version) for version in versions]
+    return bool(numbers) and all(found and tuple(map(int, found.groups())) < (0, 8, 1) for found in numbers)
+
+
+def _opening(node: Node, ports: Iterable[int]) -> OpenFirewall:
+    """Return the firewall rule that opens ports between the workers of the node's network."""
+    interface = NetworkInterface.of_spec(NodeSpec.from_node(node), node.name.project)
+    wanted = dict.fromkeys(text for port in ports for text in (RAY_RANGES if port in RAY_PORTS else (str(port),)))
+    return OpenFirewall(interface.project, interface.network, "allow-tpu-workers", ("10.0.0.0/8",), tuple(wanted))
 
 
 @worker_rule("TPU975", "chips of the workers", lambda report: report.inspection, "its chips could not be read")

@@ -78,7 +78,7 @@ NETWORK = Shape(
 )
 SUBNETWORK = Shape(
     "compute.v1 Subnetwork",
-    {"name": str, "region": str, "network": str, "privateIpGoogleAccess": bool},
+    {"name": str, "region": str, "network": str, "privateIpGoogleAccess": bool, "ipCidrRange": str},
     required=("name",),
 )
 _PROTOCOL = Shape("", {"IPProtocol": str, "ports": ListOf(str)}, required=("IPProtocol",))
@@ -128,6 +128,7 @@ class Subnetwork:
     region: str
     network: str
     private_google_access: bool
+    ip_range: str | None = None
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Subnetwork:
@@ -138,6 +139,7 @@ class Subnetwork:
             last_segment(data.get("region", "")),
             last_segment(data.get("network", "")),
             data.get("privateIpGoogleAccess", False),
+            data.get("ipCidrRange"),
         )
 
 

@@ -5,6 +5,7 @@ A failed HTTP call is never evidence about a node: it is recorded as an API outa
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -166,7 +167,7 @@ class NodeReconciler:
         # Since when the node is idle, and when its workers were examined last.
         self._idle_since: timedelta | None = None
         self._examined_at: timedelta | None = None
-        self._has_warned_of_idleness = False
+        self._has_warned_of_idleness = self._has_warned_of_idle_chips = False
         self._usable_since: timedelta | None = None
         # When a node that was usable during this run was last seen not to be.
         self._lost_at: timedelta | None = None
@@ -539,8 +540,23 @@ class NodeReconciler:
             is_idle = False
         if not is_idle:
             self._forget_idleness()
+            if node is not None:
+                self._warn_of_idle_chips(node)
         elif self._idle_since is None:
             self._idle_since = now
+
+    def _warn_of_idle_chips(self, node: Node) -> None:
+        """Warn once if a program holds the chips and has computed nothing for the time of the limit. The node is not idle."""
+        idle = None
+        with suppress(TpuctlError):  # nothing is known
+            idle = self._context.workers.chips_idle_for(node)
+        limit = self.idle_limit
+        is_unused = idle is not None and limit is not None and idle >= limit.after
+        if idle is not None and is_unused and not self._has_warned_of_idle_chips:
+            what = f"its chips have computed nothing for {format_duration(idle)}, although a program holds them"
+            text = f"{what}: `tpuctl stacks {self.name.node_id} --device`"
+            self.report(EventKind.NOTE, text, chips_idle=idle.total_seconds())
+        self._has_warned_of_idle_chips = is_unused
 
     def _forget_idleness(self) -> None:
         """Count the time without use from the next examination on."""

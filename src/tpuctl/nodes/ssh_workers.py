@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _MAX_SESSIONS = 32
 # A use this long before the last look may have been seen by it, or not: it counts.
 _LOOK_TIME = timedelta(seconds=15)
+_CHIPS_TIMEOUT = timedelta(seconds=15)
 _REBOOT_TIMEOUT = timedelta(seconds=15)
 _T = TypeVar("_T")
 
@@ -270,6 +271,19 @@ class SshWorkers:
         if len(node.endpoints) != node.workers:
             found.append(f"{len(node.endpoints)} of {node.workers} workers have an address")
         return tuple(found)
+
+    def chips_idle_for(self, node: Node) -> timedelta | None:
+        """Return for how long no chip of the node has computed although programs hold them; None if that is not known.
+
+        Raises `UnreachableError` without a route to the workers, and what the API raises.
+        """
+        from tpuctl.ssh.tpu_metrics import MetricsStream, chips_idle_for  # noqa: PLC0415  # few nodes have such a limit
+
+        name = node.name.node_id
+        targets = [Target(node, worker, one, f"{name}-{worker}") for worker, one in enumerate(self.connections(node))]
+        with MetricsStream(targets, lambda _: None, None) as stream:
+            stream.collect(_CHIPS_TIMEOUT)
+        return chips_idle_for(stream.workers)
 
     def _on_each_worker(self, node: Node, act: Callable[[Connection, int], _T]) -> tuple[_T, ...]:
         """Call a function for each worker in parallel, and return the results in order."""

@@ -81,12 +81,19 @@ class FaultKind(StrEnum):
     # Reported after a start: jax#13260.
     MISSING_CHIP = ("missing-chip", _NODE, f"{_WORKER} lacks a chip until a restart", ("worker",))
     # At half its speed.
-    SLOW_CHIP = ("slow-chip", _NODE, f"a chip of {_WORKER} is slow until a restart", ("worker",))
-    COLLECTIVE_HANGS = (
-        "collective-hangs",
+    STRAGGLER = ("straggler", _NODE, f"a chip of {_WORKER} is slow until a restart", ("worker",))
+    DUTY_ZERO = (
+        "duty-zero",
         _NODE,
         f"{_WORKER} takes part in no collective operation until a restart",
         ("worker",),
+    )
+    # As by a network whose firewall rules do not open it.
+    PORT_BLOCKED = (
+        "port-blocked",
+        _NODE,
+        "the workers of {node} do not reach one another at {fault.port} until a restart",
+        ("port",),
     )
     # Counted from the last or next start of the node.
     STARTUP_SLOW = ("startup-slow", _NODE, "the startup scripts of {node} {longer}", _DURATION)
@@ -196,6 +203,7 @@ KIND_KEYS: Mapping[str, FaultKey] = {
     "health": FaultKey("health", "string", "Reported health", "UNHEALTHY_TENSORFLOW"),
     "description": FaultKey("description", "string", is_option=False),
     "worker": FaultKey("worker", "integer", "Index of the worker", "0", bounds=(0, None)),
+    "port": FaultKey("port", "integer", "TCP port", "8482", bounds=(1, 65535)),
     "duration": FaultKey("duration", "duration", "Length in sandbox time"),
     "initiator": FaultKey("initiator", "string", "Who suspends the request", "SERVICE", choices=("SERVICE", "USER")),
     "status": FaultKey("status", "integer", "HTTP status", "503", bounds=(400, 599)),

@@ -67,6 +67,7 @@ class Fault:
     status: int = 503
     retry_after: int | None = None
     worker: int = 0
+    port: int = 8482
     initiator: str = "SERVICE"
 
 
@@ -112,8 +113,7 @@ def apply_fault(
         case FaultKind.MAINTENANCE:
             return _maintain(timeline, fault, now)
         case _:
-            changes = _ready_changes(fault)
-            return _change_ready_phases(timeline, now, **changes) if changes else None
+            return _change_ready_phases(timeline, now, fault)
 
 
 def _current_or_next(timeline: Timeline, state: str, now: datetime) -> int | None:
@@ -123,15 +123,17 @@ def _current_or_next(timeline: Timeline, state: str, now: datetime) -> int | Non
     return next((index for index in following if timeline[index].state == state), None)
 
 
-def _ready_changes(fault: Fault) -> dict[str, Any]:
-    """Return the fields that a fault changes in the phases in which the node is READY."""
+def _ready_changes(fault: Fault, phase: LifecyclePhase) -> dict[str, Any]:
+    """Return the fields that a fault changes in the phases in which the node is READY, of which this is the first."""
     match fault.kind:
         case FaultKind.MISSING_CHIP:
             return {"lacks_chip": fault.worker}
-        case FaultKind.SLOW_CHIP:
-            return {"slow_chip": fault.worker}
-        case FaultKind.COLLECTIVE_HANGS:
+        case FaultKind.STRAGGLER:
+            return {"straggler": fault.worker}
+        case FaultKind.DUTY_ZERO:
             return {"hanging_worker": fault.worker}
+        case FaultKind.PORT_BLOCKED:
+            return {"blocked_ports": ",".join(filter(None, (phase.blocked_ports, str(fault.port))))}
         case FaultKind.STARTUP_SLOW:
             return {"startup_delay": fault.duration.total_seconds() if fault.duration is not None else -1.0}
         case FaultKind.STARTUP_FAILS:
@@ -140,10 +142,10 @@ def _ready_changes(fault: Fault) -> dict[str, Any]:
             return {}
 
 
-def _change_ready_phases(timeline: Timeline, now: datetime, **changes: Any) -> Timeline | None:
-    """Return the timeline with changes in the current or next phases in which the node is READY."""
+def _change_ready_phases(timeline: Timeline, now: datetime, fault: Fault) -> Timeline | None:
+    """Return the timeline with the changes of a fault in the current or next phases in which the node is READY."""
     index = _current_or_next(timeline, "READY", now)
-    if index is None:
+    if index is None or not (changes := _ready_changes(fault, timeline[index])):
         return None
     until = len(timeline) - len(_phases_after(timeline[index:], "READY"))
     marked = (replace(phase, **changes) for phase in timeline[index:until])

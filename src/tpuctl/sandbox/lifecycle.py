@@ -32,7 +32,8 @@ PREEMPTIBLE_LIFE = timedelta(hours=24)  # documented for preemptible nodes; spot
 class LifecyclePhase:
     """A state from `at` on. `lacks_chip` is the index of a worker with a missing chip.
 
-    `slow_chip`: that of one with a slow chip. `hanging_worker`: that of one that takes part in no collective operation.
+    `straggler`: that of one with a slow chip. `hanging_worker`: that of one that takes part in no collective operation.
+    `blocked_ports`: TCP ports at which its workers do not reach one another, with commas.
     `initiator`: who suspended a queued resource; of a node, who deletes it and so suspends its queued resource.
     `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
     `is_hidden`: the API does not show the record yet. `has_capacity`: false while a creation or a start fails for want of it.
@@ -50,8 +51,9 @@ class LifecyclePhase:
     is_hidden: bool = False
     has_capacity: bool = True
     # Later fields come last: a stored phase is a list.
-    slow_chip: int | None = None
+    straggler: int | None = None
     hanging_worker: int | None = None
+    blocked_ports: str = ""
 
 
 Timeline = tuple[LifecyclePhase, ...]

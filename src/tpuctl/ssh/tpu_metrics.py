@@ -253,6 +253,17 @@ class MetricsStream:
         channel.close()
 
 
+def chips_idle_for(workers: Sequence[WorkerState]) -> timedelta | None:
+    """Return for how long no chip has computed although a program holds it; None if one has, or if a worker does not know."""
+    times = []
+    for worker in workers:
+        idle = worker.report.values("idle") if worker.report and worker.report.programs else []
+        if worker.report is None or not idle or len(idle) < len(worker.report.devices):
+            return None
+        times += idle
+    return min(times, default=None)
+
+
 def _parse_report(target: Target, kind: WorkerFrame, payload: bytes) -> MetricsReport:
     """Return the report in a frame. Raises `AgentError` and `UnexpectedAnswerError`."""
     if kind is WorkerFrame.REFUSED:

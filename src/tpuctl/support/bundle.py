@@ -22,7 +22,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
 from tpuctl.cloud.tpu import OperationsClient, TpuClient
 from tpuctl.doctor.doctor_facts import environment_json
-from tpuctl.doctor.doctor_run import reports_of_node
+from tpuctl.doctor.doctor_run import reports_of_nodes
 from tpuctl.doctor.environment_probe import EnvironmentProbe
 from tpuctl.doctor.rule_catalogue import evaluate_environment
 from tpuctl.durations import format_size, format_timestamp
@@ -314,7 +314,7 @@ class BundleBuilder:
             reports = [evaluate_environment(environment())]
             if subject.node is not None and with_workers:
                 limit = min(self._machine_queries.left, _WORKERS_TIMEOUT)
-                reports += reports_of_node(app, str(subject.name), timeout=limit)
+                reports += reports_of_nodes(app, [str(subject.name)], timeout=limit)
             report = join_reports(*reports)
             self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
             return {

@@ -28,12 +28,14 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.escaping import one_line
+from tpuctl.models.worker_ports import COORDINATOR, OLD_COORDINATOR, SLICE_BUILDER
 from tpuctl.names import number_ranges
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
-from tpuctl.ssh.channel import explain_agent_errors, standalone_program
+from tpuctl.ssh.channel import AgentError, explain_agent_errors, standalone_program
+from tpuctl.ssh.port_probe import describe_closed, probe_ports
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 from tpuctl.workers.environment import EnvironmentOptions, job_variables
 from tpuctl.workers.execution import (
@@ -320,6 +322,8 @@ class NodeTest:
     timeout: timedelta
     # Where the workers were shortly before the time limit, for a test that reached it.
     stacks: StackListing | None = None
+    # The ports at which workers do not reach the first one.
+    closed_ports: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
     def chips(self) -> int | None:
@@ -363,6 +367,7 @@ def run_node_test(
         attach_within=_PATIENCE,
         linger=_PATIENCE,
     )
+    closed = {} if is_part else find_closed_ports(app, targets)
     collector = ReportCollector(app.terminal, targets)
     stacks = LateStacks(JobScope(targets, shared_connection_options(app), node.name.node_id), timeout)
     try:
@@ -380,7 +385,26 @@ def run_node_test(
     last_lines = {target.label: _last_line(collector.tail, target) for target in targets}
     result = with_diagnosis(result, collector.tail)
     listing = stacks.listing if result.stopped is StopReason.TIMED_OUT else None
-    return NodeTest(node, result, collector.reports, collector.errors, last_lines, timeout, listing)
+    return NodeTest(node, result, collector.reports, collector.errors, last_lines, timeout, listing, closed)
+
+
+def find_closed_ports(app: App, targets: Sequence[Target]) -> Mapping[int, Mapping[str, str]]:
+    """Warn if workers do not reach the first one at a port that the test needs: it would only wait. Return these ports."""
+    address = targets[0].node.endpoints[0].internal
+    if len(targets) < 2 or address is None:
+        return {}
+    try:
+        ports = (SLICE_BUILDER, OLD_COORDINATOR, COORDINATOR)
+        options = shared_connection_options(app)
+        probe = probe_ports(targets, address, ports, timeout=_PATIENCE, ssh_options=options)
+    except (AgentError, UnexpectedAnswerError):
+        return {}  # the test says why
+    if closed := probe.closed():
+        node = targets[0].node.name.node_id
+        app.terminal.warn(
+            f"{describe_closed(probe.listener, closed)}; `tpuctl doctor {node}` names the rule that opens them"
+        )
+    return closed
 
 
 class LateStacks:
@@ -554,6 +578,9 @@ def _test_json(test: NodeTest) -> dict[str, Any]:
         "zone": test.node.name.zone,
         "isGood": not node_test_errors(test) and test.result.stopped is None,
         "threshold": THRESHOLD,
+        "closedPorts": [
+            {"port": port, "workers": sorted(map(int, states))} for port, states in sorted(test.closed_ports.items())
+        ],
         "workers": [
             {
                 "worker": one.target.worker,

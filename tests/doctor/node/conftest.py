@@ -71,6 +71,7 @@ def workers(tmp_path: Path, fake_ssh: Callable[[str], None]) -> list[Worker]:
     fake_ssh(
         f"for line; do :; done; case \"$*\" in {cases} *) echo 'ssh: no route' >&2; exit 255 ;; esac\n"
         "unset VIRTUAL_ENV\n"
+        "export TPUCTL_SANDBOX_NETWORK=127.9\n"
         'export TPUCTL_DEVICE_ROOT="$here/root" HOME="$here/home" PATH="$here/programs:$PATH" SHELL=/bin/sh\n'
         '[ ! -f "$HOME/environment" ] || . "$HOME/environment"\n'
         '[ ! -f "$here/login" ] || . "$here/login"\n'

@@ -26,7 +26,7 @@ from tpuctl.ssh.keys import ensure_key, metadata_key_line
 def findings(tpuctl: Callable[..., Result]) -> list[dict[str, Any]]:
     """Return the findings about the node and its workers, in order."""
     out, _, code = tpuctl("doctor", "demo", "--all", "-o", "json")
-    found = [one for one in json.loads(out)["findings"] if "TPU950" <= one["id"] < "TPU990"]
+    found = [one for one in json.loads(out)["findings"] if "TPU950" <= one["id"] <= "TPU990"]
     assert code == (9 if any(one["level"] == "error" for one in json.loads(out)["findings"]) else 0)
     return found
 

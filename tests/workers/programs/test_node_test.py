@@ -36,7 +36,7 @@ def test_test_shows_the_figures_of_each_worker(pair: Pair, framework: str) -> No
 
 
 def test_test_names_the_slow_chip_and_exits_with_10(pair: Pair) -> None:
-    pair.install("jax", faults={1: "TPUCTL_SANDBOX_SLOW_CHIP"})
+    pair.install("jax", faults={1: "TPUCTL_SANDBOX_STRAGGLER"})
 
     out, err, code = pair.tpuctl("test", "pair", "-o", "json")
 
@@ -78,7 +78,7 @@ def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
 
 
 def test_test_that_hangs_is_ended_on_all_workers_and_says_where_they_were(pair: Pair) -> None:
-    pair.install("jax", faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"})
+    pair.install("jax", faults={1: "TPUCTL_SANDBOX_DUTY_ZERO"})
 
     _, err, code = pair.tpuctl("test", "pair", "--timeout", "12s")
 

@@ -107,7 +107,7 @@ def test_worker_without_a_program_is_idle(pair: Pair) -> None:
 
 
 def test_slow_chip_is_an_outlier(pair: Pair) -> None:
-    with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_SLOW_CHIP"}):
+    with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_STRAGGLER"}):
         assert [worker["isOutlier"] for worker in top(pair)] == [False, True]
         out, *_ = pair.tpuctl("top", "pair", "--columns", "worker,duty", "--sort", "duty")
 
@@ -115,7 +115,7 @@ def test_slow_chip_is_an_outlier(pair: Pair) -> None:
 
 
 def test_hang_has_no_duty_and_its_culprit_is_named(pair: Pair) -> None:
-    with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_COLLECTIVE_HANGS"}):
+    with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_DUTY_ZERO"}):
         # Each look lasts longer than the interval in which the workers learn of the hang.
         for _ in range(20):
             workers = top(pair)

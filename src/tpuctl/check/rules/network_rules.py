@@ -30,6 +30,7 @@ from tpuctl.check.findings import (
 )
 from tpuctl.command_text import fill_text, fitting
 from tpuctl.models.compute_resources import FirewallRule, Subnetwork
+from tpuctl.models.worker_ports import COORDINATOR, COORDINATOR_VARIABLE, MEGASCALE, WORKER_PORTS, port_use
 from tpuctl.names import parse_whole_number
 
 _MAX_NAMES = 4
@@ -88,6 +89,51 @@ def firewall_allows_iap(facts: CheckFacts) -> Iterator[RuleResult]:
             why="ssh through a tunnel fails with error 4003" if wanted.iap else why,
             facts={"network": interface.network, "sourceRanges": [IAP_RANGE]},
         )
+
+
+@check_rule("TPU606", "the firewall lets workers reach one another")
+def firewall_allows_workers(facts: CheckFacts) -> Iterator[RuleResult]:
+    """Check whether firewall rules let the workers of a slice connect to one another: libtpu at 8471, JAX's coordinator.
+
+    The coordinator listens at port 8482 from JAX 0.8.1 on, which Compute Engine's own rule for TPUs does not open, and at 8476
+    before. It is a warning if a port of these is closed to private addresses. A program over several slices needs 8080 and 8081
+    too. Rules apply as in TPU604; those for sources by tag or account count as open. `tpuctl doctor NODE` tries them all.
+    Source: JAX's cloud_tpu_cluster.py; jax#35905; documentation of multislice.
+    """
+    interface, rules, accelerator = (
+        _effective_interface(facts),
+        value_or_none(facts.firewalls),
+        facts.wanted.accelerator,
+    )
+    if rules is None or isinstance(facts.network, Absent) or accelerator is None or accelerator.workers < 2:
+        return
+    target = _firewall_target(facts, interface)
+    closed = []
+    for port in WORKER_PORTS:
+        _, most = port_access(rules, target, port=port)
+        if not (most.reach(SourceArea.INSIDE) or most.for_machines):
+            closed.append(port)
+    if set(closed) <= set(MEGASCALE):
+        return
+    subnetwork = value_or_none(facts.subnetwork)
+    new = OpenFirewall(
+        interface.project,
+        interface.network,
+        _unused_rule_name(rules, "allow-tpu-workers"),
+        ((subnetwork and subnetwork.ip_range) or "10.0.0.0/8",),
+        tuple(map(str, closed)),
+    )
+    remedies = [Remedy.by(new, "let the addresses of the workers reach these ports")]
+    if set(closed) & set(WORKER_PORTS[:3]) == {COORDINATOR}:
+        remedies.append(Remedy(f"or set `{COORDINATOR_VARIABLE}` for programs with JAX 0.8.1 or later"))
+    yield warning(
+        f"network {interface.network}",
+        f"no firewall rule of network `{interface.network}` lets workers reach one another at "
+        f"{', '.join(f'{port} ({port_use(port)})' for port in closed)}",
+        *remedies,
+        why="a program of the slice waits for the other workers, and fails after minutes",
+        facts={"network": interface.network, "ports": closed},
+    )
 
 
 def _effective_interface(facts: CheckFacts) -> NetworkInterface:
@@ -522,4 +568,5 @@ NETWORK_RULES: tuple[CheckRule[CheckFacts], ...] = (
     private_access_is_on,
     firewall_allows_ssh,
     firewall_allows_iap,
+    firewall_allows_workers,
 )

@@ -121,7 +121,7 @@ def _chip_faults(session: StateSession, path: Path) -> str:
     phase = node.phase(session.now) if node else None
     if phase is None:
         return ""
-    words = {"slow-chip": phase.slow_chip, "collective-hangs": phase.hanging_worker}
+    words = {"straggler": phase.straggler, "duty-zero": phase.hanging_worker}
     return "".join(f"{word}\n" for word, worker in words.items() if worker == int(index))
 
 

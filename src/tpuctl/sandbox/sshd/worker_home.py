@@ -55,7 +55,8 @@ def prepare_home(folders: WorkerFolders, worker: SandboxWorker, startup: Startup
     sources = [*programs, *(_PROGRAMS / name for name in ("session", "progress", "profile"))]
     changed = max(path.stat().st_mtime_ns for path in sources)
     version = (tpuctl.__version__, len(sources), changed)
-    faults = (worker.phase.lacks_chip, worker.phase.slow_chip, worker.phase.hanging_worker)
+    phase = worker.phase
+    faults = (phase.lacks_chip, phase.straggler, phase.hanging_worker, phase.blocked_ports)
     facts = repr((str(state_path), sys.executable, tmux, *faults, *version))
     session, prepared = folders.control / "session", folders.control / "prepared"
     is_prepared = prepared.is_file() and prepared.read_text("utf-8") == facts
@@ -88,6 +89,9 @@ def _write_identity(folders: WorkerFolders, worker: SandboxWorker, *, state_path
         "HOSTNAME": name,
         "TPUCTL_DEVICE_ROOT": str(folders.devices),
         "TPUCTL_METADATA_ROOT": str(folders.metadata),
+        # All workers share a machine: of their addresses in the network the last two bytes are those of loopback addresses.
+        "TPUCTL_SANDBOX_NETWORK": f"127.{hashlib.sha256(str(state_path).encode()).digest()[0]}",
+        "TPUCTL_SANDBOX_BLOCKED_PORTS": worker.phase.blocked_ports,
         "PYTHONPATH": f"{_FRAMEWORKS / identity.framework}:{_FRAMEWORKS / 'chips'}",
         **identity.environment,
     }

@@ -73,8 +73,8 @@ def identify_worker(worker: SandboxWorker, host_name: str) -> WorkerIdentity:
     }
     # For the stand-ins of the frameworks.
     faults = {
-        "TPUCTL_SANDBOX_SLOW_CHIP": worker.phase.slow_chip,
-        "TPUCTL_SANDBOX_COLLECTIVE_HANGS": worker.phase.hanging_worker,
+        "TPUCTL_SANDBOX_STRAGGLER": worker.phase.straggler,
+        "TPUCTL_SANDBOX_DUTY_ZERO": worker.phase.hanging_worker,
     }
     return WorkerIdentity(
         # libtpu uses these in place of the metadata server [JAX source; observed: marin]. A real TPU VM does not set them for a

@@ -269,7 +269,7 @@ def log_folder(root: str, named: str) -> dict[str, Any]:
 
 # The names of `*.dist-info` folders are the installed packages [PEP 376, 427].
 PACKAGES = {
-    *("jax", "jaxlib", "libtpu", "libtpu-nightly", "flax", "torch", "torch-xla"),
+    *("jax", "jaxlib", "libtpu", "libtpu-nightly", "flax", "torch", "torch-xla", "ray"),
     *("tensorflow", "tensorflow-cpu", "tensorflow-tpu", "tf-nightly", "keras"),
 }
 MOST_ENVIRONMENTS = 8

@@ -79,7 +79,7 @@ class Chips:
 
     def multiply(self, chip: int, operations: float) -> None:
         """Let a device of a chip compute."""
-        slow = has_fault("slow-chip") and chip == self.count - 1
+        slow = has_fault("straggler") and chip == self.count - 1
         _CLOCK.now += operations / (_PEAK[self.generation] / self.cores * 1e12 * _SHARE * (_SLOW if slow else 1))
 
 
@@ -99,7 +99,7 @@ class Group:
 
     def sum(self, value: float) -> float:
         """Return the sum of the values of all processes, when all have called it."""
-        while has_fault("collective-hangs"):
+        while has_fault("duty-zero"):
             time.sleep(1)
         if self.rank == 0:
             total = value + sum(map(_receive, self._peers))

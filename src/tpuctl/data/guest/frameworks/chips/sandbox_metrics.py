@@ -24,7 +24,7 @@ _OK, _NOT_FOUND, _UNIMPLEMENTED = 0, 5, 12
 _HBM = {"v2": 16, "v3": 32, "v4": 32, "v5litepod": 16, "v5p": 95, "v6e": 32}
 _TOTAL, _USED = "tpu.runtime.hbm.memory.total.bytes", "tpu.runtime.hbm.memory.usage.bytes"
 _DUTY, _IDLE = "tpu.runtime.tensorcore.dutycycle.percent", "tpu.runtime.tensorcore.idle_duration.seconds"
-_VARIABLES = {"slow-chip": "TPUCTL_SANDBOX_SLOW_CHIP", "collective-hangs": "TPUCTL_SANDBOX_COLLECTIVE_HANGS"}
+_VARIABLES = {"straggler": "TPUCTL_SANDBOX_STRAGGLER", "duty-zero": "TPUCTL_SANDBOX_DUTY_ZERO"}
 # Seconds of one step of the program.
 _STEP = 0.5
 # The culprit touches its mark at each question.
@@ -65,7 +65,7 @@ class ChipMetrics:
             share = 0.55 + 0.2 * min(1.0, passed / 60) + 0.02 * (int(passed) % 3)
             return [int(self.total * (share + 0.005 * chip)) for chip in range(self.chips)]
         if name == _DUTY:
-            slow = has_fault("slow-chip")
+            slow = has_fault("straggler")
             wave = 4.0 * ((passed * 0.7) % 1)
             figures = [0.0 if hangs else 84.0 + wave + 0.5 * chip for chip in range(self.chips)]
             if slow and not hangs:
@@ -78,7 +78,7 @@ class ChipMetrics:
 
     def hangs(self) -> bool:
         """Return whether the program of the slice waits for a worker that will not come."""
-        if has_fault("collective-hangs"):
+        if has_fault("duty-zero"):
             if self.stopped is None:
                 self.launch_at_end = _launch_now()
             with open(self.mark, "w", encoding="ascii") as file:
@@ -100,8 +100,9 @@ class ChipMetrics:
     def launch(self) -> tuple[int, str]:
         """Return the launch that runs now, and the place in its program."""
         if not self.hangs():
-            return _launch_now(), _OWN_WORK
-        if has_fault("collective-hangs"):
+            # The others have ended their part of the step that the straggler is at.
+            return _launch_now() - has_fault("straggler"), _OWN_WORK
+        if has_fault("duty-zero"):
             return self.launch_at_end, _OWN_WORK
         return self.launch_at_end + 1, _COLLECTIVE
 
