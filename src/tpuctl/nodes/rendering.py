@@ -46,6 +46,7 @@ NODE_COLUMNS = (
     Column("labels", Kind.TEXT, is_wide=True),
     Column("lease", Kind.TEXT, "HELD BY", is_wide=True),
     Column("use", Kind.TEXT, "IN USE", is_wide=True),
+    Column("duty", Kind.NUMBER, is_wide=True, is_on_request=True),
     Column("note", Kind.TEXT),
 )
 
@@ -66,19 +67,24 @@ def node_rows(
     *,
     holders: Mapping[NodeName, str] | None = None,
     uses: Mapping[NodeName, str] | None = None,
+    duties: Mapping[NodeName, Cell] | None = None,
     is_wide: bool = True,
 ) -> list[tuple[Cell, ...]]:
     """Return one row for each node.
 
     `rates` are those of the same nodes; without them the prices are empty. `holders` are the runs of tpuctl that hold leases,
-    `uses` say what runs on the nodes. Without `is_wide` all wide columns are empty.
+    `uses` say what runs on the nodes, `duties` are the duty cycles of their chips. Without
+    `is_wide` all wide columns are empty.
     """
     wide = [_NO_WIDE_CELLS] * len(nodes)
     if is_wide:
         prices = [dollars_cell(cost.per_hour) for cost in rates] or [_NO_CELL] * len(nodes)
-        held, used = holders or {}, uses or {}
+        held, used, duty = holders or {}, uses or {}, duties or {}
         wide = [
-            _wide_cells(node, now, price, held.get(node.name, ""), used.get(node.name, ""))
+            (
+                *_wide_cells(node, now, price, held.get(node.name, ""), used.get(node.name, "")),
+                duty.get(node.name, _NO_CELL),
+            )
             for node, price in zip(nodes, prices, strict=True)
         ]
     return [_node_row(node, now, cells) for node, cells in zip(nodes, wide, strict=True)]

@@ -8,6 +8,7 @@ examine itself makes the whole node unknown. Values and words come first; the fu
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -165,6 +166,25 @@ def use_details(use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
 
 
 _CHIP_TIMEOUT: Final = timedelta(seconds=1)
+_DUTY_TIMEOUT: Final = timedelta(seconds=5)
+
+
+def find_chip_duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, list[float]]:
+    """Return the duty cycle of each chip that reports one, in percent, by node. Raises `SshProgramMissingError`."""
+    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
+    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # as above
+
+    targets = []
+    for node in nodes:
+        with suppress(TpuctlError):  # it is not reached: its cell is empty
+            targets += _connect(app, node)
+    duties: dict[NodeName, list[float]] = {}
+    with MetricsStream(targets, present_connection_options(app), None) as stream:
+        stream.collect(_DUTY_TIMEOUT)
+    for worker in stream.workers:
+        if worker.report and (figures := worker.report.values("duty")):
+            duties.setdefault(worker.target.node.name, []).extend(figures)
+    return duties
 
 
 def chip_details(app: App, node: Node, use: NodeUse | None) -> Iterator[tuple[str, str, str]]:

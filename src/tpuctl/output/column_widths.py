@@ -81,6 +81,7 @@ class Column:
     kind: Kind = Kind.VALUE
     title: str = ""  # on a terminal, if it is not the name in capitals
     is_wide: bool = False  # shown with `-o wide`, or if it is named
+    is_on_request: bool = False  # shown only if it is named: its values take time
 
     @property
     def heading(self) -> str:

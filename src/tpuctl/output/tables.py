@@ -91,7 +91,9 @@ def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | 
             f"`{option}`: there is no column `{name}`", hint=f"{suggestion}columns: {', '.join(indices)}"
         )
 
-    shown = tuple(index for index, column in enumerate(columns) if is_wide or not column.is_wide)
+    shown = tuple(
+        index for index, column in enumerate(columns) if not column.is_on_request and (is_wide or not column.is_wide)
+    )
     if named == ALL_COLUMNS:
         shown = tuple(indices.values())
     elif named is not None:

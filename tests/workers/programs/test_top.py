@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -112,6 +113,16 @@ def test_slow_chip_is_an_outlier(pair: Pair) -> None:
         out, *_ = pair.tpuctl("top", "pair", "--columns", "worker,duty", "--sort", "duty")
 
     assert [line.split("\t")[0] for line in out.splitlines()] == ["1", "0"]
+
+
+def test_list_shows_the_duty_cycle_on_request(pair: Pair) -> None:
+    with programs(pair, TRAINING):
+        top(pair)
+        out, *_ = pair.tpuctl("list", "--columns", "name,duty")
+    wide, *_ = pair.tpuctl("list", "-o", "wide")
+
+    name, duty = out.split()
+    assert (name, re.fullmatch(r"8\d-[89]\d%", duty) is not None, "duty" in wide.lower()) == ("pair", True, False), out
 
 
 def test_hang_has_no_duty_and_its_culprit_is_named(pair: Pair) -> None:

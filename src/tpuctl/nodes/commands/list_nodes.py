@@ -23,7 +23,7 @@ from tpuctl.nodes.rendering import (
     nodes_json,
     unreachable_row,
 )
-from tpuctl.output.terminal import OutputFormat, View
+from tpuctl.output.terminal import Cell, OutputFormat, View
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
     Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
     other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour,
-    and the run of tpuctl that holds the lease.
+    and the run of tpuctl that holds the lease. The column duty, which asks the workers, is shown only if it is named.
 
     \b
     Examples:
@@ -59,6 +59,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
       tpuctl list 'sweep-*' --older-than 2d
       tpuctl list -o wide --sort -price
       tpuctl list --columns name,state,age,labels
+      tpuctl list --columns name,duty --sort duty
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
     layout, form = table.layout(app, NODE_COLUMNS), app.format
@@ -76,7 +77,8 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
         rates = _rates(app, nodes, requests) if layout.needs("price") else ()
         holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
         uses = _uses(app, nodes, is_named=table.columns is not None) if layout.needs("use") else {}
-        rows = node_rows(nodes, app.now(), rates, holders=holders, uses=uses, is_wide=layout.has_wide)
+        duties = _duties(app, nodes) if layout.needs("duty") else {}
+        rows = node_rows(nodes, app.now(), rates, holders=holders, uses=uses, duties=duties, is_wide=layout.has_wide)
         rows = [*rows, *(one.row for one in waiting)]
         items, rows = layout.sort(items, rows)
 
@@ -151,6 +153,14 @@ def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, 
     return {
         name: "idle" if use.is_idle else "; ".join(use.uses) or "?" for name, use in found.items() if use.was_examined
     }
+
+
+def _duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, Cell]:
+    """Return the duty cycle of the chips of READY nodes that a program holds, as their workers say within 5 s."""
+    from tpuctl.nodes.usage import find_chip_duties  # noqa: PLC0415  # only if workers are asked
+
+    found = find_chip_duties(app, [node for node in nodes if node.state is NodeState.READY])
+    return {name: Cell(f"{min(each):.0f}-{max(each):.0f}%", rank=sum(each) / len(each)) for name, each in found.items()}
 
 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
