@@ -43,8 +43,9 @@ METRICS = {
 # Fields of a core's summary and of its sequencers [tpu-info 0.14.2: tpu_telemetry.proto].
 SEQUENCERS, FINGERPRINT, LAUNCH, QUEUED, CORE_ERROR, HLO_LOCATION = 2, 4, 5, 6, 7, 8
 CALL_TIMEOUT = 1.0
-# All processes are examined this often, in seconds; in between only whether those that were found still run.
-EXAMINATION_INTERVAL = 10.0
+# All processes are examined this often, in seconds, if programs hold the chips, else sooner; in between only whether those that
+# were found still run. An examination takes up to 50 ms.
+EXAMINATION_INTERVAL, IDLE_EXAMINATION_INTERVAL = 30.0, 5.0
 # The first is libtpu's own; with one process for each chip, each has one of its own.
 USUAL_PORTS = (8431, 8432, 8433, 8434)
 MOST_PROGRAMS, MOST_DEVICES, MOST_PORTS, MOST_CORES = 16, 64, 16, 64
@@ -121,7 +122,8 @@ class WorkerMetrics:
         """Find the programs that hold the chips, and the ports that they listen on."""
         now = time.monotonic()
         is_same = all(is_alive(program["pid"], program["start"]) for program in self.programs)
-        if is_same and self.programs and self.ports and now < self.examined + EXAMINATION_INTERVAL:
+        pause = EXAMINATION_INTERVAL if self.programs and self.ports else IDLE_EXAMINATION_INTERVAL
+        if is_same and now < self.examined + pause:
             for program in self.programs:
                 program["age"] += now - program["seen"]
                 program["seen"] = now

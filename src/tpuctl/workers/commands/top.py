@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -80,7 +81,7 @@ def command(
     with MetricsStream(scope.targets, scope.ssh_options, interval if is_live else None) as stream:
         if is_live:
             with suppress(KeyboardInterrupt):
-                _show_live(app, stream, layout)
+                _show_live(app, stream, layout, interval)
             return ExitCode.OK
         stream.collect()
     app.show(top_view(stream.workers, layout))
@@ -88,13 +89,19 @@ def command(
     return show_errors(app, errors) if errors else ExitCode.OK
 
 
-def _show_live(app: App, stream: MetricsStream, layout: TableLayout) -> None:
-    """Redraw the table when a worker has reported, until the user ends it."""
+def _show_live(app: App, stream: MetricsStream, layout: TableLayout, interval: timedelta) -> None:
+    """Redraw the table when workers have reported, until the user ends it; twice in an interval at most.
+
+    To lay out 64 rows takes 10 ms.
+    """
     from tpuctl.output.screen import LiveTable  # noqa: PLC0415  # rich takes 40 ms
     from tpuctl.workers.worker_metrics import top_rows, top_summary  # noqa: PLC0415  # as above
 
     with LiveTable(app.terminal) as screen:
+        has_news, due = True, 0.0
         while not screen.wants_to_end():
-            stream.serve(0.25)
-            _, rows = layout.sort(stream.workers, top_rows(stream.workers))
-            screen.show(layout, rows, top_summary(stream.workers))
+            if has_news and time.monotonic() >= due:
+                _, rows = layout.sort(stream.workers, top_rows(stream.workers))
+                screen.show(layout, rows, top_summary(stream.workers))
+                has_news, due = False, time.monotonic() + min(interval.total_seconds() / 2, 1.0)
+            has_news |= stream.serve(0.25)
