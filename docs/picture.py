@@ -1,4 +1,4 @@
-"""Make docs/demo.svg, the README's picture, from a real run of examples/demo.sh in a terminal of its own.
+"""Make the pictures of terminals from real runs of scripts of examples/, each in a terminal of its own.
 
 Run it with `make picture`.
 """
@@ -19,22 +19,24 @@ from rich.console import Console
 from rich.text import Text
 
 ROOT = Path(__file__).resolve().parent.parent
-WIDTH, HEIGHT = 106, 60
+# Picture, script, and the columns of the terminal.
+PICTURES = (("demo.svg", "demo.sh", 106), ("top.svg", "top.sh", 120))
+HEIGHT = 60
 # The lines that move a cursor up, clear a line, and everything else that is not colour.
 _CONTROL = re.compile(r"\x1b\[(?P<count>\d*)(?P<what>[A-Za-z])|\x1b\[\?\d+[hl]|(?P<char>[\r\n])")
 # A font of another host; there is always another one.
 _WEB_FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 
 
-def run_in_terminal(argv: list[str]) -> str:
+def run_in_terminal(argv: list[str], width: int) -> str:
     """Run a program with a terminal as its stdout and stderr, and return all that it wrote."""
     leader, follower = pty.openpty()
-    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, width, 0, 0))
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TPUCTL_", "NO_COLOR"))}
     environ |= {
         "PATH": f"{ROOT / '.venv' / 'bin'}:{os.environ['PATH']}",
         "TERM": "xterm-256color",
-        "COLUMNS": str(WIDTH),
+        "COLUMNS": str(width),
     }
     process = subprocess.Popen(argv, stdin=follower, stdout=follower, stderr=follower, env=environ, cwd=ROOT)
     os.close(follower)
@@ -71,11 +73,12 @@ def what_stays(written: str) -> str:
 
 
 def main() -> None:
-    """Run the story and draw it."""
-    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True)
-    console.print(Text.from_ansi(what_stays(run_in_terminal(["sh", "examples/demo.sh"]))))
-    picture = _WEB_FONT.sub("", console.export_svg(title="tpuctl", clear=False))
-    (ROOT / "docs" / "demo.svg").write_text(picture, encoding="utf-8")
+    """Run each script and draw what it has shown."""
+    for name, script, width in PICTURES:
+        console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True)
+        console.print(Text.from_ansi(what_stays(run_in_terminal(["sh", f"examples/{script}"], width))))
+        picture = _WEB_FONT.sub("", console.export_svg(title="tpuctl", clear=False))
+        (ROOT / "docs" / name).write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 
 from tests.conftest import Console
 from tests.stories.module_file import load_module
+from tpuctl.workers.worker_metrics import TOP_COLUMNS
 
 ROOT = Path(__file__).resolve().parents[2]
 # What depends on the machine's speed: how long things took, a worker's name, and what was seen on the way.
@@ -54,3 +55,15 @@ def test_the_picture_of_the_readme_is_current(tpuctl: Console, fake_ssh: Callabl
 
     assert any("nothinghereisreal" in line for line in drawn)
     assert drawn == _lines(printed)
+
+
+def test_the_picture_of_top_has_the_present_columns() -> None:
+    text = _drawn(ROOT / "docs" / "top.svg")
+    heading = next(line for line in text.splitlines() if line.startswith("WORKER"))
+
+    named = re.search(r"tpuctl top trainer --once --columns (\S+)", (ROOT / "examples" / "top.sh").read_text("utf-8"))
+    assert named is not None
+    columns = {column.name: column.heading for column in TOP_COLUMNS}
+    assert heading.replace(" ", "") == "".join(columns[name].replace(" ", "") for name in named[1].split(","))
+    assert "!" in text
+    assert "worker 2 is at launch" in text

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DeviceStacks:
-    """What the cores of workers run. `silent` are workers with a program but without an answer about it."""
+    """What the cores of workers run. `late` are the labels of those that were behind others in each look."""
 
     workers: tuple[WorkerState, ...]
     errors: Sequence[TpuctlError]
+    late: frozenset[str]
 
     @property
     def groups(self) -> list[tuple[CoreState, list[WorkerState]]]:
@@ -37,13 +38,11 @@ class DeviceStacks:
     def lines(self) -> Iterator[str]:
         """The lines for people: which worker is behind, and where each is."""
         groups = self.groups
-        launches = [core.launch for core, _ in groups if core.launch is not None]
-        if len(set(launches)) > 1:
-            behind = [(core, workers) for core, workers in groups if core.launch == min(launches)]
-            others = [(core, workers) for core, workers in groups if core.launch != min(launches)]
-            (core, workers), (usual, _) = behind[0], others[0]
-            late = f"{_names(workers)} {'is' if len(workers) == 1 else 'are'} at launch {core.launch}{_in(core)}"
-            yield f"{late}; the others wait at {usual.launch}{_in(usual)}"
+        late = [worker for worker in self.workers if worker.target.label in self.late]
+        others = [core for core, workers in groups if any(worker not in late for worker in workers)]
+        if late and others and (core := _slowest(late[0])) is not None:
+            where = f"{_names(late)} {'is' if len(late) == 1 else 'are'} at launch {core.launch}{_in(core)}"
+            yield f"{where}; the others wait at {others[0].launch}{_in(others[0])}"
         for core, workers in groups:
             launch = "no launch" if core.launch is None else f"launch {core.launch}"
             queued = f", {core.queued} programs queued" if core.queued else ""
@@ -79,9 +78,25 @@ class DeviceStacks:
 
 def list_device_stacks(scope: JobScope) -> DeviceStacks:
     """Ask all workers what their cores run. Raises `SshProgramMissingError`."""
-    with MetricsStream(scope.targets, scope.ssh_options, None, with_cores=True) as stream:
-        stream.collect()
-    return DeviceStacks(tuple(stream.workers), failures(stream.workers))
+    looks = []
+    # The workers answer one after the other, while a program that runs well goes on: one look alone would blame the first.
+    for _ in range(2):
+        with MetricsStream(scope.targets, scope.ssh_options, None, with_cores=True) as stream:
+            stream.collect()
+        looks.append(_behind(stream.workers))
+    return DeviceStacks(tuple(stream.workers), failures(stream.workers), looks[0] & looks[1])
+
+
+def _behind(workers: Sequence[WorkerState]) -> frozenset[str]:
+    """Return the labels of the workers at the lowest launch, unless all are at the same."""
+    launches = {
+        worker.target.label: core.launch
+        for worker in workers
+        if (core := _slowest(worker)) is not None and core.launch is not None
+    }
+    lowest = min(launches.values(), default=0)
+    late = frozenset(label for label, launch in launches.items() if launch == lowest)
+    return late if len(late) < len(launches) else frozenset()
 
 
 def _slowest(worker: WorkerState) -> CoreState | None:

@@ -111,8 +111,16 @@ def test_slow_chip_is_an_outlier(pair: Pair) -> None:
     with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_STRAGGLER"}):
         assert [worker["isOutlier"] for worker in top(pair)] == [False, True]
         out, *_ = pair.tpuctl("top", "pair", "--columns", "worker,duty", "--sort", "duty")
+        stacks, *_ = pair.tpuctl("stacks", "pair", "--device")
 
     assert [line.split("\t")[0] for line in out.splitlines()] == ["1", "0"]
+    assert stacks.startswith("worker 1 is at launch "), stacks
+
+
+def test_program_that_runs_well_has_no_worker_behind(pair: Pair) -> None:
+    with programs(pair, TRAINING):
+        for _ in range(5):
+            assert "the others wait" not in pair.tpuctl("stacks", "pair", "--device")[0]
 
 
 def test_list_shows_the_duty_cycle_on_request(pair: Pair) -> None:

@@ -101,7 +101,7 @@ class ChipMetrics:
         """Return the launch that runs now, and the place in its program."""
         if not self.hangs():
             # The others have ended their part of the step that the straggler is at.
-            return _launch_now() - has_fault("straggler"), _OWN_WORK
+            return _launch_now() - 2 * has_fault("straggler"), _OWN_WORK
         if has_fault("duty-zero"):
             return self.launch_at_end, _OWN_WORK
         return self.launch_at_end + 1, _COLLECTIVE
