@@ -12,10 +12,9 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from tpuctl.decoding import MAX_BYTES, decode
+from tpuctl.decoding import MAX_BYTES, ShapeError, decode
 from tpuctl.errors import RemoteCommandError
 from tpuctl.escaping import one_line, preview
-from tpuctl.shapes import ShapeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -81,7 +80,7 @@ def decode_answer(kind: type[_T], value: Any, where: str = "the answer", **extra
         return decode(kind, value, **extra)
     except ShapeError as error:
         place = f"{where}{'' if error.path[:1] in {'', '['} else '.'}{error.path}"
-        raise UnexpectedAnswerError(f"{place}: {error.problem}") from error
+        raise UnexpectedAnswerError(f"{place}: {error.shown}") from error
 
 
 class JsonFields:
