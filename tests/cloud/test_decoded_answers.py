@@ -14,7 +14,7 @@ import pytest
 from tests.cloud.discovered import load, plain
 from tpuctl.cloud import projects, requests, storage, tpu
 from tpuctl.cloud.projects import LoginProfile
-from tpuctl.decoding import MAX_JSON_DEPTH, ShapeError, decoder_of, json_paths, parse_json
+from tpuctl.decoding import MAX_JSON_DEPTH, By, ShapeError, decoder_of, json_paths, parse_json
 from tpuctl.models import bucket, compute_resources, project
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketPlacement
 from tpuctl.models.compute_resources import (
@@ -25,8 +25,8 @@ from tpuctl.models.compute_resources import (
     RegionQuota,
     Subnetwork,
 )
-from tpuctl.models.node import Node
-from tpuctl.models.operation import Operation
+from tpuctl.models.node import Maintenance, Node
+from tpuctl.models.operation import Operation, OperationError
 from tpuctl.models.project import GrantedPermissions, IamPolicy, OrgPolicy, Project, QuotaLimit, Reservation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import NodeSpec
@@ -57,8 +57,10 @@ def classes_in(kind: Any) -> Iterator[Any]:
     """Yield the dataclasses of an annotation that its decoder reads field by field."""
     if isinstance(kind, type) and is_dataclass(kind) and kind not in {ComputeInstance, LoginProfile}:
         yield kind
-    for inner in get_args(kind):
-        yield from classes_in(inner)
+    parts = get_args(kind)
+    if not any(isinstance(part, By) for part in parts):
+        for part in parts:
+            yield from classes_in(part)
 
 
 def within(spec: Json, document: Json) -> Json:
@@ -72,7 +74,9 @@ def within(spec: Json, document: Json) -> Json:
 DECLARED: tuple[tuple[type[Any], str], ...] = (
     (Node, "tpu.v2 Node"),
     (QueuedResource, "tpu.v2 QueuedResource"),
+    (Maintenance, "tpu.v2 UpcomingMaintenance"),
     (Operation, "tpu.v2 Operation"),
+    (OperationError, "tpu.v2 Status"),
     (Reservation, "tpu.v2alpha1 Reservation"),
     (tpu._Entry, "tpu.v2 Location"),
     (tpu._Resource, "tpu.v2 AcceleratorType"),
@@ -112,7 +116,7 @@ OWN = {"raw", "placement", "wasSent", "denies", "protocols"}
 # API v2alpha1 alone has these of a node and of a queued resource.
 ALPHA = {
     *("multiNodeParams", "bestEffort", "provisioningModel", "runDuration", "reservationName", "diskSizeGb"),
-    *("autocheckpointEnabled", "guaranteed"),
+    *("autocheckpointEnabled", "guaranteed", "reserved"),
 }
 
 
