@@ -37,7 +37,11 @@ ANSWERS: dict[str, tuple[Any, str, str]] = {
         "name: a resource that was not requested",
         "`nodes` is missing",
     ),
-    "no address": (node(networkEndpoints=[{}, {"ipAddress": 5}]), "networkEndpoints[1].ipAddress: expected", "nodes: "),
+    "no address": (
+        node(networkEndpoints=[{}, {"ipAddress": 5}]),
+        "networkEndpoints[1].ipAddress: expected",
+        "`nodes` is missing",
+    ),
 }
 OF_NODES = (
     ("status", "trainer", "--zone=us-central2-b"),
