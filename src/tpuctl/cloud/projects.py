@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -133,23 +133,25 @@ class ProjectsClient(ApiClient):
         """
         name = f"{_name(project)}/services/{service}"
         request = self._build("serviceusage.v1 services.enable", name=name, body={})
+        check = "check with `gcloud services list --enabled --project={project}` before you try again"
+
+        def send() -> Operation:
+            # Enabling an enabled service is harmless.
+            begun = self._attempt(request, Operation.from_api)
+            fetch = self._build("serviceusage.v1 operations.get", name=begun.name)
+            return self._wait_until_done(begun, fetch, Operation.from_api, what=f"enabling `{service}`")
+
+        def find_result() -> Operation | None:
+            return Operation.unnamed() if self.services(project, (service,)).get(service) else None
+
+        def unknown(failure: Exception) -> OutcomeUnknownError:
+            return OutcomeUnknownError(
+                f"enabling `{service}` in {_describe(project)} was sent, but its outcome is unknown: {failure}",
+                hint=fill_text(check, {"project": project}),
+            )
+
         with query_errors(f"the service `{service}` in {_describe(project)}", "serviceusage.services.enable"):
-            try:
-                # Enabling an enabled service is harmless.
-                begun = self._attempt(request, Operation.from_api)
-                fetch = self._build("serviceusage.v1 operations.get", name=begun.name)
-                ended = self._wait_until_done(begun, fetch, Operation.from_api, what=f"enabling `{service}`")
-            except (TransportError, ApiError) as failure:
-                if not is_uncertain(failure):
-                    raise
-                with suppress(TpuctlError):
-                    if self.services(project, (service,)).get(service):
-                        return
-                check = "check with `gcloud services list --enabled --project={project}` before you try again"
-                raise OutcomeUnknownError(
-                    f"enabling `{service}` in {_describe(project)} was sent, but its outcome is unknown: {failure}",
-                    hint=fill_text(check, {"project": project}),
-                ) from failure
+            ended = self._send_and_confirm(send, find_result, unknown, sends=1)
         if ended.error:
             raise operation_error(ended.error)
 

@@ -22,7 +22,9 @@ from urllib.parse import quote, urlencode
 
 from tpuctl.clock import (
     CLOUD_CALL_TIMEOUT,
+    DEADLINE_GRACE,
     SystemClock,
+    deadline_has_passed,
     limit_cloud_calls,
     time_for_cloud_call,
     time_until_deadline,
@@ -43,7 +45,16 @@ from tpuctl.cloud.errors import (
 )
 from tpuctl.decoding import ShapeError, decode, json_field, json_paths, parse_json, read_items
 from tpuctl.durations import parse_http_date
-from tpuctl.errors import TimedOutError
+from tpuctl.errors import (
+    AccessError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.models.api_values import ApiText, LastSegments, an_object
 
 if TYPE_CHECKING:
@@ -55,6 +66,10 @@ T = TypeVar("T")
 Json = Mapping[str, Any]
 Read = Callable[[Json], T]
 
+Failure = TransportError | ApiError
+
+# A change whose answer was lost is sent at most so often.
+MOST_SENDS = 3
 # Characters that are not quoted in a query [RFC 3986]; `fields` needs them.
 _QUERY_SAFE = "/:,()"
 UNEXPECTED = "unexpected response from the service"
@@ -266,6 +281,60 @@ class ApiClient:
             self._clock.sleep(_OPERATION_INTERVAL)
             operation = self._attempt(fetch, read)
         return operation
+
+    def _send_and_confirm(
+        self,
+        send: Callable[[], T],
+        find_result: Callable[[], T | None],
+        unknown: Callable[[Exception], OutcomeUnknownError],
+        *,
+        is_unsure: Callable[[Failure], bool] | None = None,
+        may_be_done: Callable[[Failure], bool] | None = None,
+        stays_unknown: Callable[[Failure], bool] | None = None,
+        sends: int = MOST_SENDS,
+        pause: timedelta = timedelta(),
+    ) -> T:
+        """Send a change that may be sent twice without harm, and return its result.
+
+        After a failure that `is_unsure`, or a first one after which it `may_be_done`, `find_result` reads the effect: it
+        returns the result of a change that took effect, else None, and the change is sent again if the failure `is_unsure`.
+        Raises the refusal of the service; `NotFoundError` and `PreconditionFailedError` of `find_result`; and what `unknown`
+        returns for a failure if it is not known whether the change was carried out: after the last sending if the failure
+        `stays_unknown`. The time limit of one call covers everything.
+        """
+        is_unsure = is_unsure or is_uncertain
+        may_be_done = may_be_done or is_unsure
+        failure: Failure | None = None
+        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
+            for sent in range(1, sends + 1):
+                try:
+                    return send()
+                except (ServiceUnavailableError, QuotaError, AccessError) as error:
+                    # The look before the request failed: that says nothing about the sending before it.
+                    if failure is None:
+                        raise
+                    raise unknown(failure) from error
+                except (TransportError, ApiError) as error:
+                    # A refusal of the second sending may mean that the first was carried out.
+                    if sent == 1 and not may_be_done(error):
+                        raise
+                    failure = error
+                try:
+                    result = find_result()
+                except (NotFoundError, PreconditionFailedError):
+                    raise
+                except (TransportError, ApiError, TpuctlError) as error:
+                    raise unknown(failure) from error
+                if result is not None:
+                    return result
+                if not is_unsure(failure) or deadline_has_passed():
+                    break
+                if sent < sends:
+                    self._clock.sleep(pause + self._back_off(sent))
+        assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
+        if (stays_unknown or is_uncertain)(failure):
+            raise unknown(failure) from failure
+        raise failure
 
     def _back_off(self, attempt: int) -> timedelta:
         return backoff(self._policy, attempt, self._random)

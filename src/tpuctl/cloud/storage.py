@@ -13,7 +13,6 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
     PERMISSION_DENIED,
     ApiError,
@@ -40,7 +39,6 @@ from tpuctl.errors import (
     OutcomeUnknownError,
     PreconditionFailedError,
     ServiceUnavailableError,
-    TpuctlError,
 )
 from tpuctl.models.api_values import ApiCount, ApiText, ApiTime, api_integer
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
@@ -55,8 +53,6 @@ _GET = "storage.v1 objects.get"
 _LIST = "storage.v1 objects.list"
 # Attempts to read an object that others keep replacing.
 _READS = 5
-# A write whose answer was lost is sent at most so often in all.
-_SENDS = 3
 # One object may be written once per second, with short bursts [documentation of quotas].
 _WRITE_PAUSE = timedelta(seconds=1)
 
@@ -126,35 +122,27 @@ class StorageClient(ApiClient):
         request = self._build(
             "storage.v1 objects.insert", bucket=bucket, name=name, ifGenerationMatch=generation, upload=content
         )
-        failure: ApiError | TransportError
-        with (
-            limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT, grace=DEADLINE_GRACE),
-            _translated(bucket, name, "storage.objects.create"),
-        ):
-            for sent in range(1, _SENDS + 1):
-                try:
-                    # Without a precondition the last writer wins anyway: a retry is harmless.
-                    return self._attempt(request, decoder_of(_Head), is_safe=generation is None).generation
-                except (ApiError, TransportError) as error:
-                    # The refusal of a repeated write may mean that the first was carried out.
-                    may_be_done = is_uncertain(error) if generation is None else sent > 1 or _may_repeat(error)
-                    if not may_be_done:
-                        raise
-                    failure = error
-                try:
-                    found = self.read(bucket, name)
-                except NotFoundError:
-                    raise
-                except TpuctlError as error:
-                    raise _unknown(bucket, name, failure) from error
-                if found is not None and found.generation != generation and found.content == content:
-                    return found.generation
-                if generation is not None and (found.generation if found else 0) != generation:
-                    raise _precondition_failed(bucket, name) from failure
-                if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
-                    raise failure
-                self._clock.sleep(_WRITE_PAUSE + self._back_off(sent))
-        raise _unknown(bucket, name, failure) from failure
+
+        def send() -> int:
+            # Without a precondition the last writer wins anyway: a retry is harmless.
+            return self._attempt(request, decoder_of(_Head), is_safe=generation is None).generation
+
+        def find_result() -> int | None:
+            stored = self.read(bucket, name)
+            if stored is not None and stored.generation != generation and stored.content == content:
+                return stored.generation
+            if generation is not None and (stored.generation if stored else 0) != generation:
+                raise _precondition_failed(bucket, name)
+            return None
+
+        with _translated(bucket, name, "storage.objects.create"):
+            return self._send_and_confirm(
+                send,
+                find_result,
+                partial(_unknown, bucket, name),
+                is_unsure=is_uncertain if generation is None else _may_repeat,
+                pause=_WRITE_PAUSE,
+            )
 
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
         """Delete the object of that generation, or of any with None; succeeds if it is gone.

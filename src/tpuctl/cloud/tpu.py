@@ -34,9 +34,11 @@ from tpuctl.cloud.errors import (
 )
 from tpuctl.cloud.requests import (
     FEW_RETRIES,
+    MOST_SENDS,
     UNEXPECTED,
     ApiClient,
     ApiRequest,
+    Failure,
     Listing,
     Read,
     TTLCache,
@@ -76,8 +78,6 @@ _TYPE_FIELDS = "acceleratorTypes(name,type),nextPageToken,unreachable"
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
 # More than any project has in a zone; the service may answer with fewer [API v2, pageSize].
 _PAGE_SIZE = 1000
-# The maximum number of sendings of a change whose answer was lost.
-_MAX_SENDS = 3
 # The maximum number of sendings of a change that other clients overwrite or refuse.
 _CHANGE_ATTEMPTS = 6
 # How long a change waits for its operation, unless the user says.
@@ -498,7 +498,7 @@ class TpuClient(ApiClient):
             except TpuctlError as error:
                 refused, changed = error, {}
             node, fields = now, differing_fields(now, restored | changed)
-            if failure is not None and is_uncertain(failure) and (attempt == _MAX_SENDS or deadline_has_passed()):
+            if failure is not None and is_uncertain(failure) and (attempt == MOST_SENDS or deadline_has_passed()):
                 break
         if refused is not None:
             raise refused
@@ -784,40 +784,23 @@ class TpuClient(ApiClient):
         """Send a change that may be sent twice without harm. `verb` and `name` are for messages.
 
         Return its operation; `Operation.unnamed()` if it took effect (`is_done`) but its answer was lost. Raises the
-        refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
-        limit of one call covers everything.
+        refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out.
         """
-        failure: TransportError | ApiError | None = None
-        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
-            for sent in range(1, _MAX_SENDS + 1):
-                try:
-                    return send()
-                except (ServiceUnavailableError, QuotaError, AccessError) as error:
-                    # The look before the request failed: that says nothing about the sending before it.
-                    if failure is None:
-                        raise
-                    raise _unknown_outcome_error(verb, name, failure) from error
-                except (TransportError, ApiError) as error:
-                    # A refusal of the second sending may mean that the first was carried out; so does ALREADY_EXISTS after
-                    # the first one, which may have been sent twice on its way.
-                    is_taken = isinstance(error, ApiError) and error.response.status == "ALREADY_EXISTS"
-                    if sent == 1 and not is_uncertain(error) and not is_taken:
-                        raise translate(error) from error
-                    failure = error
-                try:
-                    if is_done():
-                        return Operation.unnamed()
-                except NotFoundError:
-                    raise
-                except (TransportError, ApiError, TpuctlError) as error:
-                    raise _unknown_outcome_error(verb, name, failure) from error
-                if not is_uncertain(failure) or deadline_has_passed():
-                    break
-                self._clock.sleep(self._back_off(sent))
-            if isinstance(failure, ApiError):
-                raise translate(failure) from failure
-            assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
-            raise _unknown_outcome_error(verb, name, failure) from failure
+
+        def may_be_done(failure: Failure) -> bool:
+            # The first request may have been sent twice on its way.
+            is_taken = isinstance(failure, ApiError) and failure.response.status == "ALREADY_EXISTS"
+            return is_uncertain(failure) or is_taken
+
+        with translate_errors():
+            return self._send_and_confirm(
+                send,
+                lambda: Operation.unnamed() if is_done() else None,
+                partial(_unknown_outcome_error, verb, name),
+                may_be_done=may_be_done,
+                # What the service answered counts once the effect was looked for.
+                stays_unknown=lambda failure: isinstance(failure, TransportError),
+            )
 
     def _uuid(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
