@@ -17,14 +17,14 @@ import time
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, TypeVar
 
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, deadline_has_passed, time_until_deadline
 from tpuctl.command_text import command_word
+from tpuctl.decoding import ShapeError, decode_mapping, parse_json
 from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError, ServiceUnavailableError
 from tpuctl.platforms import flush_to_disk
-from tpuctl.shapes import MapOf, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -275,14 +275,15 @@ def replace_private_file(path: Path, content: bytes, *, mode: int = 0o600) -> No
         raise
 
 
-def read_json_cache(path: Path, shape: MapOf) -> dict[str, Any]:
-    """Return the entries of a cache file; none if it cannot be read or does not have the shape."""
+T = TypeVar("T")
+
+
+def read_json_cache(path: Path, kind: type[T]) -> dict[str, T]:
+    """Return the entries of a cache file; none if it cannot be read or one is not of this kind."""
     try:
-        entries = parse_json(read_own_file(path))
-        shape.check(entries)
+        return decode_mapping(kind, parse_json(read_own_file(path)))
     except (OSError, ShapeError):
         return {}
-    return dict(entries)
 
 
 def write_json_cache(path: Path, entries: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.check.facts import BucketFacts, BucketUse, CheckFacts, Fact, Known, WantedNode
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import Bucket
 from tpuctl.models.project import IamPolicy, Project
 from tpuctl.models.spec import NodeSpec
@@ -24,7 +25,9 @@ EDITORS = {
 
 
 def policy(bindings: Mapping[str, list[str]]) -> Known[IamPolicy]:
-    return Known(IamPolicy.from_api({"bindings": [{"role": role, "members": each} for role, each in bindings.items()]}))
+    return Known(
+        decoder_of(IamPolicy)({"bindings": [{"role": role, "members": each} for role, each in bindings.items()]})
+    )
 
 
 def bucket(name: str, found: Fact[IamPolicy] | None, **fields: Any) -> BucketFacts:
@@ -35,7 +38,7 @@ def bucket(name: str, found: Fact[IamPolicy] | None, **fields: Any) -> BucketFac
         "iamConfiguration": {"uniformBucketLevelAccess": {"enabled": True}},
         "billing": {"requesterPays": fields.pop("requester_pays", False)},
     }
-    given: dict[str, Any] = {"use": BucketUse(name), "bucket": Known(Bucket.from_api(about)), "policy": found}
+    given: dict[str, Any] = {"use": BucketUse(name), "bucket": Known(decoder_of(Bucket)(about)), "policy": found}
     return BucketFacts(**(given | fields))
 
 

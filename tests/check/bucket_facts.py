@@ -8,6 +8,7 @@ from typing import Any
 from tpuctl.check.facts import BucketFacts, BucketUse, CheckFacts, Fact, Known, Unknown, WantedNode
 from tpuctl.check.findings import RuleResult
 from tpuctl.check.rules.bucket_rules import BUCKET_RULES
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import Bucket
 from tpuctl.models.project import Project
 from tpuctl.models.spec import NodeSpec
@@ -32,7 +33,7 @@ def a_bucket(location: str = "US-CENTRAL2", kind: str = "region", **fields: Any)
         "storageClass": "STANDARD",
         **fields,
     }
-    return Bucket.from_api({name: value for name, value in body.items() if value is not None})
+    return decoder_of(Bucket)({name: value for name, value in body.items() if value is not None})
 
 
 def facts_of(

@@ -17,6 +17,7 @@ from tpuctl.check.iam import (
     resolve_access,
     roles_of_deleted_account,
 )
+from tpuctl.decoding import decoder_of
 from tpuctl.models.project import IamPolicy
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ DEFAULT = {
 def policy(bindings: Mapping[str, list[str]], condition: str | None = None) -> Known[IamPolicy]:
     extra: dict[str, Any] = {"condition": {"expression": condition}} if condition else {}
     return Known(
-        IamPolicy.from_api({"bindings": [{"role": role, "members": each, **extra} for role, each in bindings.items()]})
+        decoder_of(IamPolicy)(
+            {"bindings": [{"role": role, "members": each, **extra} for role, each in bindings.items()]}
+        )
     )
 
 

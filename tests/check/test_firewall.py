@@ -8,6 +8,7 @@ import pytest
 
 from tests.check.rule_cases import allow, deny
 from tpuctl.check.rules.network_rules import FirewallTarget, PortAccess, SourceArea, port_access
+from tpuctl.decoding import decoder_of
 from tpuctl.models.compute_resources import FirewallRule
 
 TARGET = FirewallTarget("default", frozenset({"tpu"}), "robot@p.iam.gserviceaccount.com")
@@ -138,7 +139,7 @@ def test_firewall_port_is_matched() -> None:
 
 def test_firewall_rule_with_repeated_protocol_is_merged() -> None:
     def ports(*parts: dict[str, Any]) -> Any:
-        return FirewallRule.from_api({"name": "a", "allowed": list(parts)}).protocols
+        return decoder_of(FirewallRule)({"name": "a", "allowed": list(parts)}).protocols
 
     assert ports({"IPProtocol": "tcp", "ports": ["22"]}, {"IPProtocol": "TCP", "ports": ["80"]}) == {
         "tcp": ("22", "80")

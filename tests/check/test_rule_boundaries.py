@@ -25,6 +25,7 @@ from tpuctl.check.rules.project_rules import external_addresses_allowed, secure_
 from tpuctl.check.rules.quota_rules import quota_is_enough
 from tpuctl.check.rules.zone_rules import image_fits_accelerator, judge_image, node_name_is_free, zone_is_open
 from tpuctl.check.zone_ranking import ZoneQuota, rank_zones
+from tpuctl.decoding import decoder_of
 from tpuctl.durations import format_size
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant
@@ -265,7 +266,7 @@ def test_quota_exactly_enough_is_ok() -> None:
 def test_ranking_sorts_by_farthest_bucket_first() -> None:
     """A zone near two of three buckets is better than the region of one."""
     places = (BucketPlacement("EU", "multi-region", ()), BucketPlacement("EUROPE-WEST2", "region", ()))
-    named = [Bucket.from_api({"name": f"b{number}", "location": place.location, "locationType": place.kind})
+    named = [decoder_of(Bucket)({"name": f"b{number}", "location": place.location, "locationType": place.kind})
              for number, place in enumerate((places[0], places[0], places[1]))]  # fmt: skip
     found = rank_zones(
         spec("v6e-8"),

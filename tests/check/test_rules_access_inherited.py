@@ -10,6 +10,7 @@ from tests.check.access_cases import ACCOUNT, MEMBER, NAMED, bucket, facts, poli
 from tpuctl.check.facts import BucketUse, CheckFacts, Fact, Known, Unknown
 from tpuctl.check.findings import Finding, Level, evaluate_rules
 from tpuctl.check.rules.iam_rules import account_may_read, account_may_write
+from tpuctl.decoding import decoder_of
 from tpuctl.models.project import Project
 
 VIEWER, USER = "roles/storage.objectViewer", "roles/storage.objectUser"
@@ -25,7 +26,7 @@ def levels(given: CheckFacts) -> str:
     return "; ".join(f"{one.id} {one.level} {one.found.subject}" for one in findings(given))
 
 
-BELOW = Known(Project.from_api({"name": "projects/1", "projectId": "p", "state": "ACTIVE", "parent": "folders/3"}))
+BELOW = Known(decoder_of(Project)({"name": "projects/1", "projectId": "p", "state": "ACTIVE", "parent": "folders/3"}))
 
 
 @pytest.mark.parametrize(

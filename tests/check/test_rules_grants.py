@@ -11,6 +11,7 @@ from tests.check.offer_facts import ZONE, facts, found_by, node, request, resour
 from tpuctl.check.facts import Absent, CheckFacts, Known, Unknown
 from tpuctl.check.findings import Level, Remedy, RuleResult
 from tpuctl.check.rules.quota_rules import GRANT_RULES, grant_covers, grant_lasts, reservation_exists
+from tpuctl.decoding import decoder_of
 from tpuctl.models.grants import Grant
 from tpuctl.models.node import Tier
 from tpuctl.models.project import Reservation
@@ -233,7 +234,7 @@ def test_grant_end_is_reported(about: CheckFacts, expected: list[tuple[str, str,
 def reservations(*entries: dict[str, Any]) -> Known[tuple[Reservation, ...]]:
     return Known(
         tuple(
-            Reservation.from_api({"name": f"projects/p/locations/{ZONE}/reservations/r{number}", **entry})
+            decoder_of(Reservation)({"name": f"projects/p/locations/{ZONE}/reservations/r{number}", **entry})
             for number, entry in enumerate(entries)
         )
     )

@@ -15,6 +15,7 @@ from tpuctl.check.colocation import EgressPrice, Relation
 from tpuctl.check.facts import Absent, BucketFacts, BucketUse, Fact, Known, ProjectResources, Unknown
 from tpuctl.check.report_rendering import ranking_view
 from tpuctl.check.zone_ranking import BucketProximity, UnplacedBucket, ZoneQuota, ZoneRank, ZoneRanking, rank_zones
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import Bucket, BucketPlacement
 from tpuctl.models.grants import Grant
 from tpuctl.models.node import Node, Tier
@@ -41,7 +42,7 @@ def at(location: str, kind: str = "region", *regions: str) -> BucketPlacement:
 
 
 def bucket(placement: BucketPlacement, name: str = "b") -> BucketFacts:
-    found = Bucket.from_api(
+    found = decoder_of(Bucket)(
         {
             "name": name,
             "location": placement.location,

@@ -26,7 +26,7 @@ HEAVY = (
 )
 # Only completion, and only commands that read a setting or a file need these.
 UNUSED = "click.shell_completion tpuctl.app.seen_jobs"
-UNUSED_BY_HELP = f"{UNUSED} tpuctl.files tpuctl.shapes tpuctl.config.settings"
+UNUSED_BY_HELP = f"{UNUSED} tpuctl.files tpuctl.decoding tpuctl.config.settings"
 OF_ALL_COMMANDS = ("", "--help", "--version")
 # The options of the checks are parsed before the type is looked up.
 LOADED = {"up demo --type v5e-16": " yaml tpuctl.check.gathering tpuctl.check.gate tpuctl.check.rules"}

@@ -21,6 +21,7 @@ from tpuctl.check.findings import Level
 from tpuctl.cli.output_schemas import Schema, load_definitions, load_outputs, output_schema
 from tpuctl.cli.tree import command_tree
 from tpuctl.clock import ManualClock
+from tpuctl.decoding import json_paths
 from tpuctl.errors import ExitCode
 from tpuctl.explain.messages import MessageOrigin
 from tpuctl.models.billing import Billing, Precision
@@ -31,7 +32,7 @@ from tpuctl.nodes.conditions import Verb
 from tpuctl.nodes.garbage import GarbageReason
 from tpuctl.nodes.garbage_removal import RemovalOutcome
 from tpuctl.nodes.journal import Journal
-from tpuctl.nodes.journal_entries import ENTRY_SHAPE
+from tpuctl.nodes.journal_entries import EntryFields
 from tpuctl.workers.runner import StopReason
 from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -82,7 +83,7 @@ def test_watch_has_a_schema_of_its_events_only(offline: Console) -> None:
 
 
 def test_journal_entry_has_all_fields_of_the_journal(offline: Console) -> None:
-    assert ENTRY_SHAPE.fields.keys() <= load_definitions()["journalEntry"]["properties"].keys()
+    assert set(json_paths(EntryFields).values()) <= load_definitions()["journalEntry"]["properties"].keys()
 
     # Each output of a test is held against its schema.
     node, time = NodeName("acme", "us-central2-b", "trainer"), "2026-11-23T05:00:00Z"

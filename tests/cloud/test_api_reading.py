@@ -105,8 +105,8 @@ def test_other_failures_do_not_mean_absent(answer: Any, kind: type[Exception]) -
         pytest.param(b'{"n": NaN}', 'NaN is not JSON; it begins with `{"n": NaN}`', id="NaN"),
         pytest.param(b'{"n": 1e999}', 'a number is too large; it begins with `{"n": 1e999}`', id="infinite"),
         pytest.param(b'{"name": "\\ud800"}', 'not UTF-8; it begins with `{"name": "\\ud800"}`', id="half a character"),
-        pytest.param(b"{}", "name: missing", id="empty object"),
-        pytest.param(b'{"name": 5}', "name: expected a full resource name", id="name of another type"),
+        pytest.param(b"{}", "`name` is missing", id="empty object"),
+        pytest.param(b'{"name": 5}', "name: expected a string", id="name of another type"),
         pytest.param(
             json.dumps(node(networkEndpoints={})).encode(), "networkEndpoints: expected a list", id="object for a list"
         ),

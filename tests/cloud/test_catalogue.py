@@ -56,7 +56,7 @@ def test_offers_of_each_zone_are_fetched_if_the_wildcard_is_refused() -> None:
 def test_reservations_are_read_from_v2alpha1() -> None:
     data = {"name": "projects/p/locations/us-east5-a/reservations/mine", "state": "ACTIVE"}
     with client_of(in_turn(Reply({"reservations": [data]}))) as (client, server):
-        assert client.reservations("p", "us-east5-a") == (Reservation("mine", "us-east5-a", data),)
+        assert client.reservations("p", "us-east5-a") == (Reservation(data["name"], "ACTIVE"),)
 
     assert server.lines == ["GET /v2alpha1/projects/p/locations/us-east5-a/reservations"]
 

@@ -17,6 +17,7 @@ from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketPlacement
 from tpuctl.models.compute_resources import (
     ComputeInstance,
@@ -164,21 +165,21 @@ def test_unknown_path_is_detected(url: str) -> None:
 @pytest.mark.parametrize(
     ("read", "schema"),
     [
-        (Bucket.from_api, ("storage", "v1", "Bucket")),
-        (BucketPlacement.from_api, ("storage", "v1", "BucketStorageLayout")),
-        (AnywhereCache.from_api, ("storage", "v1", "AnywhereCache")),
-        (IamPolicy.from_api, ("storage", "v1", "Policy")),
-        (IamPolicy.from_api, ("cloudresourcemanager", "v3", "Policy")),
-        (Project.from_api, ("cloudresourcemanager", "v3", "Project")),
-        (OrgPolicy.from_api, ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy")),
+        (decoder_of(Bucket), ("storage", "v1", "Bucket")),
+        (decoder_of(BucketPlacement), ("storage", "v1", "BucketStorageLayout")),
+        (decoder_of(AnywhereCache), ("storage", "v1", "AnywhereCache")),
+        (decoder_of(IamPolicy), ("storage", "v1", "Policy")),
+        (decoder_of(IamPolicy), ("cloudresourcemanager", "v3", "Policy")),
+        (decoder_of(Project), ("cloudresourcemanager", "v3", "Project")),
+        (decoder_of(OrgPolicy), ("orgpolicy", "v2", "GoogleCloudOrgpolicyV2Policy")),
         (QuotaLimit.all_from_api, ("serviceusage", "v1beta1", "ConsumerQuotaMetric")),
-        (ComputeNetwork.from_api, ("compute", "v1", "Network")),
-        (Subnetwork.from_api, ("compute", "v1", "Subnetwork")),
-        (FirewallRule.from_api, ("compute", "v1", "Firewall")),
-        (RegionQuota.from_api, ("compute", "v1", "Quota")),
-        (ComputeInstance.from_api, ("compute", "v1", "Instance")),
-        (PersistentDisk.from_api, ("compute", "v1", "Disk")),
-        (Reservation.from_api, ("tpu", "v2alpha1", "Reservation")),
+        (decoder_of(ComputeNetwork), ("compute", "v1", "Network")),
+        (decoder_of(Subnetwork), ("compute", "v1", "Subnetwork")),
+        (decoder_of(FirewallRule), ("compute", "v1", "Firewall")),
+        (decoder_of(RegionQuota), ("compute", "v1", "Quota")),
+        (decoder_of(ComputeInstance), ("compute", "v1", "Instance")),
+        (decoder_of(PersistentDisk), ("compute", "v1", "Disk")),
+        (decoder_of(Reservation), ("tpu", "v2alpha1", "Reservation")),
     ],
 )
 def test_model_reads_only_fields_of_the_discovery_document(

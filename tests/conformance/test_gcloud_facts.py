@@ -15,6 +15,7 @@ from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import ApiClient
 from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.transport import HttpFactory
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import AnywhereCache
 from tpuctl.models.compute_resources import RegionQuota
 from tpuctl.models.project import IamPolicy, QuotaLimit
@@ -88,7 +89,7 @@ def test_region_quotas_are_the_same_in_gcloud_and_tpuctl(service: Service) -> No
 
     with client(ComputeClient, service) as compute:
         found = compute.region_quotas(PROJECT, "us-central2")
-    assert list(map(RegionQuota.from_api, described["quotas"])) == list(found.values())
+    assert list(map(decoder_of(RegionQuota), described["quotas"])) == list(found.values())
 
 
 def test_bucket_caches_are_the_same_in_gcloud_and_tpuctl(service: Service) -> None:
@@ -114,5 +115,5 @@ def test_bucket_policy_with_a_condition_is_the_same_in_gcloud_and_tpuctl(service
 
     with client(BucketsClient, service) as buckets:
         found = buckets.policy("guarded")
-    assert IamPolicy.from_api(described).bindings == found.bindings
+    assert decoder_of(IamPolicy)(described).bindings == found.bindings
     assert found.bindings[0].condition == soon["expression"]

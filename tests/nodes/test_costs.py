@@ -103,7 +103,7 @@ def label(hours: float) -> dict[str, str]:
             "$21.60 | 0 | about $216.00 | never expires: label tpuctl-expires=soon is not a time", id="no-time",
         ),
         pytest.param({"createTime": "2026-01-01T12:00:00Z"}, "$21.60 | 12 | about $0.00 | ", id="created-in-the-future"),
-        pytest.param({"createTime": None}, "$21.60 | - | ? | ", id="no-time-of-creation"),
+        pytest.param({"createTime": ""}, "$21.60 | - | ? | ", id="no-time-of-creation"),
         pytest.param({"acceleratorType": "v4-8"}, "? | 0 | ? | no known price of v4-8 (on-demand)", id="no-price"),
         pytest.param({"state": "CREATING"}, "$0.00 | - | $0.00 | not billed", id="creating"),
         pytest.param(

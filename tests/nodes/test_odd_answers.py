@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.cloud.discovered import plain
 from tests.cloud.scripted_api import NAME, Received, Reply, ScriptedServer, node, refuse
-from tests.cloud.test_shapes import ODD, changed, places
+from tests.cloud.test_decoded_answers import ODD, changed, places
 from tests.conftest import Console
 
 UNEXPECTED = "unexpected response from the service: "
@@ -28,16 +28,20 @@ ANSWERS: dict[str, tuple[Any, str, str]] = {
     "utf-16": (json.dumps({"nodes": []}).encode("utf-16"), "not UTF-8", "not UTF-8"),
     "nested": (b'{"nodes": ' + b"[" * 100_000, "nested too deep", "nested too deep"),
     "5,000 digits": (b'{"nodes": [%s]}' % (b"1" * 5000), "a number is too large", "a number is too large"),
-    "unknown fields only": ({"new": 1}, "name: missing", "nodes: missing"),
-    "of another kind": ({"kind": "Status"}, "name: missing", "nodes: missing"),
-    "null for a list": ({"nodes": None}, "name: missing", "nodes: expected a list"),
-    "null items": ({"nodes": [None]}, "name: missing", "nodes[0]: expected an object"),
+    "unknown fields only": ({"new": 1}, "`name` is missing", "`nodes` is missing"),
+    "of another kind": ({"kind": "Status"}, "`name` is missing", "`nodes` is missing"),
+    "null for a list": ({"nodes": None}, "`name` is missing", "nodes: expected a list"),
+    "null items": ({"nodes": [None]}, "`name` is missing", "nodes[0]: expected an object"),
     "another node": (
         {**node(), "name": str(NAME).replace("trainer", "other")},
         "name: a resource that was not requested",
-        "nodes: missing",
+        "`nodes` is missing",
     ),
-    "no address": (node(networkEndpoints=[{}, {"ipAddress": 5}]), "networkEndpoints[1].ipAddress: expected", "nodes: "),
+    "no address": (
+        node(networkEndpoints=[{}, {"ipAddress": 5}]),
+        "networkEndpoints[1].ipAddress: expected",
+        "`nodes` is missing",
+    ),
 }
 OF_NODES = (
     ("status", "trainer", "--zone=us-central2-b"),

@@ -12,6 +12,7 @@ import pytest
 
 from tpuctl.check.facts import BucketFacts, BucketUse, Known
 from tpuctl.check.zone_ranking import rank_zones
+from tpuctl.decoding import decoder_of
 from tpuctl.models.bucket import Bucket
 from tpuctl.models.project import QuotaLimit
 from tpuctl.models.spec import NodeSpec
@@ -38,7 +39,7 @@ def costs(**dollars: str | None) -> dict[str, Price]:
 
 
 def bucket(location: str) -> BucketFacts:
-    found = Bucket.from_api({"name": "b", "location": location, "locationType": "region"})
+    found = decoder_of(Bucket)({"name": "b", "location": location, "locationType": "region"})
     return BucketFacts(use=BucketUse("b"), bucket=Known(found))
 
 

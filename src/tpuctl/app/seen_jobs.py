@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from tpuctl.app.state_paths import state_folder
+from tpuctl.decoding import Text
 from tpuctl.files import read_json_cache, write_json_cache
-from tpuctl.shapes import ListOf, MapOf, text_matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from tpuctl.names import NodeName
 
-_SHAPE = MapOf(ListOf(text_matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "the name of a job")))
+_Jobs = tuple[Annotated[str, Text(pattern=r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")], ...]
 _MOST_NODES: Final = 100
 _MOST_JOBS: Final = 50
 
@@ -22,7 +22,7 @@ _MOST_JOBS: Final = 50
 def seen_jobs(environ: Mapping[str, str], nodes: Iterable[str] | None = None) -> list[str]:
     """Return the names of jobs on nodes of these names (None: on all), of each node the newest first."""
     wanted = None if nodes is None else {name.rpartition("/")[2] for name in nodes}
-    found = read_json_cache(_file(environ), _SHAPE)
+    found = read_json_cache(_file(environ), _Jobs)
     of_nodes = (jobs for node, jobs in found.items() if wanted is None or node.rpartition("/")[2] in wanted)
     return list(dict.fromkeys(job for jobs in of_nodes for job in jobs))
 
@@ -31,12 +31,12 @@ def note_seen_jobs(
     environ: Mapping[str, str], nodes: Iterable[NodeName], jobs: Sequence[str], *, replace: bool = False
 ) -> None:
     """Remember that these nodes have these jobs, the newest first; with `replace` no others."""
-    before = read_json_cache(_file(environ), _SHAPE)
-    found = {node: list(names) for node, names in before.items()}
+    before = read_json_cache(_file(environ), _Jobs)
+    found = dict(before)
     for node in map(str, nodes):
-        known = found.pop(node, [])
+        known = found.pop(node, ())
         # The nodes of the last note come last: the first ones are dropped.
-        found[node] = list(dict.fromkeys([*jobs, *([] if replace else known)]))[:_MOST_JOBS]
+        found[node] = tuple(dict.fromkeys([*jobs, *(() if replace else known)]))[:_MOST_JOBS]
     found = dict(list(found.items())[-_MOST_NODES:])
     if found != before:
         write_json_cache(_file(environ), found)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -32,11 +32,12 @@ from tpuctl.check.rules.quota_rules import (
     project_is_within_budget,
 )
 from tpuctl.check.zone_ranking import ZoneRanking, rank_zones
-from tpuctl.durations import format_timestamp, parse_timestamp
+from tpuctl.decoding import ShapeError, decoder_of, encode
+from tpuctl.durations import format_timestamp
 from tpuctl.errors import CheckFailedError, TpuctlError
 from tpuctl.files import read_json_cache, write_json_cache
+from tpuctl.models.api_values import ApiText, ApiTime
 from tpuctl.models.events import EventKind, NodeEvent
-from tpuctl.shapes import ANY, TIME, Fields, ListOf, MapOf, Scalar, Shape, ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -233,41 +234,42 @@ def warning_lines(findings: tuple[Finding, ...]) -> list[str]:
     return lines
 
 
-_CACHED_FIELDS: Fields = {
-    **dict.fromkeys(("id", "subject", "text", "why"), str),
-    "accepted": bool,
-    "level": Scalar("a level", lambda value: value in list(Level)),
-}
-_CACHED_FINDINGS = ListOf(
-    Shape("", _CACHED_FIELDS, required=("id", "level", "subject", "text", "accepted"), nullable=True)
-)
+@dataclass(frozen=True, slots=True)
+class _CachedFinding:
+    id: ApiText
+    level: Level
+    subject: ApiText
+    text: ApiText
+    accepted: bool
+    why: ApiText | None = None
 
 
 def _finding_to_cache(finding: Finding) -> dict[str, Any]:
     found = finding.found
-    texts = {"subject": found.subject, "text": found.text, "why": found.why}
-    return {"id": finding.id, "accepted": finding.accepted, "level": str(found.level), **texts}
+    return encode(
+        _CachedFinding(finding.id, found.level, found.subject, found.text, accepted=finding.accepted, why=found.why)
+    )
 
 
 def _findings_from_cache(cached: Any) -> tuple[Finding, ...] | None:  # JSON
     """Return the cached findings; None if the value does not have the form that `_finding_to_cache` writes."""
     try:
-        _CACHED_FINDINGS.check(cached)
+        entries = decoder_of(tuple[_CachedFinding, ...])(cached)
     except ShapeError:
         return None
     return tuple(
-        Finding(
-            entry["id"],
-            "",
-            RuleResult(Level(entry["level"]), entry["subject"], entry["text"], entry.get("why")),
-            accepted=entry["accepted"],
-        )
-        for entry in cached
+        Finding(entry.id, "", RuleResult(entry.level, entry.subject, entry.text, entry.why), accepted=entry.accepted)
+        for entry in entries
     )
 
 
 _MAX_ENTRIES = 100
-_CACHE_SHAPE = MapOf(Shape("", {"at": TIME, "said": ANY}, required=("at", "said")))
+
+
+@dataclass(frozen=True, slots=True)
+class _CacheEntry:
+    at: ApiTime
+    said: Any
 
 
 class CheckCache:
@@ -282,26 +284,32 @@ class CheckCache:
     def get(self, key: str) -> Any:  # JSON, as it was stored
         """Return the cached value; None if it is missing or too old."""
         entry = self._entries().get(key)
-        return entry["said"] if entry else None
+        return entry.said if entry else None
 
     def put(self, key: str, value: Any) -> None:  # JSON
         """Store a value and remove entries that are too old."""
-        entries = {**self._entries(), key: {"at": format_timestamp(self._clock.now()), "said": value}}
-        write_json_cache(self._path, dict(list(entries.items())[-_MAX_ENTRIES:]))
+        self._write({**self._entries(), key: _CacheEntry(self._clock.now(), value)})
 
     def clear(self, *, keep: str = "") -> None:
         """Remove all entries, except that of the key `keep`."""
         entries = self._entries()
         if kept := {key: entry for key, entry in entries.items() if key == keep}:
-            write_json_cache(self._path, kept)
+            self._write(kept)
         elif entries:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
-    def _entries(self) -> dict[str, Any]:
-        now, fresh = self._clock.now(), {}
-        for key, entry in read_json_cache(self._path, _CACHE_SHAPE).items():
-            moment = parse_timestamp(entry["at"])
-            if moment is not None and timedelta() <= now - moment < _KEPT_FOR:
-                fresh[key] = entry
-        return fresh
+    def _write(self, entries: Mapping[str, _CacheEntry]) -> None:
+        newest = list(entries.items())[-_MAX_ENTRIES:]
+        written = {
+            key: {"at": format_timestamp(entry.at), "said": entry.said} for key, entry in newest if entry.at is not None
+        }
+        write_json_cache(self._path, written)
+
+    def _entries(self) -> dict[str, _CacheEntry]:
+        now = self._clock.now()
+        return {
+            key: entry
+            for key, entry in read_json_cache(self._path, _CacheEntry).items()
+            if entry.at is not None and timedelta() <= now - entry.at < _KEPT_FOR
+        }

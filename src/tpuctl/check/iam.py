@@ -108,14 +108,13 @@ class BucketPolicies:
         if isinstance(policy, Unknown):
             policy = refer_to_rule(policy, bucket.bucket, "TPU102")
         names = (facts.wanted.project, project.number) if project else (facts.wanted.project,)
-        access = known.raw.get("iamConfiguration") or {} if known else {}
         return cls(
             bucket=policy,
             project=known.project_number or None if known else None,
             projects=dict.fromkeys(names, facts.project_policy) if facts.project_policy else {},
             roles=facts.roles,
             has_uniform_access=known is not None and known.uniform_access,
-            prevents_public_access=access.get("publicAccessPrevention") == "enforced",
+            prevents_public_access=known is not None and known.public_access_prevention == "enforced",
             now=facts.now,
         )
 

@@ -26,9 +26,9 @@ from google.auth import exceptions
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.credentials_file import read_credentials_file
 from tpuctl.cloud.token_cache import SCOPES
+from tpuctl.decoding import ShapeError
 from tpuctl.errors import SANDBOX_HINT, AccessError, CredentialsError
 from tpuctl.explain.messages import MessageOrigin, classify
-from tpuctl.shapes import ShapeError
 
 # Off Google Cloud nothing answers at that address, and often nothing refuses either.
 _METADATA_TIMEOUT_SECONDS: Final = 0.5

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
+from tpuctl.decoding import ShapeError, parse_json
 from tpuctl.durations import format_duration, parse_http_date
 from tpuctl.errors import (
     AccessError,
@@ -32,7 +33,6 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.models.operation import OperationError
-from tpuctl.shapes import ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.explain.messages import Classification

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from tpuctl.cloud.errors import (
@@ -24,8 +25,9 @@ from tpuctl.cloud.errors import (
     query_errors,
     translate,
 )
-from tpuctl.cloud.requests import FEW_RETRIES, ApiClient, ApiRequest, is_uncertain
+from tpuctl.cloud.requests import FEW_RETRIES, ApiClient, ApiRequest, is_uncertain, read_page
 from tpuctl.command_text import fill_text
+from tpuctl.decoding import By, Text, decode, decoder_of, json_field
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -36,9 +38,8 @@ from tpuctl.errors import (
     ServiceUnavailableError,
     TpuctlError,
 )
+from tpuctl.models.api_values import ApiInteger, ApiText, ApiTexts, LastSegment, OptionalText, api_integer
 from tpuctl.models.compute_resources import (
-    INSTANCE,
-    REGION_QUOTA,
     ComputeInstance,
     ComputeNetwork,
     FirewallRule,
@@ -46,21 +47,14 @@ from tpuctl.models.compute_resources import (
     RegionQuota,
     Subnetwork,
 )
-from tpuctl.models.operation import OPERATION, Operation
-from tpuctl.models.project import IamPolicy, OrgPolicy, Project, QuotaLimit, read_permissions
-from tpuctl.shapes import COUNT, INTEGER, ListOf, MapOf, Page, Scalar, Shape, text_matching
+from tpuctl.models.operation import Operation
+from tpuctl.models.project import GrantedPermissions, IamPolicy, OrgPolicy, Project, QuotaLimit
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
 # So many can be asked for by name [API serviceusage v1, names of batchGet].
 _NAMED_AT_ONCE = 30
-_SERVICE = Shape("serviceusage.v1 GoogleApiServiceusageV1Service", {"name": str, "state": str}, required=("name",))
-_SERVICES = Page("serviceusage.v1 ListServicesResponse", "services")
-_NAMED = Page("serviceusage.v1 BatchGetServicesResponse", "services")
-_METRICS = Page("serviceusage.v1beta1 ListConsumerQuotaMetricsResponse", "metrics")
-_BILLING = Shape("cloudbilling.v1 ProjectBillingInfo", {"name": str, "billingEnabled": bool}, required=("name",))
-_ROLE = Shape("iam.v1 Role", {"includedPermissions": ListOf(str), "deleted": bool})
 # How an endpoint says that it cannot be asked for services by name.
 _NO_BATCHES = frozenset({400, 404, 501})
 _PAGE_SIZE = 1000
@@ -81,7 +75,7 @@ class ProjectsClient(ApiClient):
         A project that does not exist raises `AccessError` too: the API hides which projects exist [documentation].
         """
         method, permission = "cloudresourcemanager.v3 projects.get", "resourcemanager.projects.get"
-        return self._query(method, Project.from_api, _describe(project), permission, name=_name(project))
+        return self._query(method, decoder_of(Project), _describe(project), permission, name=_name(project))
 
     def policy(self, project: str) -> IamPolicy:
         """Return the IAM policy of a project; needs resourcemanager.projects.getIamPolicy.
@@ -92,7 +86,7 @@ class ProjectsClient(ApiClient):
         body = {"options": {"requestedPolicyVersion": 3}}
         method, permission = "cloudresourcemanager.v3 projects.getIamPolicy", "resourcemanager.projects.getIamPolicy"
         return self._query(
-            method, IamPolicy.from_api, _describe(project), permission, resource=_name(project), body=body
+            method, decoder_of(IamPolicy), _describe(project), permission, resource=_name(project), body=body
         )
 
     def test_permissions(self, project: str, permissions: Collection[str]) -> frozenset[str]:
@@ -102,12 +96,12 @@ class ProjectsClient(ApiClient):
         """
         return self._query(
             "cloudresourcemanager.v3 projects.testIamPermissions",
-            read_permissions,
+            decoder_of(GrantedPermissions),
             _describe(project),
             "resourcemanager.projects.get",
             resource=_name(project),
             body={"permissions": sorted(permissions)},
-        )
+        ).permissions
 
     def services(self, project: str, names: Collection[str]) -> Mapping[str, bool]:
         """Return which of the services are enabled; needs serviceusage.services.get, or `.list` for more than 30.
@@ -121,7 +115,7 @@ class ProjectsClient(ApiClient):
             with query_errors(_describe(project), "serviceusage.services.list"):
                 enabled = self._pages(
                     "serviceusage.v1 services.list",
-                    _SERVICES,
+                    "services",
                     _service,
                     parent=_name(project),
                     filter="state:ENABLED",
@@ -139,25 +133,27 @@ class ProjectsClient(ApiClient):
         """
         name = f"{_name(project)}/services/{service}"
         request = self._build("serviceusage.v1 services.enable", name=name, body={})
+        check = "check with `gcloud services list --enabled --project={project}` before you try again"
+
+        def send() -> Operation:
+            # Enabling an enabled service is harmless.
+            begun = self._attempt(request, Operation.from_api)
+            fetch = self._build("serviceusage.v1 operations.get", name=begun.name)
+            return self._wait_until_done(begun, fetch, Operation.from_api, what=f"enabling `{service}`")
+
+        def find_result() -> Operation | None:
+            return Operation.unnamed() if self.services(project, (service,)).get(service) else None
+
+        def unknown(failure: Exception) -> OutcomeUnknownError:
+            return OutcomeUnknownError(
+                f"enabling `{service}` in {_describe(project)} was sent, but its outcome is unknown: {failure}",
+                hint=fill_text(check, {"project": project}),
+            )
+
         with query_errors(f"the service `{service}` in {_describe(project)}", "serviceusage.services.enable"):
-            try:
-                # Enabling an enabled service is harmless.
-                begun = self._attempt(request, OPERATION.read)
-                fetch = self._build("serviceusage.v1 operations.get", name=begun["name"])
-                ended = self._wait_until_done(begun, fetch, OPERATION.read, what=f"enabling `{service}`")
-            except (TransportError, ApiError) as failure:
-                if not is_uncertain(failure):
-                    raise
-                with suppress(TpuctlError):
-                    if self.services(project, (service,)).get(service):
-                        return
-                check = "check with `gcloud services list --enabled --project={project}` before you try again"
-                raise OutcomeUnknownError(
-                    f"enabling `{service}` in {_describe(project)} was sent, but its outcome is unknown: {failure}",
-                    hint=fill_text(check, {"project": project}),
-                ) from failure
-        if error := Operation.from_api(ended).error:
-            raise operation_error(error)
+            ended = self._send_and_confirm(send, find_result, unknown, sends=1)
+        if ended.error:
+            raise operation_error(ended.error)
 
     def quotas(self, project: str, service: str) -> tuple[QuotaLimit, ...]:
         """Return the limits of a service; needs serviceusage.quotas.get [IAM's list; the method's documentation has `quota`].
@@ -168,7 +164,7 @@ class ProjectsClient(ApiClient):
         with query_errors(f"the quotas of `{service}` in {_describe(project)}", "serviceusage.quotas.get"):
             metrics = self._pages(
                 "serviceusage.v1beta1 services.consumerQuotaMetrics.list",
-                _METRICS,
+                "metrics",
                 QuotaLimit.all_from_api,
                 parent=f"{_name(project)}/services/{service}",
                 view="BASIC",
@@ -181,7 +177,7 @@ class ProjectsClient(ApiClient):
         """Return whether the project is billed; needs resourcemanager.projects.get [API cloudbilling v1, method text]."""
         method, permission = "cloudbilling.v1 projects.getBillingInfo", "resourcemanager.projects.get"
         what = f"the billing of {_describe(project)}"
-        return bool(self._query(method, _BILLING.read, what, permission, name=_name(project)).get("billingEnabled"))
+        return self._query(method, decoder_of(_Billing), what, permission, name=_name(project)).is_enabled
 
     def org_policy(self, project: str, constraint: str) -> OrgPolicy:
         """Return the effective policy of a constraint, named with or without `constraints/`; needs orgpolicy.policy.get.
@@ -191,7 +187,7 @@ class ProjectsClient(ApiClient):
         short = constraint.removeprefix("constraints/")
         return self._query(
             "orgpolicy.v2 projects.policies.getEffectivePolicy",
-            OrgPolicy.from_api,
+            OrgPolicy.from_json,
             f"the organisation policy `{short}` of {_describe(project)}",
             "orgpolicy.policy.get",
             name=f"{_name(project)}/policies/{short}",
@@ -204,28 +200,23 @@ class ProjectsClient(ApiClient):
         """
         method = "iam.v1 roles.get" if name.startswith("roles/") else "iam.v1 projects.roles.get"
         fields = "includedPermissions,deleted"
-        found = self._query(method, _ROLE.read, f"the role `{name}`", "iam.roles.get", name=name, fields=fields)
-        if found.get("deleted"):
+        role = self._query(method, decoder_of(_Role), f"the role `{name}`", "iam.roles.get", name=name, fields=fields)
+        if role.is_deleted:
             raise NotFoundError(f"the role `{name}` is deleted")
-        return frozenset(found.get("includedPermissions") or ())
+        return frozenset(role.permissions)
 
     def _batch_enabled(self, project: str, names: list[str]) -> Sequence[tuple[str, bool]] | None:
         """Return the state of each service; None if the API does not support `batchGet`."""
-
-        def read(data: Mapping[str, Any]) -> list[tuple[str, bool]]:
-            _NAMED.check(data)
-            return _NAMED.items(data, _service)
-
         try:
             return self._query(
                 "serviceusage.v1 services.batchGet",
-                read,
+                partial(read_page, "services", _service),
                 _describe(project),
                 "serviceusage.services.get",
                 parent=_name(project),
                 names=[f"{_name(project)}/services/{name}" for name in names],
                 fields="services(name,state)",
-            )
+            ).items
         except TpuctlError as error:
             cause = error.__cause__
             if isinstance(cause, ApiError) and cause.response.code in _NO_BATCHES:
@@ -241,49 +232,77 @@ def _describe(project: str) -> str:
     return f"the project `{project}`"
 
 
+@dataclass(frozen=True, slots=True)
+class _Service:
+    name: LastSegment
+    state: ApiText = ""
+
+
 def _service(data: Mapping[str, Any]) -> tuple[str, bool]:
-    return str(_SERVICE.read(data)["name"]).rpartition("/")[2], data.get("state") == "ENABLED"
+    service = decode(_Service, data)
+    return service.name, service.state == "ENABLED"
 
 
-T = TypeVar("T")
+@dataclass(frozen=True, slots=True)
+class _Billing:
+    name: ApiText
+    is_enabled: bool = json_field("billingEnabled", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Role:
+    permissions: ApiTexts = json_field("includedPermissions", default=())
+    is_deleted: bool = json_field("deleted", default=False)
+
 
 _COMPUTE_PAGE_SIZE = 500  # the maximum [API compute v1, maxResults]
 _FIREWALL_FIELDS = (
     "items(name,network,direction,disabled,priority,sourceRanges,sourceTags,sourceServiceAccounts,targetTags,"
     "targetServiceAccounts,allowed,denied),nextPageToken"
 )
-_ITEM = Shape("", {"key": str, "value": str}, required=("key",))
-_PROJECT = Shape(
-    "compute.v1 Project", {"commonInstanceMetadata": Shape("compute.v1 Metadata", {"items": ListOf(_ITEM)})}
-)
-_FIREWALLS = Page("compute.v1 FirewallList", "items")
-_REGION = Shape(
-    "compute.v1 Region",
-    {"quotas": ListOf(REGION_QUOTA), "quotaStatusWarning": Shape("", {"code": str, "message": str})},
-)
-_ERRORS = Shape("", {"errors": ListOf(Shape("", {"code": str, "message": str}))})
-_OPERATION = Shape(
-    "compute.v1 Operation",
-    {"name": str, "status": str, "error": _ERRORS, "httpErrorStatusCode": INTEGER},
-    required=("name", "status"),
-)
-_SCOPE = Shape("compute.v1 InstancesScopedList", {"instances": ListOf(INSTANCE)})
 
 
-class _ScopedPage(Page):
-    """A page of machines by zone; a zone without any has a warning in their place [API compute v1]."""
+@dataclass(frozen=True, slots=True)
+class _MetadataItem:
+    key: ApiText
+    value: ApiText = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _ProjectMetadata:
+    items: tuple[_MetadataItem, ...] = json_field("commonInstanceMetadata.items", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _Region:
+    quotas: tuple[RegionQuota, ...] = ()
+    warning_code: ApiText = json_field("quotaStatusWarning.code", default="")
+    warning: ApiText = json_field("quotaStatusWarning.message", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    code: ApiText = ""
+    message: ApiText = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _ComputeOperation:
+    name: ApiText
+    status: ApiText
+    problems: tuple[_Problem, ...] = json_field("error.errors", default=())
+    http_status: ApiInteger = json_field("httpErrorStatusCode", default=0)
 
     @property
-    def shape(self) -> Shape:
-        """Return the shape of the page."""
-        return Shape(self.schema, {**super().shape.fields, self.key: MapOf(_SCOPE)})
-
-    def items(self, data: Mapping[str, Any], read: Callable[[Any], T]) -> list[T]:
-        """Return what `read` makes of the machines of all zones."""
-        return [read(one) for scope in (data.get(self.key) or {}).values() for one in scope.get("instances") or ()]
+    def done(self) -> bool:
+        return self.status == "DONE"
 
 
-_MACHINES = _ScopedPage("compute.v1 InstanceAggregatedList", "items")
+@dataclass(frozen=True, slots=True)
+class _ZoneOfMachines:
+    """A zone without any has a warning in their place [API compute v1]."""
+
+    instances: tuple[ComputeInstance, ...] = ()
 
 
 class ComputeClient(ApiClient):
@@ -294,23 +313,18 @@ class ComputeClient(ApiClient):
     def project_metadata(self, project: str) -> Mapping[str, str]:
         """Return the project's commonInstanceMetadata. Raises `AccessError` without `compute.projects.get`."""
         request = self._build("compute.v1 projects.get", project=project, fields="commonInstanceMetadata/items")
-
-        def read(data: Mapping[str, Any]) -> dict[str, str]:
-            items = (_PROJECT.read(data).get("commonInstanceMetadata") or {}).get("items") or ()
-            return {str(item["key"]): str(item.get("value", "")) for item in items}
-
-        return self._call(request, read)
+        return {item.key: item.value for item in self._call(request, decoder_of(_ProjectMetadata)).items}
 
     def network(self, project: str, name: str) -> ComputeNetwork:
         """Return a network; needs compute.networks.get."""
         what, permission = f"the network `{name}` in {_describe(project)}", "compute.networks.get"
-        method, read = "compute.v1 networks.get", ComputeNetwork.from_api
+        method, read = "compute.v1 networks.get", decoder_of(ComputeNetwork)
         return self._query(method, read, what, permission, project=project, network=name)
 
     def subnetwork(self, project: str, region: str, name: str) -> Subnetwork:
         """Return a subnetwork; needs compute.subnetworks.get."""
         what, permission = f"the subnetwork `{name}` of {region} in {_describe(project)}", "compute.subnetworks.get"
-        method, read = "compute.v1 subnetworks.get", Subnetwork.from_api
+        method, read = "compute.v1 subnetworks.get", decoder_of(Subnetwork)
         return self._query(method, read, what, permission, project=project, region=region, subnetwork=name)
 
     def firewalls(self, project: str) -> tuple[FirewallRule, ...]:
@@ -318,8 +332,8 @@ class ComputeClient(ApiClient):
         with query_errors(_describe(project), "compute.firewalls.list"):
             return self._pages(
                 "compute.v1 firewalls.list",
-                _FIREWALLS,
-                FirewallRule.from_api,
+                "items",
+                FirewallRule.from_json,
                 project=project,
                 maxResults=_COMPUTE_PAGE_SIZE,
                 fields=_FIREWALL_FIELDS,
@@ -330,20 +344,19 @@ class ComputeClient(ApiClient):
 
         Raises `ServiceUnavailableError` if the API left them out because it could not read them.
         """
-        data = self._query(
+        found = self._query(
             "compute.v1 regions.get",
-            _REGION.read,
+            decoder_of(_Region),
             f"the region `{region}` in {_describe(project)}",
             "compute.regions.get",
             project=project,
             region=region,
             fields="quotas,quotaStatusWarning",
         )
-        if not data.get("quotas") and (warning := data.get("quotaStatusWarning")):
-            message = f"cannot fetch the quotas of {region}: {warning.get('message') or warning.get('code')}"
+        if not found.quotas and (warning := found.warning or found.warning_code):
+            message = f"cannot fetch the quotas of {region}: {warning}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
-        quotas = [RegionQuota.from_api(entry) for entry in data.get("quotas") or ()]
-        return {quota.metric: quota for quota in quotas}
+        return {quota.metric: quota for quota in found.quotas}
 
     def find_machine(self, project: str, name: str, *, zone: str | None = None) -> ComputeInstance:
         """Return the virtual machine of a name, in one zone or in any; needs compute.instances.list.
@@ -353,8 +366,9 @@ class ComputeClient(ApiClient):
         with query_errors(_describe(project), "compute.instances.list"):
             listing = self._pages(
                 "compute.v1 instances.aggregatedList",
-                _MACHINES,
-                ComputeInstance.from_api,
+                "items",
+                decoder_of(_ZoneOfMachines),
+                is_by_zone=True,
                 project=project,
                 filter=f"name={name}",
                 # Without partial success, the failure of one zone would hide all others.
@@ -362,13 +376,18 @@ class ComputeClient(ApiClient):
                 maxResults=_COMPUTE_PAGE_SIZE,
                 fields="items,nextPageToken,unreachables",
             )
-        found = [machine for machine in listing.items if machine.name == name and zone in {None, machine.zone}]
-        if len(found) == 1:
-            return found[0]
+        machines = [
+            machine
+            for listed in listing.items
+            for machine in listed.instances
+            if machine.name == name and zone in {None, machine.zone}
+        ]
+        if len(machines) == 1:
+            return machines[0]
         what = f"virtual machine `{name}` in {f'{zone} of ' if zone else ''}{_describe(project)}"
-        if found:
-            zones = ", ".join(sorted(machine.zone for machine in found))
-            hint = f"use the full name, such as `projects/{project}/zones/{found[0].zone}/instances/{name}`"
+        if machines:
+            zones = ", ".join(sorted(machine.zone for machine in machines))
+            hint = f"use the full name, such as `projects/{project}/zones/{machines[0].zone}/instances/{name}`"
             raise ConflictError(f"there is more than one {what}: in {zones}", hint=hint)
         if missing := [place for place in listing.unreachable if zone in {None, place}]:
             raise ServiceUnavailableError(f"{what} not found, but {', '.join(missing)} did not answer")
@@ -377,7 +396,7 @@ class ComputeClient(ApiClient):
     def disk(self, project: str, zone: str, name: str) -> PersistentDisk:
         """Return a disk; needs compute.disks.get."""
         what, permission = f"the disk `{name}` of {zone} in {_describe(project)}", "compute.disks.get"
-        method, read = "compute.v1 disks.get", PersistentDisk.from_api
+        method, read = "compute.v1 disks.get", decoder_of(PersistentDisk)
         return self._query(method, read, what, permission, project=project, zone=zone, disk=name)
 
     def open_firewall(
@@ -402,7 +421,7 @@ class ComputeClient(ApiClient):
         what = f"the firewall rule `{name}` in {_describe(project)}"
         with query_errors(what, "compute.firewalls.create"):
             try:
-                begun = self._attempt(request, _OPERATION.read)
+                begun = self._attempt(request, decoder_of(_ComputeOperation))
             except ApiError as error:
                 if error.response.code != 409:
                     if not is_uncertain(error):
@@ -413,13 +432,11 @@ class ComputeClient(ApiClient):
                 raise AlreadyExistsError(f"{what} already exists", hint=hint) from error
             except AnswerLostError as error:
                 raise _unknown_rule(what, name, project, error) from error
-            fetch = self._build("compute.v1 globalOperations.get", project=project, operation=begun["name"])
-            ended = self._wait_until_done(begun, fetch, _OPERATION.read, what=f"creating {what}")
-            errors = (ended.get("error") or {}).get("errors") or ()
-            if errors:
-                code = int(ended.get("httpErrorStatusCode") or 500)
-                status, message = str(errors[0].get("code") or "UNKNOWN"), str(errors[0].get("message") or "")
-                raise ApiError(ErrorResponse(code=code, message=message, status=status))
+            fetch = self._build("compute.v1 globalOperations.get", project=project, operation=begun.name)
+            ended = self._wait_until_done(begun, fetch, decoder_of(_ComputeOperation), what=f"creating {what}")
+            if ended.problems:
+                first, code = ended.problems[0], ended.http_status or 500
+                raise ApiError(ErrorResponse(code=code, message=first.message, status=first.code or "UNKNOWN"))
 
 
 def _unknown_rule(what: str, name: str, project: str, failure: Exception) -> OutcomeUnknownError:
@@ -432,32 +449,40 @@ def _unknown_rule(what: str, name: str, project: str, failure: Exception) -> Out
     )
 
 
-# A login enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
-_LOGIN = text_matching(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,255}", "the name of a POSIX account")
-_MICROSECONDS = Scalar(
-    "a number of microseconds", lambda value: COUNT.accepts(value) and int(value) < 10**17, "integer"
-)
-_KEY = Shape("oslogin.v1 SshPublicKey", {"fingerprint": str, "key": str, "expirationTimeUsec": _MICROSECONDS})
-_PROFILE = Shape(
-    "oslogin.v1 LoginProfile",
-    {
-        "posixAccounts": ListOf(Shape("oslogin.v1 PosixAccount", {"username": _LOGIN, "primary": bool})),
-        "sshPublicKeys": MapOf(_KEY),
-    },
-)
-_IMPORTED = Shape("oslogin.v1 ImportSshPublicKeyResponse", {"loginProfile": _PROFILE}, required=("loginProfile",))
-_USER = Shape("oauth2.v2 Userinfo", {"email": str})
 _ACCOUNT = re.compile(r"[^\s/?#%]+")
 _USER_INFO = "https://openidconnect.googleapis.com/v1/userinfo"
+
+
+def _moment(micros: Any) -> datetime | None:  # JSON
+    seconds = _read_micros(micros) / 1e6
+    return datetime.fromtimestamp(seconds, UTC) if micros else None
+
+
+_read_micros = api_integer("a number of microseconds", 0, 10**17 - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class LoginKey:
     """A public key of a profile. `expires` is None if it does not expire."""
 
-    fingerprint: str
-    public: str
-    expires: datetime | None
+    fingerprint: ApiText = ""
+    public: ApiText = json_field("key", default="")
+    expires: Annotated[datetime | None, By(_moment)] = json_field("expirationTimeUsec", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _PosixAccount:
+    # It enters the argv of ssh [documentation of useradd: what a POSIX account may be called].
+    username: Annotated[
+        str, Text(pattern=r"[A-Za-z0-9_][A-Za-z0-9_.@+-]{0,255}", words="the name of a POSIX account")
+    ] = ""
+    is_primary: bool = json_field("primary", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    accounts: tuple[_PosixAccount, ...] = json_field("posixAccounts", default=())
+    keys: Mapping[str, LoginKey] = json_field("sshPublicKeys", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,9 +492,30 @@ class LoginProfile:
     logins: tuple[str, ...]
     keys: tuple[LoginKey, ...]
 
+    @classmethod
+    def from_json(cls, data: Any) -> LoginProfile:
+        """Parse a LoginProfile. Raises `ShapeError`."""
+        profile = decode(_Profile, data)
+        accounts = sorted(profile.accounts, key=lambda account: not account.is_primary)
+        keys = (profile.keys or {}).items()
+        return cls(
+            tuple(account.username for account in accounts if account.username),
+            tuple(replace(key, fingerprint=key.fingerprint or name) for name, key in keys),
+        )
+
     def key(self, public: str) -> LoginKey | None:
         """Return the key with the same type and blob, ignoring its comment; None if there is none."""
         return next((key for key in self.keys if key.public.split()[:2] == public.split()[:2]), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Imported:
+    profile: LoginProfile = json_field("loginProfile")
+
+
+@dataclass(frozen=True, slots=True)
+class _User:
+    email: OptionalText = None
 
 
 class OsLoginClient(ApiClient):
@@ -480,7 +526,7 @@ class OsLoginClient(ApiClient):
         request = self._build("oslogin.v1 users.getLoginProfile", name=_login_name(account), projectId=project)
         with _login_errors(account):
             try:
-                return self._attempt(request, _login_profile)
+                return self._attempt(request, LoginProfile.from_json)
             except ApiError as error:
                 if error.response.is_not_found:
                     return LoginProfile((), ())
@@ -503,7 +549,7 @@ class OsLoginClient(ApiClient):
         )
         with _login_errors(account):
             # The service adds a repeated key once, so that a retry is harmless.
-            return self._attempt(request, lambda data: _login_profile(_IMPORTED.read(data)["loginProfile"]))
+            return self._attempt(request, decoder_of(_Imported)).profile
 
     def set_expiry(self, account: str, key: LoginKey, expires: datetime | None) -> None:
         """Change the expiry of an existing key; None removes it, which is unverified."""
@@ -523,7 +569,7 @@ class OsLoginClient(ApiClient):
         It is unverified that it says so for every kind of token with the scope cloud-platform.
         """
         try:
-            return self._attempt(ApiRequest("GET", _USER_INFO), lambda data: _USER.read(data).get("email") or None)
+            return self._attempt(ApiRequest("GET", _USER_INFO), decoder_of(_User)).email
         except (ApiError, TransportError):
             return None
 
@@ -538,18 +584,6 @@ def _login_name(account: str) -> str:
 
 def _key_expiry(expires: datetime | None) -> dict[str, str]:
     return {"expirationTimeUsec": str(int(expires.timestamp()) * 1_000_000)} if expires else {}
-
-
-def _login_profile(data: Mapping[str, Any]) -> LoginProfile:
-    _PROFILE.check(data)
-    accounts = sorted(data.get("posixAccounts") or (), key=lambda account: not account.get("primary"))
-    logins = tuple(str(account["username"]) for account in accounts if account.get("username"))
-    keys: list[LoginKey] = []
-    for name, key in (data.get("sshPublicKeys") or {}).items():
-        micros = key.get("expirationTimeUsec")
-        expires = datetime.fromtimestamp(int(micros) / 1e6, UTC) if micros else None
-        keys.append(LoginKey(str(key.get("fingerprint") or name), str(key.get("key") or ""), expires))
-    return LoginProfile(logins, tuple(keys))
 
 
 @contextmanager

@@ -15,13 +15,16 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from random import Random
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from tpuctl.clock import (
     CLOUD_CALL_TIMEOUT,
+    DEADLINE_GRACE,
     SystemClock,
+    deadline_has_passed,
     limit_cloud_calls,
     time_for_cloud_call,
     time_until_deadline,
@@ -40,10 +43,19 @@ from tpuctl.cloud.errors import (
     query_errors,
     translate_errors,
 )
+from tpuctl.decoding import ShapeError, decode, json_field, json_paths, parse_json, read_items
 from tpuctl.durations import parse_http_date
-from tpuctl.errors import TimedOutError
-from tpuctl.names import last_segment
-from tpuctl.shapes import Page, ShapeError, parse_json
+from tpuctl.errors import (
+    AccessError,
+    NotFoundError,
+    OutcomeUnknownError,
+    PreconditionFailedError,
+    QuotaError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
+from tpuctl.models.api_values import ApiText, LastSegments, an_object
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -54,6 +66,10 @@ T = TypeVar("T")
 Json = Mapping[str, Any]
 Read = Callable[[Json], T]
 
+Failure = TransportError | ApiError
+
+# A change whose answer was lost is sent at most so often.
+MOST_SENDS = 3
 # Characters that are not quoted in a query [RFC 3986]; `fields` needs them.
 _QUERY_SAFE = "/:,()"
 UNEXPECTED = "unexpected response from the service"
@@ -218,9 +234,18 @@ class ApiClient:
         )
 
     def _pages(
-        self, method: str, page: Page, read: Read[ItemT], *, payer: str | None = None, **parameters: Any
+        self,
+        method: str,
+        key: str,
+        read: Read[ItemT],
+        *,
+        payer: str | None = None,
+        is_by_zone: bool = False,
+        **parameters: Any,
     ) -> Listing[ItemT]:
-        """Return the items of all pages of a list method, within the time limit of one call.
+        """Return the items of all pages of a list method, which are under `key`, within the time limit of one call.
+
+        With `is_by_zone` they are in an object, one for each zone.
 
         Raises `TransportError` and `ApiError`, also for a page token that is repeated.
         """
@@ -228,19 +253,14 @@ class ApiClient:
         unreachable: dict[str, None] = {}
         tokens: set[str] = set()
         token: str | None = None
-
-        def read_page(data: Json) -> tuple[list[ItemT], list[str], str | None]:
-            page.check(data)
-            missing = data.get("unreachable") or data.get("unreachables") or ()
-            return page.items(data, read), [last_segment(zone) for zone in missing], data.get("nextPageToken") or None
-
         with limit_cloud_calls(SystemClock(), self._policy.deadline):
             while True:
                 request = self._build(method, payer=payer, **parameters, pageToken=token)
-                found, zones, token = self._attempt(request, read_page)
-                items += found
-                unreachable |= dict.fromkeys(zones)
-                if token is None:
+                page = self._attempt(request, partial(read_page, key, read, is_by_zone=is_by_zone))
+                items += page.items
+                unreachable |= dict.fromkeys(page.unreachable)
+                token = page.token
+                if not token:
                     return Listing(tuple(items), tuple(unreachable))
                 if token in tokens:
                     raise GarbledAnswerError("the service repeats a page of the list, so that the list never ends")
@@ -248,14 +268,13 @@ class ApiClient:
                 if len(tokens) >= MOST_PAGES:
                     raise GarbledAnswerError(f"the list of the service has more than {MOST_PAGES} pages")
 
-    def _wait_until_done(self, operation: Json, fetch: ApiRequest, read: Read[Json], *, what: str) -> Json:
+    def _wait_until_done(self, operation: BegunT, fetch: ApiRequest, read: Read[BegunT], *, what: str) -> BegunT:
         """Return an operation once it has ended, with or without an error; `fetch` reads it again.
 
         Raises `TimedOutError` after three minutes.
         """
         ends = self._clock.monotonic() + _OPERATION_PATIENCE
-        # Service Usage has `done`, Compute Engine has a status [API serviceusage v1, compute v1].
-        while not (operation.get("done") or operation.get("status") == "DONE"):
+        while not operation.done:
             if self._clock.monotonic() >= ends:
                 hint = "it continues in the cloud; check again in a few minutes"
                 raise TimedOutError(f"{what} has not ended after 3 minutes", hint=hint)
@@ -263,10 +282,73 @@ class ApiClient:
             operation = self._attempt(fetch, read)
         return operation
 
+    def _send_and_confirm(
+        self,
+        send: Callable[[], T],
+        find_result: Callable[[], T | None],
+        unknown: Callable[[Exception], OutcomeUnknownError],
+        *,
+        is_unsure: Callable[[Failure], bool] | None = None,
+        may_be_done: Callable[[Failure], bool] | None = None,
+        stays_unknown: Callable[[Failure], bool] | None = None,
+        sends: int = MOST_SENDS,
+        pause: timedelta = timedelta(),
+    ) -> T:
+        """Send a change that may be sent twice without harm, and return its result.
+
+        After a failure that `is_unsure`, or a first one after which it `may_be_done`, `find_result` reads the effect: it
+        returns the result of a change that took effect, else None, and the change is sent again if the failure `is_unsure`.
+        Raises the refusal of the service; `NotFoundError` and `PreconditionFailedError` of `find_result`; and what `unknown`
+        returns for a failure if it is not known whether the change was carried out: after the last sending if the failure
+        `stays_unknown`. The time limit of one call covers everything.
+        """
+        is_unsure = is_unsure or is_uncertain
+        may_be_done = may_be_done or is_unsure
+        failure: Failure | None = None
+        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
+            for sent in range(1, sends + 1):
+                try:
+                    return send()
+                except (ServiceUnavailableError, QuotaError, AccessError) as error:
+                    # The look before the request failed: that says nothing about the sending before it.
+                    if failure is None:
+                        raise
+                    raise unknown(failure) from error
+                except (TransportError, ApiError) as error:
+                    # A refusal of the second sending may mean that the first was carried out.
+                    if sent == 1 and not may_be_done(error):
+                        raise
+                    failure = error
+                try:
+                    result = find_result()
+                except (NotFoundError, PreconditionFailedError):
+                    raise
+                except (TransportError, ApiError, TpuctlError) as error:
+                    raise unknown(failure) from error
+                if result is not None:
+                    return result
+                if not is_unsure(failure) or deadline_has_passed():
+                    break
+                if sent < sends:
+                    self._clock.sleep(pause + self._back_off(sent))
+        assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
+        if (stays_unknown or is_uncertain)(failure):
+            raise unknown(failure) from failure
+        raise failure
+
     def _back_off(self, attempt: int) -> timedelta:
         return backoff(self._policy, attempt, self._random)
 
 
+class Begun(Protocol):
+    """An operation of any API."""
+
+    @property
+    def done(self) -> bool:
+        """Return whether it has ended."""
+
+
+BegunT = TypeVar("BegunT", bound=Begun)
 ItemT = TypeVar("ItemT")
 
 # A page has hundreds of items, so that no project needs more pages.
@@ -281,6 +363,31 @@ class Listing(Generic[ItemT]):
 
     items: tuple[ItemT, ...]
     unreachable: tuple[str, ...] = ()
+    # Of one page: the token of the next.
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What all pages have. Compute Engine has `unreachables` [API compute v1]."""
+
+    token: ApiText = json_field("nextPageToken", default="")
+    unreachable: LastSegments = ()
+    unreachables: LastSegments = ()
+
+
+def read_page(key: str, read: Read[ItemT], data: Json, *, is_by_zone: bool = False) -> Listing[ItemT]:
+    """Parse one page. `{}` is an empty page; an object with only unknown fields is not a page. Raises `ShapeError`."""
+    page = decode(_Page, data)
+    # Pages with the key `items` are of the older kind, which have a `kind` even if empty [API storage v1].
+    if data and not data.keys() & {key, *json_paths(_Page).values(), *(("kind",) if key == "items" else ())}:
+        raise ShapeError(f"`{key}` is missing")
+    try:
+        listed = list(an_object(data.get(key, {})).values()) if is_by_zone else data.get(key, [])
+        items = read_items(listed, read)
+    except ShapeError as error:
+        raise error.below(key) from error
+    return Listing(items, page.unreachable + page.unreachables, page.token or None)
 
 
 def read_json(content: bytes, read: Callable[[Json], T]) -> T:

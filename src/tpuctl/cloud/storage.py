@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from tpuctl.clock import CLOUD_CALL_TIMEOUT, DEADLINE_GRACE, SystemClock, limit_cloud_calls
 from tpuctl.cloud.errors import (
     PERMISSION_DENIED,
     ApiError,
@@ -27,9 +27,11 @@ from tpuctl.cloud.requests import (
     Read,
     is_uncertain,
     read_json,
+    read_page,
 )
 from tpuctl.command_text import fill_text
-from tpuctl.durations import parse_http_date, parse_timestamp
+from tpuctl.decoding import By, decode, decoder_of
+from tpuctl.durations import parse_http_date
 from tpuctl.errors import (
     AccessError,
     ConflictError,
@@ -37,30 +39,36 @@ from tpuctl.errors import (
     OutcomeUnknownError,
     PreconditionFailedError,
     ServiceUnavailableError,
-    TpuctlError,
 )
+from tpuctl.models.api_values import ApiCount, ApiText, ApiTime, api_integer
 from tpuctl.models.bucket import AnywhereCache, Bucket, BucketContents, BucketPlacement
-from tpuctl.models.project import IAM_POLICY, IamPolicy, read_permissions
-from tpuctl.shapes import COUNT, TIME, Page, Scalar, Shape
+from tpuctl.models.project import GrantedPermissions, IamPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
 T = TypeVar("T")
 
-# An object is held in memory.
-_SIZE = Scalar("at most 64 MiB", lambda value: COUNT.accepts(value) and int(value) <= 64 << 20, "integer")
-_BLOB = Shape("storage.v1 Object", {"generation": COUNT, "updated": TIME, "size": _SIZE}, required=("generation",))
-_BLOBS = Page("storage.v1 Objects", "items")
-_NAMED = Shape("storage.v1 Object", {"name": str}, required=("name",))
 _GET = "storage.v1 objects.get"
 _LIST = "storage.v1 objects.list"
 # Attempts to read an object that others keep replacing.
 _READS = 5
-# A write whose answer was lost is sent at most so often in all.
-_SENDS = 3
 # One object may be written once per second, with short bursts [documentation of quotas].
 _WRITE_PAUSE = timedelta(seconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    generation: ApiCount
+    updated: ApiTime = None
+    # An object is held in memory.
+    size: Annotated[int, By(api_integer("at most 64 MiB", 0, 64 << 20))] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    name: ApiText
+    size: ApiCount = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,7 @@ class StorageClient(ApiClient):
                 if head is None:
                     # The service also answers 404 for a missing bucket, for which this call raises.
                     with _translated(bucket, name, "storage.objects.list"):
-                        self._attempt(self._build(_LIST, bucket=bucket, prefix=name, maxResults=1), _BLOBS.check)
+                        self._attempt(self._build(_LIST, bucket=bucket, prefix=name, maxResults=1), _read_objects)
                     return None
                 generation, age = head
                 request = self._build(_GET, bucket=bucket, object=name, generation=generation, alt="media")
@@ -114,35 +122,27 @@ class StorageClient(ApiClient):
         request = self._build(
             "storage.v1 objects.insert", bucket=bucket, name=name, ifGenerationMatch=generation, upload=content
         )
-        failure: ApiError | TransportError
-        with (
-            limit_cloud_calls(SystemClock(), CLOUD_CALL_TIMEOUT, grace=DEADLINE_GRACE),
-            _translated(bucket, name, "storage.objects.create"),
-        ):
-            for sent in range(1, _SENDS + 1):
-                try:
-                    # Without a precondition the last writer wins anyway: a retry is harmless.
-                    return self._attempt(request, _generation, is_safe=generation is None)
-                except (ApiError, TransportError) as error:
-                    # The refusal of a repeated write may mean that the first was carried out.
-                    may_be_done = is_uncertain(error) if generation is None else sent > 1 or _may_repeat(error)
-                    if not may_be_done:
-                        raise
-                    failure = error
-                try:
-                    found = self.read(bucket, name)
-                except NotFoundError:
-                    raise
-                except TpuctlError as error:
-                    raise _unknown(bucket, name, failure) from error
-                if found is not None and found.generation != generation and found.content == content:
-                    return found.generation
-                if generation is not None and (found.generation if found else 0) != generation:
-                    raise _precondition_failed(bucket, name) from failure
-                if not _may_repeat(failure) or (sent == _SENDS and not is_uncertain(failure)):
-                    raise failure
-                self._clock.sleep(_WRITE_PAUSE + self._back_off(sent))
-        raise _unknown(bucket, name, failure) from failure
+
+        def send() -> int:
+            # Without a precondition the last writer wins anyway: a retry is harmless.
+            return self._attempt(request, decoder_of(_Head), is_safe=generation is None).generation
+
+        def find_result() -> int | None:
+            stored = self.read(bucket, name)
+            if stored is not None and stored.generation != generation and stored.content == content:
+                return stored.generation
+            if generation is not None and (stored.generation if stored else 0) != generation:
+                raise _precondition_failed(bucket, name)
+            return None
+
+        with _translated(bucket, name, "storage.objects.create"):
+            return self._send_and_confirm(
+                send,
+                find_result,
+                partial(_unknown, bucket, name),
+                is_unsure=is_uncertain if generation is None else _may_repeat,
+                pause=_WRITE_PAUSE,
+            )
 
     def delete(self, bucket: str, name: str, *, generation: int | None) -> None:
         """Delete the object of that generation, or of any with None; succeeds if it is gone.
@@ -163,25 +163,21 @@ class StorageClient(ApiClient):
     def list(self, bucket: str, prefix: str) -> Iterator[str]:
         """Return the names of the objects that begin with `prefix`, in the service's order."""
         with _translated(bucket, prefix, "storage.objects.list"):
-            return iter(
-                self._pages(
-                    _LIST, _BLOBS, lambda data: str(_NAMED.read(data)["name"]), bucket=bucket, prefix=prefix
-                ).items
-            )
+            listing = self._pages(_LIST, "items", decoder_of(_Listed), bucket=bucket, prefix=prefix)
+            return (listed.name for listed in listing.items)
 
     def _head(self, bucket: str, name: str) -> tuple[int, timedelta] | None:
         """Return generation and age; None if the object or the bucket is absent."""
 
         def read(headers: Mapping[str, str], content: bytes) -> tuple[int, timedelta]:
-            generation, updated = read_json(content, lambda data: (_generation(data), data.get("updated")))
-            written = parse_timestamp(updated)
-            if written is None:
-                raise GarbledAnswerError(f"an object was updated at `{updated}`")
+            head = read_json(content, decoder_of(_Head))
+            if head.updated is None:
+                raise GarbledAnswerError("the answer does not contain the time when the object was updated")
             now = parse_http_date(headers.get("date"))
             if now is None:
                 # With the clock of this machine, the lease of another holder could expire too early.
                 raise GarbledAnswerError("the answer does not contain the service's time")
-            return generation, max(now - written, timedelta())
+            return head.generation, max(now - head.updated, timedelta())
 
         request = self._build(_GET, bucket=bucket, object=name)
         try:
@@ -228,14 +224,10 @@ def _unknown(bucket: str, name: str, failure: Exception) -> OutcomeUnknownError:
     )
 
 
-def _generation(data: Mapping[str, Any]) -> int:
-    return int(_BLOB.read(data)["generation"])
+_read_objects = partial(read_page, "items", decoder_of(_Listed))
 
 
 _PAGE_SIZE = 1000
-_CACHES = Page("storage.v1 AnywhereCaches", "items")
-_OBJECTS = Page("storage.v1 Objects", "items")
-_OBJECT = Shape("storage.v1 Object", {"name": str, "size": COUNT}, required=("name",))
 # A policy that is changed all the time may have to be read and written so often.
 _GRANTS = 6
 _CHANGED_MEANWHILE = frozenset({409, 412})
@@ -253,40 +245,34 @@ class BucketsClient(ApiClient):
 
     def bucket(self, name: str, *, user_project: str | None = None) -> Bucket:
         """Return a bucket's metadata; needs storage.buckets.get."""
-        return self._ask("buckets.get", Bucket.from_api, name, "storage.buckets.get", userProject=user_project)
+        return self._ask("buckets.get", Bucket.from_json, name, "storage.buckets.get", userProject=user_project)
 
     def layout(self, name: str, *, user_project: str | None = None) -> BucketPlacement:
         """Return the location of a bucket; needs storage.objects.list only [API storage v1, method text]."""
         # The method has no parameter for the billed project, so a header is used [API storage v1].
         method, permission = "buckets.getStorageLayout", "storage.objects.list"
-        return self._ask(method, BucketPlacement.from_api, name, permission, payer=user_project)
+        return self._ask(method, decoder_of(BucketPlacement), name, permission, payer=user_project)
 
     def policy(self, name: str, *, user_project: str | None = None) -> IamPolicy:
         """Return the IAM policy with its conditions; needs storage.buckets.getIamPolicy."""
-        return self._read_policy(name, IamPolicy.from_api, user_project)
+        return self._read_policy(name, decoder_of(IamPolicy), user_project)
 
     def test_permissions(
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none."""
         given = {"permissions": sorted(permissions), "userProject": user_project}
-        return self._ask("buckets.testIamPermissions", read_permissions, name, None, **given)
+        read = decoder_of(GrantedPermissions)
+        return self._ask("buckets.testIamPermissions", read, name, None, **given).permissions
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
         """Count the first thousand objects below a prefix; needs storage.objects.list.
 
         A folder marker, which is empty and ends with a slash, is not counted.
         """
-
-        def read(data: Mapping[str, Any]) -> BucketContents:
-            _OBJECTS.check(data)
-            items = _OBJECTS.items(data, lambda item: (str(_OBJECT.read(item)["name"]), int(item.get("size") or 0)))
-            sizes = [size for name, size in items if size or not name.endswith("/")]
-            return BucketContents(len(sizes), sum(sizes), not data.get("nextPageToken"))
-
-        return self._ask(
+        page = self._ask(
             "objects.list",
-            read,
+            _read_objects,
             name,
             "storage.objects.list",
             prefix=prefix or None,
@@ -294,6 +280,8 @@ class BucketsClient(ApiClient):
             fields="items(name,size),nextPageToken",
             userProject=user_project,
         )
+        sizes = [listed.size for listed in page.items if listed.size or not listed.name.endswith("/")]
+        return BucketContents(len(sizes), sum(sizes), page.token is None)
 
     def caches(self, name: str, *, user_project: str | None = None) -> tuple[AnywhereCache, ...]:
         """Return the Anywhere Caches; needs storage.anywhereCaches.list."""
@@ -301,8 +289,8 @@ class BucketsClient(ApiClient):
             # See `layout`.
             return self._pages(
                 "storage.v1 anywhereCaches.list",
-                _CACHES,
-                AnywhereCache.from_api,
+                "items",
+                AnywhereCache.from_json,
                 payer=user_project,
                 bucket=name,
                 pageSize=_PAGE_SIZE,
@@ -314,7 +302,7 @@ class BucketsClient(ApiClient):
         An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
         """
         for attempt in range(1, _GRANTS + 1):
-            wanted = _with_member(self._read_policy(name, IAM_POLICY.read, user_project), role, member)
+            wanted = _with_member(self._read_policy(name, _checked_policy, user_project), role, member)
             if wanted is None or self._replace_policy(name, wanted, user_project):
                 return
             self._clock.sleep(self._back_off(attempt))
@@ -351,6 +339,12 @@ class BucketsClient(ApiClient):
 
 def _describe(name: str) -> str:
     return f"the bucket `gs://{name}`"
+
+
+def _checked_policy(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a policy as it is, with the fields that tpuctl does not read. Raises `ShapeError`."""
+    decode(IamPolicy, data)
+    return data
 
 
 def _with_member(policy: Mapping[str, Any], role: str, member: str) -> dict[str, Any] | None:

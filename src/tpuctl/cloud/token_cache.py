@@ -12,14 +12,16 @@ import os
 import re
 import stat
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.credentials_file import read_credentials_file
+from tpuctl.decoding import ShapeError, Text, decode, parse_json
 from tpuctl.durations import format_timestamp
 from tpuctl.files import private_folder_problem, read_regular_file, replace_private_file, secure_private_folder
-from tpuctl.shapes import TIME, Shape, ShapeError, parse_json, text_matching
+from tpuctl.models.api_values import ApiTime
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
@@ -28,9 +30,6 @@ if TYPE_CHECKING:
 SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 _CACHED_TYPES = frozenset({"service_account", "authorized_user"})
 _LONGEST_ENTRY = 16 << 10
-_ENTRY = Shape(
-    "", {"token": text_matching(r"[\x21-\x7e]{1,8192}", "a token"), "expires": TIME}, required=("token", "expires")
-)
 # A token that expires during a command would cost a request that is refused.
 _MARGIN = timedelta(minutes=5)
 # Tokens are valid for an hour, or for twelve if the organization permits it [documentation: lifetime of access tokens].
@@ -38,6 +37,12 @@ _LONGEST_LIFETIME = timedelta(hours=12)
 # A token's file, and the draft of one that was interrupted.
 _OWN_NAME = re.compile(r"[0-9a-f]{64}|\.[0-9a-f]{64}\.[0-9a-f]{8}")
 _CLOCK = SystemClock()
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    token: Annotated[str, Text(pattern=r"[\x21-\x7e]{1,8192}", words="a token")]
+    expires: ApiTime
 
 
 class CachedCredentials:
@@ -96,12 +101,11 @@ class CachedCredentials:
             return "", None
         try:
             content, status = read_regular_file(self._folder / self._digest, longest=_LONGEST_ENTRY)
-            entry = _ENTRY.read(parse_json(content))
-            expires = datetime.fromisoformat(entry["expires"])
+            entry = decode(_Entry, parse_json(content))
         except (OSError, ValueError):
             return "", None
         is_private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
-        return entry["token"], expires if is_private and expires.tzinfo else None
+        return entry.token, entry.expires if is_private else None
 
     def _write_token(self) -> None:
         token, expires = self._credentials.token, self._credentials.expiry

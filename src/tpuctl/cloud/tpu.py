@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from operator import itemgetter
 from typing import Any, TypeVar
@@ -34,15 +34,18 @@ from tpuctl.cloud.errors import (
 )
 from tpuctl.cloud.requests import (
     FEW_RETRIES,
+    MOST_SENDS,
     UNEXPECTED,
     ApiClient,
     ApiRequest,
+    Failure,
     Listing,
     Read,
     TTLCache,
     is_uncertain,
 )
-from tpuctl.durations import format_duration, parse_timestamp
+from tpuctl.decoding import ShapeError, decode, decoder_of, json_field
+from tpuctl.durations import format_duration
 from tpuctl.errors import (
     AccessError,
     AlreadyExistsError,
@@ -58,41 +61,23 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.fan_out import fan_out
+from tpuctl.models.api_values import ApiObject, ApiText, ApiTime, LastSegment, ResourceName, Segment
 from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.node_changes import NodeChange, differing_fields, is_same, restored_node
-from tpuctl.models.operation import OPERATION, Operation
+from tpuctl.models.operation import Operation
 from tpuctl.models.project import Reservation
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec, QueueWindow
 from tpuctl.models.spec_fields import V2
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import RESOURCE, SEGMENT, TIME, ListOf, Page, Shape, ShapeError
 
 T = TypeVar("T")
 
-_LOCATION = Shape("tpu.v2 Location", {"name": str, "locationId": SEGMENT})
-_LOCATIONS = Page("tpu.v2 ListLocationsResponse", "locations")
-_TYPE = Shape("tpu.v2 AcceleratorType", {"name": str, "type": str})
-_TYPES = Page("tpu.v2 ListAcceleratorTypesResponse", "acceleratorTypes")
-_VERSION = Shape("tpu.v2 RuntimeVersion", {"name": str, "version": str})
 _TYPE_FIELDS = "acceleratorTypes(name,type),nextPageToken,unreachable"
-_VERSIONS = Page("tpu.v2 ListRuntimeVersionsResponse", "runtimeVersions")
-_RESERVATIONS = Page("tpu.v2alpha1 ListReservationsResponse", "reservations")
 # The id that `explain` gives to the error for missing guest attributes.
 _NO_GUEST_ATTRIBUTES = "guest-attributes-missing"
-_NODES = Page("tpu.v2 ListNodesResponse", "nodes")
-_REQUESTS = Page("tpu.v2 ListQueuedResourcesResponse", "queuedResources")
-_ATTRIBUTE = Shape(
-    "tpu.v2 GuestAttributesEntry", {"namespace": str, "key": str, "value": str}, required=("namespace", "key")
-)
-_WORKER = Shape(
-    "tpu.v2 GuestAttributes", {"queryValue": Shape("tpu.v2 GuestAttributesValue", {"items": ListOf(_ATTRIBUTE)})}
-)
-_ATTRIBUTES = Shape("tpu.v2 GetGuestAttributesResponse", {"guestAttributes": ListOf(_WORKER)})
 # More than any project has in a zone; the service may answer with fewer [API v2, pageSize].
 _PAGE_SIZE = 1000
-# The maximum number of sendings of a change whose answer was lost.
-_MAX_SENDS = 3
 # The maximum number of sendings of a change that other clients overwrite or refuse.
 _CHANGE_ATTEMPTS = 6
 # How long a change waits for its operation, unless the user says.
@@ -108,6 +93,34 @@ _CLOCK_GRANULARITY = timedelta(seconds=2)
 _MOST_LOOKUPS = 8
 # A node may show up in nodes.get some time after its create was accepted [unverified].
 _CREATION_CHECKS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    name: LastSegment = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Resource:
+    name: ResourceName
+
+
+@dataclass(frozen=True, slots=True)
+class _Attribute:
+    namespace: ApiText
+    key: ApiText
+    value: ApiText = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkerAttributes:
+    # A worker that published none has no `queryValue` [gcloud 528 crashes on it].
+    attributes: tuple[_Attribute, ...] = json_field("queryValue.items", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _GuestAttributes:
+    workers: tuple[_WorkerAttributes, ...] = json_field("guestAttributes", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,31 +163,25 @@ class TpuClient(ApiClient):
         """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
 
         def read(data: Mapping[str, Any]) -> str:
-            zone = _named(_LOCATION, data, "locationId")
-            SEGMENT.check(zone)
-            return zone
+            return decoder_of(Segment)(_named(data, "locationId"))
 
         with translate_errors():
             method = "tpu.v2 projects.locations.list"
-            zones = self._pages(method, _LOCATIONS, read, name=f"projects/{project}", pageSize=_PAGE_SIZE).items
+            zones = self._pages(method, "locations", read, name=f"projects/{project}", pageSize=_PAGE_SIZE).items
             if not zones:
                 # A caller that lists each zone would report that no nodes exist.
-                raise GarbledAnswerError(f"{UNEXPECTED}: {_LOCATIONS.key}: none")
+                raise GarbledAnswerError(f"{UNEXPECTED}: locations: none")
         return zones
 
     def accelerator_types(self, project: str, zone: str) -> tuple[str, ...]:
         """Return the accelerator types that a zone offers to a project."""
         with translate_errors():
-            return self._zone_pages("acceleratorTypes", _TYPES, _type, project, zone, fields=_TYPE_FIELDS).items
+            return self._zone_pages("acceleratorTypes", _type, project, zone, fields=_TYPE_FIELDS).items
 
     def runtime_versions(self, project: str, zone: str) -> tuple[str, ...]:
         """Return the runtime versions that a zone offers to a project."""
-
-        def read(data: Mapping[str, Any]) -> str:
-            return _named(_VERSION, data, "version")
-
         with translate_errors():
-            return self._zone_pages("runtimeVersions", _VERSIONS, read, project, zone).items
+            return self._zone_pages("runtimeVersions", lambda data: _named(data, "version"), project, zone).items
 
     def offers(self, project: str) -> Mapping[str, tuple[str, ...]]:
         """Return the accelerator types of every zone that answers; the offers of missing zones are unknown.
@@ -183,23 +190,18 @@ class TpuClient(ApiClient):
         """
 
         def read(data: Mapping[str, Any]) -> tuple[str, str]:
-            accelerator_type = _type(data)
-            RESOURCE.check(data.get("name"))  # projects/P/locations/ZONE/acceleratorTypes/TYPE
-            return str(data["name"]).split("/")[3], accelerator_type
+            # projects/P/locations/ZONE/acceleratorTypes/TYPE
+            return decode(_Resource, data).name.split("/")[3], _type(data)
 
         offered: dict[str, list[str]] = {}
-        for zone, accelerator_type in self._list(
-            "acceleratorTypes", _TYPES, read, project, (), fields=_TYPE_FIELDS
-        ).items:
+        for zone, accelerator_type in self._list("acceleratorTypes", read, project, (), fields=_TYPE_FIELDS).items:
             offered.setdefault(zone, []).append(accelerator_type)
         return {zone: tuple(types) for zone, types in offered.items()}
 
     def reservations(self, project: str, zone: str) -> tuple[Reservation, ...]:
         """Return the reservations of a zone [API v2alpha1, the only version that has them]."""
         with translate_errors():
-            return self._zone_pages(
-                "reservations", _RESERVATIONS, Reservation.from_api, project, zone, version="v2alpha1"
-            ).items
+            return self._zone_pages("reservations", decoder_of(Reservation), project, zone, version="v2alpha1").items
 
     def list_nodes(self, project: str, zones: Sequence[str] = (), *, version: str = V2) -> NodeListing:
         """Return the nodes of the zones, or of all zones, as a version of the API shows them. Raises if no zone answered.
@@ -208,7 +210,7 @@ class TpuClient(ApiClient):
         Source for the wildcard: used with the real service by several programs, and by `gcloud … list --zone=-`.
         """
         listing = self._as_shown(
-            version, lambda version: self._list("nodes", _NODES, Node.from_api, project, zones, version=version)
+            version, lambda version: self._list("nodes", Node.from_api, project, zones, version=version)
         )
         return NodeListing(listing.items, listing.unreachable)
 
@@ -220,9 +222,7 @@ class TpuClient(ApiClient):
         """
         listing = self._as_shown(
             version,
-            lambda version: self._list(
-                "queuedResources", _REQUESTS, QueuedResource.from_api, project, zones, version=version
-            ),
+            lambda version: self._list("queuedResources", QueuedResource.from_api, project, zones, version=version),
         )
         return QueuedListing(listing.items, listing.unreachable)
 
@@ -297,12 +297,9 @@ class TpuClient(ApiClient):
         """
 
         def read(data: Mapping[str, Any]) -> tuple[Mapping[str, str], ...]:
-            # An entry without queryValue is a worker that published none [gcloud 528 crashes on it].
-            entries = _ATTRIBUTES.read(data).get("guestAttributes") or ()
-            workers = [(entry.get("queryValue") or {}).get("items") or () for entry in entries]
             return tuple(
-                {f"{item['namespace']}/{item['key']}": str(item.get("value", "")) for item in items}
-                for items in workers
+                {f"{entry.namespace}/{entry.key}": entry.value for entry in worker.attributes}
+                for worker in decode(_GuestAttributes, data).workers
             )
 
         body: dict[str, Any] = {} if worker is None else {"workerIds": [str(worker)]}
@@ -498,7 +495,7 @@ class TpuClient(ApiClient):
             except TpuctlError as error:
                 refused, changed = error, {}
             node, fields = now, differing_fields(now, restored | changed)
-            if failure is not None and is_uncertain(failure) and (attempt == _MAX_SENDS or deadline_has_passed()):
+            if failure is not None and is_uncertain(failure) and (attempt == MOST_SENDS or deadline_has_passed()):
                 break
         if refused is not None:
             raise refused
@@ -582,28 +579,27 @@ class TpuClient(ApiClient):
                 listed = list_operations(self, name.project, name.zone, {str(name), str(read.raw.get("name"))})
         except TpuctlError:
             return None
-        # Each with its end, the newest last. `response` is the node after the update [documentation of Operation.response].
+        # The newest last. `response` is the node after the update [documentation of Operation.response].
         updates = sorted(
             (
-                (ended, one)
+                (one.ended, one)
                 for one in listed
-                if (one.get("metadata") or {}).get("verb") == _UPDATE and "response" in one
-                if (ended := parse_timestamp(one["metadata"].get("endTime")))
+                if one.verb == _UPDATE and one.response is not None and one.ended is not None
             ),
             key=itemgetter(0),
         )
-        ours = next((ended for ended, one in updates if one["name"] == operation.name), None)
+        ours = next((ended for ended, one in updates if one.name == operation.name), None)
         if ours is None:
             return None
         for ended, one in reversed(updates):
             is_late = read_at is not None and ended < read_at - _CLOCK_GRANULARITY
-            if one["name"] == operation.name or ended > ours or is_late:
+            if one.name == operation.name or ended > ours or is_late:
                 continue
             try:
-                found = _only(str(name), Node.from_api)(one["response"])
+                left = _only(str(name), Node.from_api)(one.response or {})
             except ShapeError:
                 return None
-            return None if found.id != read.id or is_same(found, read, sent) else found
+            return None if left.id != read.id or is_same(left, read, sent) else left
         return None
 
     def perform_maintenance(self, node: Node) -> Operation:
@@ -715,7 +711,7 @@ class TpuClient(ApiClient):
         if len(names) <= _MOST_LOOKUPS:
             return tuple(node for node in map(self._find, names) if node is not None)
         zone = names[0].zone
-        listing = self._zone_pages("nodes", _NODES, Node.from_api, names[0].project, zone)
+        listing = self._zone_pages("nodes", Node.from_api, names[0].project, zone)
         if listing.unreachable:
             raise ServiceUnavailableError(f"the nodes of {zone} cannot be read now", hint="try again in a few minutes")
         return tuple(node for node in listing.items if node.name in names)
@@ -785,55 +781,36 @@ class TpuClient(ApiClient):
         """Send a change that may be sent twice without harm. `verb` and `name` are for messages.
 
         Return its operation; `Operation.unnamed()` if it took effect (`is_done`) but its answer was lost. Raises the
-        refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out. The time
-        limit of one call covers everything.
+        refusal of the service, or `OutcomeUnknownError` if it is unknown whether the change was carried out.
         """
-        failure: TransportError | ApiError | None = None
-        with limit_cloud_calls(SystemClock(), self._policy.deadline, grace=DEADLINE_GRACE):
-            for sent in range(1, _MAX_SENDS + 1):
-                try:
-                    return send()
-                except (ServiceUnavailableError, QuotaError, AccessError) as error:
-                    # The look before the request failed: that says nothing about the sending before it.
-                    if failure is None:
-                        raise
-                    raise _unknown_outcome_error(verb, name, failure) from error
-                except (TransportError, ApiError) as error:
-                    # A refusal of the second sending may mean that the first was carried out; so does ALREADY_EXISTS after
-                    # the first one, which may have been sent twice on its way.
-                    is_taken = isinstance(error, ApiError) and error.response.status == "ALREADY_EXISTS"
-                    if sent == 1 and not is_uncertain(error) and not is_taken:
-                        raise translate(error) from error
-                    failure = error
-                try:
-                    if is_done():
-                        return Operation.unnamed()
-                except NotFoundError:
-                    raise
-                except (TransportError, ApiError, TpuctlError) as error:
-                    raise _unknown_outcome_error(verb, name, failure) from error
-                if not is_uncertain(failure) or deadline_has_passed():
-                    break
-                self._clock.sleep(self._back_off(sent))
-            if isinstance(failure, ApiError):
-                raise translate(failure) from failure
-            assert failure is not None  # noqa: S101  # guides mypy: at least one request was sent
-            raise _unknown_outcome_error(verb, name, failure) from failure
+
+        def may_be_done(failure: Failure) -> bool:
+            # The first request may have been sent twice on its way.
+            is_taken = isinstance(failure, ApiError) and failure.response.status == "ALREADY_EXISTS"
+            return is_uncertain(failure) or is_taken
+
+        with translate_errors():
+            return self._send_and_confirm(
+                send,
+                lambda: Operation.unnamed() if is_done() else None,
+                partial(_unknown_outcome_error, verb, name),
+                may_be_done=may_be_done,
+                # What the service answered counts once the effect was looked for.
+                stays_unknown=lambda failure: isinstance(failure, TransportError),
+            )
 
     def _uuid(self) -> UUID:
         return UUID(int=self._random.getrandbits(128), version=4)
 
     def _zone_pages(
-        self, collection: str, page: Page, read: Read[T], project: str, zone: str, *, version: str = "v2", **fields: str
+        self, collection: str, read: Read[T], project: str, zone: str, *, version: str = "v2", **fields: Any
     ) -> Listing[T]:
         """Return a collection of a zone; `-` means all zones. Raises `TransportError` and `ApiError`."""
         method = f"tpu.{version} projects.locations.{collection}.list"
         parent = f"projects/{project}/locations/{zone}"
-        return self._pages(method, page, read, parent=parent, pageSize=_PAGE_SIZE, **fields)
+        return self._pages(method, collection, read, parent=parent, pageSize=_PAGE_SIZE, **fields)
 
-    def _list(
-        self, collection: str, page: Page, read: Read[T], project: str, zones: Sequence[str], **fields: str
-    ) -> Listing[T]:
+    def _list(self, collection: str, read: Read[T], project: str, zones: Sequence[str], **fields: str) -> Listing[T]:
         """Return a collection of the zones, or of all zones if none are named.
 
         One call with `-` lists all zones. If the service refuses `-`, each zone is listed, unless the refusal is about
@@ -841,7 +818,7 @@ class TpuClient(ApiClient):
         """
 
         def one_zone(zone: str) -> Listing[T]:
-            return self._zone_pages(collection, page, read, project, zone, **fields)
+            return self._zone_pages(collection, read, project, zone, **fields)
 
         if zones:
             return self._list_each(one_zone, zones, are_named=True)
@@ -936,15 +913,15 @@ def _is_aborted(failure: Exception) -> bool:
 
 
 def _type(data: Mapping[str, Any]) -> str:
-    return _named(_TYPE, data, "type")
+    return _named(data, "type")
 
 
-def _named(shape: Shape, data: Mapping[str, Any], field: str) -> str:
-    """Return a field, or the last part of the name if the field is missing."""
-    found = shape.read(data).get(field) or last_segment(data.get("name") or "")
-    if not found:
-        raise ShapeError("missing", field)
-    return str(found)
+def _named(data: Mapping[str, Any], key: str) -> str:
+    """Return the text under a key, or the last part of the name if it is missing. Raises `ShapeError`."""
+    name = decoder_of(ApiText)(data.get(key, "")) or decode(_Entry, data).name
+    if not name:
+        raise ShapeError(f"`{key}` is missing")
+    return name
 
 
 def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mapping[str, Any]], T]:
@@ -996,12 +973,24 @@ def _unknown_outcome_error(verb: str, name: str, failure: Exception) -> OutcomeU
 
 
 _OPERATION_PAGE_SIZE = 500
-_OPERATIONS = Page("tpu.v2 ListOperationsResponse", "operations")
-_METADATA = Shape(
-    "tpu.v2 OperationMetadata",
-    {"createTime": TIME, "endTime": TIME, "target": str, "verb": str, "statusDetail": str, "cancelRequested": bool},
-)
-_OPERATION = Shape("tpu.v2 Operation", {**OPERATION.fields, "metadata": _METADATA}, required=("name",))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOperation:
+    """An operation in the list of a zone. `raw` is its complete JSON."""
+
+    raw: Mapping[str, Any]
+    name: ApiText
+    target: ApiText = json_field("metadata.target", default="")
+    verb: ApiText = json_field("metadata.verb", default="")
+    created: ApiTime = json_field("metadata.createTime", default=None)
+    ended: ApiTime = json_field("metadata.endTime", default=None)
+    response: ApiObject | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> ListedOperation:
+        """Parse an Operation. Raises `ShapeError`."""
+        return decode(cls, data, raw=data)
 
 
 class OperationsClient(ApiClient):
@@ -1016,30 +1005,27 @@ class OperationsClient(ApiClient):
 
         Raises tpuctl's exceptions.
         """
-        found = list_operations(self, project, zone, targets)
-        found.sort(key=lambda one: str((one.get("metadata") or {}).get("createTime") or ""), reverse=True)
-        return tuple(found[:limit])
+        operations = list_operations(self, project, zone, targets)
+        oldest = datetime.min.replace(tzinfo=UTC)
+        operations.sort(key=lambda operation: operation.created or oldest, reverse=True)
+        return tuple(dict(operation.raw) for operation in operations[:limit])
 
 
-def list_operations(client: ApiClient, project: str, zone: str, targets: Collection[str]) -> list[dict[str, Any]]:
-    """Return the operations on some resources, by their full names, as the API's own JSON. Raises tpuctl's exceptions.
+def list_operations(client: ApiClient, project: str, zone: str, targets: Collection[str]) -> list[ListedOperation]:
+    """Return the operations on some resources, by their full names. Raises tpuctl's exceptions.
 
     The list is read to its end, because its order is not documented, and filtered here: the language of the API's filter is
     unverified.
     """
-
-    def read(data: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(_OPERATION.read(data))
-
     with translate_errors():
         listing = client._pages(  # noqa: SLF001  # of this module's own kind
             "tpu.v2 projects.locations.operations.list",
-            _OPERATIONS,
-            read,
+            "operations",
+            ListedOperation.from_json,
             name=f"projects/{project}/locations/{zone}",
             pageSize=_OPERATION_PAGE_SIZE,
         )
-    return [one for one in listing.items if (one.get("metadata") or {}).get("target") in targets]
+    return [operation for operation in listing.items if operation.target in targets]
 
 
 @dataclass(frozen=True, slots=True)

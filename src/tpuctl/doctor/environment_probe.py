@@ -35,6 +35,7 @@ from tpuctl.config.sources import (
     load_config_file,
     user_config_path,
 )
+from tpuctl.decoding import ShapeError, decode, parse_json
 from tpuctl.doctor.cloud_rules import NEEDED_PERMISSIONS
 from tpuctl.doctor.doctor_facts import (
     AccessFailure,
@@ -64,10 +65,10 @@ from tpuctl.doctor.local_probes import (
 from tpuctl.durations import format_duration, local_time, parse_http_date
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.fan_out import FanOutTimeoutError, fan_out
+from tpuctl.models.api_values import ApiText, OptionalText
 from tpuctl.models.spec import NodeSpec
 from tpuctl.sandbox.administration import read_status
 from tpuctl.sandbox.state_file import SandboxStateError
-from tpuctl.shapes import Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -433,7 +434,12 @@ def probe_host(cloud: ChosenCloud, url: str) -> Fact[HostAnswer]:
 CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
 # The token is sent in the body, which no proxy logs [documentation: tokeninfo].
 _TOKEN_INFO_URL = "https://oauth2.googleapis.com/tokeninfo"  # noqa: S105  # an address
-_TOKEN_INFO = Shape("oauth2.v2 Tokeninfo", {"scope": str, "email": str})
+
+
+@dataclass(frozen=True, slots=True)
+class _TokenInfo:
+    scope: ApiText = ""
+    email: OptionalText = None
 
 
 def read_credential_file(environ: Mapping[str, str]) -> Fact[CredentialFile]:
@@ -482,7 +488,7 @@ def fetch_token(load: Callable[[], Any], make_request: Callable[[], Any]) -> Acc
 
 
 def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-auth ships no types
-    about: Mapping[str, Any] = {}
+    about = _TokenInfo()
     with suppress(Exception):  # without the answer the properties are unknown, but the token is valid
         answer = request(
             _TOKEN_INFO_URL,
@@ -491,10 +497,10 @@ def _describe_token(credentials: Any, request: Any) -> AccessToken:  # google-au
             headers={"content-type": "application/x-www-form-urlencoded"},
         )
         if answer.status == 200:
-            about = _TOKEN_INFO.read(parse_json(answer.data))
-    scopes, expiry = str(about.get("scope") or "").split(), credentials.expiry
+            about = decode(_TokenInfo, parse_json(answer.data))
+    scopes, expiry = about.scope.split(), credentials.expiry
     return AccessToken(
-        account=account_of(credentials, request) or about.get("email"),
+        account=account_of(credentials, request) or about.email,
         scopes=frozenset(scopes) if scopes else None,
         expires=expiry.replace(tzinfo=UTC) if expiry else None,
     )

@@ -15,15 +15,15 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
+from tpuctl.decoding import ShapeError, decode, parse_json
 from tpuctl.doctor.doctor_facts import GcloudInstallation, InstalledProgram, LocalMachine, PathStatus, SshKeyFacts
 from tpuctl.errors import TpuctlError
 from tpuctl.files import read_regular_file
 from tpuctl.installation import read_installation
 from tpuctl.nodes.journal import LocalJournalStore, UnreadableJournalError
-from tpuctl.shapes import ANY, Shape, ShapeError, parse_json
 from tpuctl.ssh.keys import default_key_path, public_key_path
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ def _gcloud_packaging(root: Path) -> str | None:
     """Return what installed gcloud: `snap`, `apt`, `dnf` or `other`. None if its own updater is on."""
     about = value_or_none(read_text_fact(root / "lib" / "googlecloudsdk" / "core" / "config.json"))
     try:
-        if not Shape("", {"disable_updater": ANY}).read(parse_json(about or "{}")).get("disable_updater"):
+        if not decode(Mapping[str, Any], parse_json(about or "{}")).get("disable_updater"):  # type: ignore[type-abstract]
             return None
     except ShapeError:
         return None

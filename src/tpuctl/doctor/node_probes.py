@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tpuctl.check.facts import Absent, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import fact_from_failure
 from tpuctl.clock import SystemClock
-from tpuctl.decoding import By, Most, Range, Text, decode, decoder_of
+from tpuctl.decoding import By, Most, Range, ShapeError, Text, decode, decoder_of
 from tpuctl.doctor.doctor_facts import (
     AllWorkersFacts,
     ClockOffset,
@@ -32,7 +32,6 @@ from tpuctl.doctor.doctor_facts import (
 from tpuctl.errors import CredentialsError, TpuctlError
 from tpuctl.models.worker_ports import RAY_PORTS, WORKER_PORTS
 from tpuctl.nodes.inspection import InspectionReport, inspection_script, parse_inspection
-from tpuctl.shapes import ShapeError
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
@@ -199,7 +198,7 @@ def _parse_fact(answer: Mapping[str, Any], name: str, kind: Any) -> Fact[Any]:  
     except ShapeError as error:
         for place in places:
             error = error.below(place)  # the same one, further out
-        return Unknown(f"unexpected answer: the answer.{error}")
+        return Unknown(f"unexpected answer: the answer.{error.path}: {error.shown}")
     return Known(decoded) if state == "ok" else Absent(decoded) if state == "absent" else Unknown(decoded)
 
 

@@ -41,9 +41,9 @@ from tpuctl.models.worker_ports import (
     RAY_PORTS,
     RAY_RANGES,
     SLICE_BUILDER,
+    describe_closed,
 )
 from tpuctl.nodes.conditions import StartupState, find_misidentified, promised_chips
-from tpuctl.ssh.port_probe import describe_closed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -2,42 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from tpuctl.shapes import ANY, INTEGER, SECONDS, Fields, ListOf, MapOf, Shape
+from tpuctl.decoding import By, decode, decoder_of, json_field, read_fields
+from tpuctl.models.api_values import ApiNumber, ApiObject, ApiSeconds, ApiText, ApiTexts
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-_SWITCH = Shape("", {"enabled": bool})
-_PLACEMENT: Fields = {
-    "location": str,
-    "locationType": str,
-    "customPlacementConfig": Shape("", {"dataLocations": ListOf(str)}),
-}
-STORAGE_LAYOUT = Shape("storage.v1 BucketStorageLayout", _PLACEMENT)
-_RULE = Shape("", {"action": Shape("", {"type": str}), "condition": MapOf(ANY)})
-BUCKET = Shape(
-    "storage.v1 Bucket",
-    {
-        **_PLACEMENT,
-        "name": str,
-        "projectNumber": INTEGER,
-        "storageClass": str,
-        "billing": Shape("", {"requesterPays": bool}),
-        "iamConfiguration": Shape("", {"uniformBucketLevelAccess": _SWITCH, "publicAccessPrevention": str}),
-        "versioning": _SWITCH,
-        "retentionPolicy": Shape("", {"retentionPeriod": SECONDS, "isLocked": bool}),
-        "defaultEventBasedHold": bool,
-        "softDeletePolicy": Shape("", {"retentionDurationSeconds": SECONDS}),
-        "autoclass": _SWITCH,
-        "lifecycle": Shape("", {"rule": ListOf(_RULE)}),
-    },
-    required=("name",),
-)
-ANYWHERE_CACHE = Shape("storage.v1 AnywhereCache", {"zone": str, "anywhereCacheId": str, "state": str})
+_UpperText = Annotated[str, By(lambda value: decoder_of(ApiText)(value).upper())]
+_LowerText = Annotated[str, By(lambda value: decoder_of(ApiText)(value).lower())]
+_UpperTexts = Annotated[tuple[str, ...], By(lambda value: tuple(map(str.upper, decoder_of(ApiTexts)(value))))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,65 +20,54 @@ class BucketPlacement:
 
     `kind` is `region`, `dual-region`, `multi-region`, `zone`, or a value unknown to this version; `data_locations` are the two
     regions of a configurable dual-region, or the zone of a zonal bucket, whose `location` is its region [observed in two
-    programs that read such buckets; gcloud 528 creates them with `--placement`].
+    programs that read such buckets; gcloud 528 creates them with `--placement`]. Bucket and BucketStorageLayout share these
+    fields [API storage v1].
     """
 
-    location: str
-    kind: str
-    data_locations: tuple[str, ...] = ()
+    location: _UpperText = ""
+    kind: _LowerText = json_field("locationType", default="")
+    data_locations: _UpperTexts = json_field("customPlacementConfig.dataLocations", default=())
 
-    @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> BucketPlacement:
-        """Parse a Bucket or a BucketStorageLayout, which share these fields [API storage v1]. Raises `ShapeError`."""
-        STORAGE_LAYOUT.check(data)
-        placed = data.get("customPlacementConfig", {}).get("dataLocations") or ()
-        return cls(
-            data.get("location", "").upper(),
-            data.get("locationType", "").lower(),
-            tuple(region.upper() for region in placed),
-        )
+
+@dataclass(frozen=True, slots=True)
+class LifecycleRule:
+    """What happens to objects that fit a condition."""
+
+    action: ApiText = json_field("action.type", default="")
+    condition: ApiObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """A bucket as the API reports it; `raw` is its JSON."""
+    """A bucket as the API reports it."""
 
-    name: str
     placement: BucketPlacement
-    project_number: str
-    storage_class: str
-    requester_pays: bool
-    uniform_access: bool
-    versioning: bool
-    retention: timedelta | None
-    retention_is_locked: bool
-    default_event_based_hold: bool
-    soft_delete: timedelta
-    raw: Mapping[str, Any]
+    name: ApiText
+    project_number: ApiNumber = ""
+    storage_class: ApiText = ""
+    requester_pays: bool = json_field("billing.requesterPays", default=False)
+    uniform_access: bool = json_field("iamConfiguration.uniformBucketLevelAccess.enabled", default=False)
+    public_access_prevention: ApiText = json_field("iamConfiguration.publicAccessPrevention", default="")
+    versioning: bool = json_field("versioning.enabled", default=False)
+    # 0 is none, for both.
+    retention: ApiSeconds = json_field("retentionPolicy.retentionPeriod", default=timedelta())
+    retention_is_locked: bool = json_field("retentionPolicy.isLocked", default=False)
+    default_event_based_hold: bool = False
+    soft_delete: ApiSeconds = json_field("softDeletePolicy.retentionDurationSeconds", default=timedelta())
+    autoclass: bool = json_field("autoclass.enabled", default=False)
+    lifecycle: tuple[LifecycleRule, ...] = json_field("lifecycle.rule", default=())
 
     @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> Bucket:
-        """Parse a Bucket [API storage v1].
+    def from_json(cls, data: Any) -> Bucket:
+        """Parse a Bucket [API storage v1]. Raises `ShapeError`."""
+        return cls(**read_fields(cls, data, ("placement",)), placement=decode(BucketPlacement, data))
 
-        An absent soft-delete policy, or one of 0 seconds, means none. Raises `ShapeError`.
-        """
-        BUCKET.check(data)
-        retention = data.get("retentionPolicy") or {}
-        access = data.get("iamConfiguration") or {}
-        return cls(
-            name=data["name"],
-            placement=BucketPlacement.from_api(data),
-            project_number=str(data.get("projectNumber", "")),
-            storage_class=data.get("storageClass", ""),
-            requester_pays=bool(data.get("billing", {}).get("requesterPays")),
-            uniform_access=bool((access.get("uniformBucketLevelAccess") or {}).get("enabled")),
-            versioning=bool(data.get("versioning", {}).get("enabled")),
-            retention=_seconds(retention.get("retentionPeriod")),
-            retention_is_locked=bool(retention.get("isLocked")),
-            default_event_based_hold=data.get("defaultEventBasedHold", False),
-            soft_delete=_seconds(data.get("softDeletePolicy", {}).get("retentionDurationSeconds")) or timedelta(),
-            raw=data,
-        )
+
+@dataclass(frozen=True, slots=True)
+class _Cache:
+    zone: ApiText = ""
+    id: ApiText = json_field("anywhereCacheId", default="")
+    state: ApiText = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,16 +80,16 @@ class AnywhereCache:
     zone: str
     state: str
 
+    @classmethod
+    def from_json(cls, data: Any) -> AnywhereCache:
+        """Parse an AnywhereCache. Raises `ShapeError`."""
+        cache = decode(_Cache, data)
+        return cls(cache.zone or cache.id, cache.state)
+
     @property
     def is_running(self) -> bool:
         """Return whether it is RUNNING."""
         return self.state.upper() == "RUNNING"
-
-    @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> AnywhereCache:
-        """Parse an AnywhereCache. Raises `ShapeError`."""
-        ANYWHERE_CACHE.check(data)
-        return cls(data.get("zone") or data.get("anywhereCacheId", ""), data.get("state", ""))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +102,3 @@ class BucketContents:
     objects: int
     size: int
     is_complete: bool
-
-
-def _seconds(value: Any) -> timedelta | None:  # the API writes 64-bit numbers as text
-    return timedelta(seconds=int(value)) if value not in (None, "", "0", 0) else None

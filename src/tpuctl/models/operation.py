@@ -3,32 +3,42 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
+from tpuctl.decoding import By, decode, decoder_of, json_field
+from tpuctl.models.api_values import ApiInteger, ApiObject, ApiText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-STATUS = Shape("tpu.v2 Status", {"code": INTEGER, "message": str, "details": ListOf(MapOf(ANY))})
-OPERATION = Shape(
-    "tpu.v2 Operation", {"name": str, "done": bool, "error": STATUS, "metadata": MapOf(ANY)}, required=("name",)
-)
+
+def _first_reason(details: Any) -> str:  # JSON
+    """Return the first reason of google.rpc.ErrorInfo."""
+    reasons = (str(detail.get("reason") or "") for detail in decoder_of(tuple[ApiObject, ...])(details))
+    return next(filter(None, reasons), "")
 
 
 @dataclass(frozen=True, slots=True)
 class OperationError:
     """Why an operation failed: a google.rpc.Status. The code alone does not identify the reason."""
 
-    code: int
-    message: str
-    reason: str = ""
+    code: ApiInteger = 2
+    message: ApiText = ""
+    reason: Annotated[str, By(_first_reason)] = json_field("details", default="")
 
-    @classmethod
-    def from_api(cls, status: Mapping[str, Any]) -> OperationError:
-        """Return the error of a Status that was parsed."""
-        reasons = [detail.get("reason", "") for detail in status.get("details") or ()]
-        return cls(int(status.get("code", 2)), status.get("message", ""), str(next(filter(None, reasons), "")))
+
+def _error(status: Any) -> OperationError | None:  # JSON
+    error = decode(OperationError, status)
+    return error if status else None
+
+
+# None for an empty Status.
+OptionalError = Annotated[OperationError | None, By(_error)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    name: ApiText
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +48,16 @@ class Operation:
     `was_sent` is False if no request was: what would be deleted or stopped was gone, or another client was ending it.
     """
 
-    name: str | None
+    name: ApiText | None
     done: bool = False
-    error: OperationError | None = None
+    error: OptionalError = None
     was_sent: bool = True
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> Operation:
         """Parse an Operation. Raises `ShapeError`."""
-        status = OPERATION.read(data).get("error")
-        error = OperationError.from_api(status) if status else None
-        return cls(data.get("name"), bool(data.get("done")), error)
+        # An answer without a name is none, whatever it contains.
+        return decode(cls, data, name=decode(_Named, data).name, was_sent=True)
 
     @classmethod
     def unnamed(cls) -> Operation:

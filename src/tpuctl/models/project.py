@@ -2,82 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from tpuctl.shapes import ANY, INTEGER, ListOf, MapOf, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-PROJECT = Shape(
-    "cloudresourcemanager.v3 Project",
-    {"name": str, "projectId": str, "state": str, "parent": str},
-    required=("name", "projectId"),
+from tpuctl.decoding import By, decode, decoder_of, json_field
+from tpuctl.models.api_values import (
+    ApiInteger,
+    ApiObject,
+    ApiPairs,
+    ApiText,
+    ApiTexts,
+    LastSegment,
+    OptionalText,
 )
-_VALUES = Shape(
-    "orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpecPolicyRuleStringValues",
-    {"allowedValues": ListOf(str), "deniedValues": ListOf(str)},
-)
-_RULE = Shape(
-    "orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpecPolicyRule",
-    {"values": _VALUES, "enforce": bool, "allowAll": bool, "denyAll": bool, "condition": MapOf(ANY)},
-)
-ORG_POLICY = Shape(
-    "orgpolicy.v2 GoogleCloudOrgpolicyV2Policy",
-    {"name": str, "spec": Shape("orgpolicy.v2 GoogleCloudOrgpolicyV2PolicySpec", {"rules": ListOf(_RULE)})},
-    required=("name",),
-)
-_QUOTA_BUCKET = Shape("serviceusage.v1beta1 QuotaBucket", {"effectiveLimit": INTEGER, "dimensions": MapOf(str)})
-_LIMIT = Shape(
-    "serviceusage.v1beta1 ConsumerQuotaLimit", {"metric": str, "unit": str, "quotaBuckets": ListOf(_QUOTA_BUCKET)}
-)
-QUOTA_METRIC = Shape(
-    "serviceusage.v1beta1 ConsumerQuotaMetric",
-    {"metric": str, "displayName": str, "consumerQuotaLimits": ListOf(_LIMIT)},
-)
-RESERVATION = Shape(
-    "tpu.v2alpha1 Reservation",
-    {
-        "name": str,
-        "state": str,
-        "standard": Shape(
-            "tpu.v2alpha1 Standard",
-            {
-                "capacityUnits": str,
-                "resourceType": str,
-                "size": INTEGER,
-                "usage": Shape("tpu.v2alpha1 Usage", {"total": INTEGER}),
-            },
-        ),
-    },
-    required=("name",),
-)
+from tpuctl.names import last_segment
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A project: its id, number and state (ACTIVE, DELETE_REQUESTED, …).
+    """A project: its id, number and state (ACTIVE, DELETE_REQUESTED, …) [API cloudresourcemanager v3].
 
     `parent` is its folder or organization, `folders/1` or `organizations/2`; empty if it has none [API field text].
     """
 
-    id: str
-    number: str
-    state: str
-    parent: str = ""
-
-    @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> Project:
-        """Parse a Project [API cloudresourcemanager v3]. Raises `ShapeError`."""
-        PROJECT.check(data)
-        number = data["name"].rpartition("/")[2]
-        return cls(data["projectId"], number, data.get("state", ""), data.get("parent", ""))
+    id: ApiText = json_field("projectId")
+    number: LastSegment = json_field("name")
+    state: ApiText = ""
+    parent: ApiText = ""
 
     @property
     def default_account(self) -> str:
         """The default service account of workers [documentation: the Compute Engine default account]."""
         return f"{self.number}-compute@developer.gserviceaccount.com"
+
+
+@dataclass(frozen=True, slots=True)
+class _PolicyRule:
+    enforce: bool = False
+    allow_all: bool = False
+    deny_all: bool = False
+    allowed: ApiTexts = json_field("values.allowedValues", default=())
+    denied: ApiTexts = json_field("values.deniedValues", default=())
+    condition: ApiObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Policy:
+    constraint: LastSegment = json_field("name")
+    rules: tuple[_PolicyRule, ...] = json_field("spec.rules", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,20 +70,38 @@ class OrgPolicy:
     is_conditional: bool = False
 
     @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> OrgPolicy:
+    def from_json(cls, data: Any) -> OrgPolicy:
         """Parse a Policy as returned by `getEffectivePolicy` [API orgpolicy v2]. Raises `ShapeError`."""
-        ORG_POLICY.check(data)
-        rules = data.get("spec", {}).get("rules", ())
-        values = [rule.get("values", {}) for rule in rules]
+        policy = decode(_Policy, data)
         return cls(
-            data["name"].rpartition("/")[2],
-            enforced=any(rule.get("enforce") for rule in rules),
-            allows_all=any(rule.get("allowAll") for rule in rules),
-            denies_all=any(rule.get("denyAll") for rule in rules),
-            allowed=tuple(text for value in values for text in value.get("allowedValues", ())),
-            denied=tuple(text for value in values for text in value.get("deniedValues", ())),
-            is_conditional=any(rule.get("condition") for rule in rules),
+            policy.constraint,
+            enforced=any(rule.enforce for rule in policy.rules),
+            allows_all=any(rule.allow_all for rule in policy.rules),
+            denies_all=any(rule.deny_all for rule in policy.rules),
+            allowed=tuple(text for rule in policy.rules for text in rule.allowed),
+            denied=tuple(text for rule in policy.rules for text in rule.denied),
+            is_conditional=any(rule.condition for rule in policy.rules),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotaBucket:
+    limit: ApiInteger = json_field("effectiveLimit", default=0)
+    places: ApiPairs | None = json_field("dimensions", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class _ConsumerLimit:
+    metric: ApiText = ""
+    unit: ApiText = ""
+    buckets: tuple[_QuotaBucket, ...] = json_field("quotaBuckets", default=())
+
+
+@dataclass(frozen=True, slots=True)
+class _QuotaMetric:
+    metric: ApiText = ""
+    name: ApiText = json_field("displayName", default="")
+    limits: tuple[_ConsumerLimit, ...] = json_field("consumerQuotaLimits", default=())
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,76 +120,63 @@ class QuotaLimit:
     @classmethod
     def all_from_api(cls, data: Mapping[str, Any]) -> tuple[QuotaLimit, ...]:
         """Parse a ConsumerQuotaMetric [API serviceusage v1beta1; an effective limit of -1 means none]. Raises `ShapeError`."""
-        QUOTA_METRIC.check(data)
+        metric = decode(_QuotaMetric, data)
         return tuple(
             cls(
-                limit.get("metric") or data.get("metric", ""),
-                data.get("displayName", ""),
-                limit.get("unit", ""),
-                value if (value := int(bucket.get("effectiveLimit", 0))) >= 0 else None,
-                bucket.get("dimensions", {}),
+                limit.metric or metric.metric,
+                metric.name,
+                limit.unit,
+                bucket.limit if bucket.limit >= 0 else None,
+                bucket.places or {},
             )
-            for limit in data.get("consumerQuotaLimits", ())
-            for bucket in limit.get("quotaBuckets", ())
+            for limit in metric.limits
+            for bucket in limit.buckets
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Reserved TPU capacity in a zone."""
+    """Reserved TPU capacity in a zone [API v2alpha1, the only version that has it]."""
 
-    name: str
-    zone: str
-    raw: Mapping[str, Any]
+    full_name: ApiText = json_field("name")
+    state: ApiText = ""
+    # CHIPS or CORES, in which its size and usage are counted.
+    capacity_units: ApiText = json_field("standard.capacityUnits", default="")
+    resource_type: ApiText = json_field("standard.resourceType", default="")
+    size: ApiInteger | None = json_field("standard.size", default=None)
+    used: ApiInteger = json_field("standard.usage.total", default=0)
 
-    @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> Reservation:
-        """Parse a Reservation [API tpu v2alpha1]. Raises `ShapeError`."""
-        RESERVATION.check(data)
-        parts = data["name"].split("/")
-        return cls(parts[-1], parts[3] if len(parts) > 3 else "", data)
+    @property
+    def name(self) -> str:
+        """Its name within project and zone."""
+        return last_segment(self.full_name)
+
+    @property
+    def zone(self) -> str:
+        """Its zone; empty if the API gives no full name."""
+        parts = self.full_name.split("/")
+        return parts[3] if len(parts) > 3 else ""
 
 
-_BINDING = Shape(
-    "cloudresourcemanager.v3 Binding",
-    {"role": str, "members": ListOf(str), "condition": Shape("cloudresourcemanager.v3 Expr", {"expression": str})},
-    required=("role",),
-)
-IAM_POLICY = Shape("cloudresourcemanager.v3 Policy", {"bindings": ListOf(_BINDING), "etag": str})
-TESTED_PERMISSIONS = Shape("cloudresourcemanager.v3 TestIamPermissionsResponse", {"permissions": ListOf(str)})
+@dataclass(frozen=True, slots=True)
+class GrantedPermissions:
+    """The answer of `testIamPermissions`: those of the permissions that the caller has."""
 
-
-def read_permissions(data: Mapping[str, Any]) -> frozenset[str]:
-    """Return the permissions in the answer of `testIamPermissions`. Raises `ShapeError`."""
-    return frozenset(TESTED_PERMISSIONS.read(data).get("permissions") or ())
+    permissions: Annotated[frozenset[str], By(lambda value: frozenset(decoder_of(ApiTexts)(value)))] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class IamBinding:
     """One role and its members. A `condition` is the expression that limits it."""
 
-    role: str
-    members: tuple[str, ...]
-    condition: str | None = None
+    role: ApiText
+    members: ApiTexts = ()
+    condition: OptionalText = json_field("condition.expression", default=None)
 
 
 @dataclass(frozen=True, slots=True)
 class IamPolicy:
     """A policy as returned by `getIamPolicy`; `etag` detects concurrent changes."""
 
-    bindings: tuple[IamBinding, ...]
-    etag: str = ""
-
-    @classmethod
-    def from_api(cls, data: Mapping[str, Any]) -> IamPolicy:
-        """Parse a Policy. Raises `ShapeError`."""
-        IAM_POLICY.check(data)
-        bindings = [
-            IamBinding(
-                entry["role"],
-                tuple(entry.get("members", ())),
-                entry.get("condition", {}).get("expression") or None,
-            )
-            for entry in data.get("bindings", ())
-        ]
-        return cls(tuple(bindings), data.get("etag", ""))
+    bindings: tuple[IamBinding, ...] = ()
+    etag: ApiText = ""

@@ -2,81 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
-from tpuctl.durations import parse_timestamp
-from tpuctl.models.node import REQUESTED_NODE, Node, QueuedState, Tier
-from tpuctl.models.operation import STATUS, OperationError
+from tpuctl.decoding import By, json_field, read_fields
+from tpuctl.models.api_values import (
+    ApiDuration,
+    ApiObject,
+    ApiText,
+    ApiTime,
+    NodeId,
+    ResourceName,
+    api_integer,
+)
+from tpuctl.models.node import Node, QueuedState, Tier
+from tpuctl.models.operation import OptionalError
 from tpuctl.models.spec import REQUEST_LABEL, NodeSpec
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import COUNT, DURATION, NODE_ID, RESOURCE, TIME, ListOf, Scalar, Shape
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 # No zone has capacity for more nodes, and each of their names is listed.
 MAX_QUEUED_NODES = 10_000
-_NODES = Scalar(
-    f"a number of nodes, at most {MAX_QUEUED_NODES}",
-    lambda value: COUNT.accepts(value) and int(value) <= MAX_QUEUED_NODES,
-    "integer",
-)
-_NODE_SPEC = Shape(
-    "tpu.v2 NodeSpec",
-    {
-        "nodeId": NODE_ID,
-        "node": REQUESTED_NODE,
-        "multisliceParams": Shape("tpu.v2 MultisliceParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
-        "multiNodeParams": Shape("tpu.v2alpha1 MultiNodeParams", {"nodeCount": _NODES, "nodeIdPrefix": NODE_ID}),
-    },
-)
-_STATE = Shape(
-    "tpu.v2 QueuedResourceState",
-    {"state": str, "stateInitiator": str, "failedData": Shape("tpu.v2 FailedData", {"error": STATUS})},
-)
-_POLICY = Shape(
-    "tpu.v2 QueueingPolicy",
-    {
-        "validUntilDuration": DURATION,
-        "validUntilTime": TIME,
-        "validAfterDuration": DURATION,
-        "validAfterTime": TIME,
-        "validInterval": Shape("tpu.v2 Interval", {"startTime": TIME, "endTime": TIME}),
-    },
-)
-# API v2alpha1 alone has `bestEffort`, `provisioningModel` and `runDuration`.
-QUEUED_RESOURCE = Shape(
-    "tpu.v2 QueuedResource",
-    {
-        "name": RESOURCE,
-        "createTime": TIME,
-        "state": _STATE,
-        "tpu": Shape("tpu.v2 Tpu", {"nodeSpec": ListOf(_NODE_SPEC)}),
-        "guaranteed": Shape("tpu.v2alpha1 Guaranteed", {"reserved": bool}),
-        "spot": Shape("tpu.v2 Spot", {}),
-        "bestEffort": Shape("tpu.v2alpha1 BestEffort", {}),
-        "provisioningModel": str,
-        "reservationName": str,
-        "queueingPolicy": _POLICY,
-        "runDuration": Shape("tpu.v2alpha1 RunDuration", {"maxRunDuration": DURATION, "terminationTime": TIME}),
-    },
-    required=("name",),
-)
+_Count = Annotated[int, By(api_integer(f"a number of nodes, at most {MAX_QUEUED_NODES}", 0, MAX_QUEUED_NODES))]
 
 
-@dataclass(frozen=True)
+def _requested(value: Any) -> Node:  # JSON
+    # It has no name yet.
+    return Node(NodeName("", "", ""), value)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGroup:
+    """Several nodes of one kind [API v2, MultisliceParams; API v2alpha1, MultiNodeParams]."""
+
+    count: _Count = json_field("nodeCount", default=0)
+    prefix: NodeId = json_field("nodeIdPrefix", default="")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedNodes:
+    """One node, or several of one kind [API v2, NodeSpec]."""
+
+    node_id: NodeId = ""
+    node: Annotated[Node, By(_requested)] = field(default_factory=lambda: _requested({}))
+    slices: NodeGroup | None = json_field("multisliceParams", default=None)
+    nodes: NodeGroup | None = json_field("multiNodeParams", default=None)
+
+    def ids(self, queued_resource_id: str) -> list[str]:
+        """Return the ids of the nodes."""
+        if group := self.slices or self.nodes:
+            return [f"{group.prefix or queued_resource_id}-{index}" for index in range(group.count)]
+        return [self.node_id or queued_resource_id]
+
+
+@dataclass(frozen=True, init=False)
 class QueuedResource:
-    """A queued resource. `raw` is the complete JSON from the API."""
+    """A queued resource, with the fields that tpuctl reads. `raw` is the complete JSON from the API.
 
-    name: str
+    Only API v2alpha1 has `best_effort`, `provisioning_model` and `run_time`.
+    """
+
+    name: ResourceName
     raw: Mapping[str, Any] = field(repr=False)
+    # With the name it identifies the request.
+    created: ApiTime = json_field("createTime", default=None)
+    state: QueuedState = json_field("state.state", default=QueuedState.STATE_UNSPECIFIED)
+    # The initiator of its state: USER or SERVICE.
+    initiator: ApiText = json_field("state.stateInitiator", default="")
+    # Why it FAILED, None if the service does not say.
+    error: OptionalError = json_field("state.failedData.error", default=None)
+    node_specs: tuple[RequestedNodes, ...] = json_field("tpu.nodeSpec", default=())
+    is_guaranteed: bool = json_field("guaranteed.reserved", default=False)
+    spot: ApiObject | None = None
+    best_effort: ApiObject | None = None
+    provisioning_model: ApiText = ""
+    reservation_name: ApiText = ""
+    # How long its nodes run; None if they have no end.
+    run_time: ApiDuration | None = json_field("runDuration.maxRunDuration", default=None)
+    until_duration: ApiDuration | None = json_field("queueingPolicy.validUntilDuration", default=None)
+    until_time: ApiTime = json_field("queueingPolicy.validUntilTime", default=None)
+    after_duration: ApiDuration | None = json_field("queueingPolicy.validAfterDuration", default=None)
+    after_time: ApiTime = json_field("queueingPolicy.validAfterTime", default=None)
+    interval_start: ApiTime = json_field("queueingPolicy.validInterval.startTime", default=None)
+    interval_end: ApiTime = json_field("queueingPolicy.validInterval.endTime", default=None)
+
+    def __init__(self, name: str | None, raw: Mapping[str, Any]) -> None:
+        """Read the fields of a QueuedResource, its name too if it is None. Raises `ShapeError`."""
+        known = {"raw": raw} if name is None else {"raw": raw, "name": name}
+        self.__dict__.update(read_fields(QueuedResource, raw, known), **known)
 
     @classmethod
     def from_api(cls, data: Mapping[str, Any]) -> QueuedResource:
         """Parse a QueuedResource. Raises `ShapeError`."""
-        return cls(QUEUED_RESOURCE.read(data)["name"], data)
+        return cls(None, data)
 
     @property
     def queued_resource_id(self) -> str:
@@ -98,54 +117,39 @@ class QueuedResource:
         return self.name.split("/")[3]
 
     @property
-    def state(self) -> QueuedState:
-        """Its state."""
-        return QueuedState((self.raw.get("state") or {}).get("state") or "STATE_UNSPECIFIED")
-
-    @property
-    def created(self) -> datetime | None:
-        """The time of its creation. With the name it identifies the request."""
-        return parse_timestamp(self.raw.get("createTime"))
-
-    @property
     def valid_until(self) -> datetime | None:
         """The time after which the service fails the request instead of creating nodes; None if it has no end."""
-        return self._limit("Until", "endTime")
+        return self.until_time or self.interval_end or self._later(self.until_duration)
 
     @property
     def valid_after(self) -> datetime | None:
         """The time before which the service creates no nodes; None for at once."""
-        return self._limit("After", "startTime")
+        return self.after_time or self.interval_start or self._later(self.after_duration)
 
-    def _limit(self, word: str, end_of_interval: str) -> datetime | None:
-        policy = self.raw.get("queueingPolicy") or {}
-        stamp = policy.get(f"valid{word}Time") or (policy.get("validInterval") or {}).get(end_of_interval)
-        duration = policy.get(f"valid{word}Duration")
-        if stamp or not duration or self.created is None:
-            return parse_timestamp(stamp)
+    def _later(self, duration: timedelta | None) -> datetime | None:
         try:
-            return self.created + timedelta(seconds=float(str(duration).rstrip("s")))
+            return None if self.created is None or duration is None else self.created + duration
         except OverflowError:
             return None  # beyond the end of the calendar
 
     @property
     def tier(self) -> Tier:
         """The capacity type. API v2 shows best-effort and flex-start requests as on-demand."""
-        raw, model = self.raw, self.raw.get("provisioningModel")
-        if "bestEffort" in raw:
+        model = self.provisioning_model
+        if self.best_effort is not None:
             return Tier.BEST_EFFORT
         if model == "FLEX_START":
             return Tier.FLEX_START
-        if "spot" in raw or model == "SPOT":
+        if self.spot is not None or model == "SPOT":
             return Tier.SPOT
-        is_reserved = raw.get("reservationName") or (raw.get("guaranteed") or {}).get("reserved")
-        return Tier.RESERVED if is_reserved or model == "RESERVATION_BOUND" else Tier.ON_DEMAND
+        is_reserved = self.reservation_name or self.is_guaranteed or model == "RESERVATION_BOUND"
+        return Tier.RESERVED if is_reserved else Tier.ON_DEMAND
 
     @property
-    def error(self) -> OperationError | None:
-        """Why it FAILED, None if the service does not say."""
-        status = ((self.raw.get("state") or {}).get("failedData") or {}).get("error")
-        return OperationError.from_api(status) if status else None
+    def reservation(self) -> str | None:
+        """The reservation that it names."""
+        # `-` is any reservation of the project.
+        return None if last_segment(self.reservation_name) in {"", "-"} else self.reservation_name
 
     def requested_node(self, project: str) -> Node:
         """Return its first node as requested, with the tier of the request, as if it existed."""
@@ -153,26 +157,27 @@ class QueuedResource:
 
     def requested_nodes(self, project: str) -> tuple[Node, ...]:
         """Return the first node of each of its specs, at least one, as `requested_node` does."""
-        specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
-        shown = {str(self.tier): True} if self.tier in {Tier.SPOT, Tier.RESERVED} else {}
-        reservation = str(self.raw.get("reservationName") or "")
-        # `-` is any reservation of the project.
-        named = {} if last_segment(reservation) in {"", "-"} else {"reservationName": reservation}
-        scheduling = {"schedulingConfig": {**shown, **named}} if shown else {}
-        found = []
-        for spec in specs:
-            node_id = next(iter(self._ids_of(spec)), self.queued_resource_id)
-            found.append(Node(NodeName(project, self.zone, node_id), {**(spec.get("node") or {}), **scheduling}))
-        return tuple(found)
+        shown: dict[str, Any] = {}
+        if self.tier in {Tier.SPOT, Tier.RESERVED}:
+            named = {"reservationName": self.reservation} if self.reservation else {}
+            shown = {"schedulingConfig": {str(self.tier): True, **named}}
+        nodes = []
+        for spec in self._specs:
+            node_id = next(iter(spec.ids(self.queued_resource_id)), self.queued_resource_id)
+            nodes.append(Node(NodeName(project, self.zone, node_id), {**spec.node.raw, **shown}))
+        return tuple(nodes)
 
     def all_requested_nodes(self, project: str) -> tuple[Node, ...]:
         """Return every node as requested, as `requested_node` does."""
-        specs: list[Mapping[str, Any]] = (self.raw.get("tpu") or {}).get("nodeSpec") or [{}]
         return tuple(
             Node(NodeName(project, self.zone, node_id), first.raw)
-            for spec, first in zip(specs, self.requested_nodes(project), strict=True)
-            for node_id in self._ids_of(spec)
+            for spec, first in zip(self._specs, self.requested_nodes(project), strict=True)
+            for node_id in spec.ids(self.queued_resource_id)
         )
+
+    @property
+    def _specs(self) -> tuple[RequestedNodes, ...]:
+        return self.node_specs or (RequestedNodes(),)
 
     @property
     def accelerator_type(self) -> str:
@@ -200,15 +205,8 @@ class QueuedResource:
         """The version of the API that shows all its fields: v2, else v2alpha1."""
         return "v2alpha1" if {"bestEffort", "provisioningModel", "runDuration"} & {*self.raw} else "v2"
 
-    @property
-    def run_time(self) -> timedelta | None:
-        """How long its nodes run; None if they have no end."""
-        limit = (self.raw.get("runDuration") or {}).get("maxRunDuration")
-        return timedelta(seconds=float(str(limit).rstrip("s"))) if limit else None
-
     def spec(self, project: str) -> NodeSpec:
         """Return the spec that requests its first node again."""
-        reservation = str(self.raw.get("reservationName") or "")
         node = self.requested_node(project)
         has_limit = node.expires and self.created and node.expires > self.created
         return replace(
@@ -216,16 +214,10 @@ class QueuedResource:
             ttl=node.expires - self.created if node.expires and self.created and has_limit else None,
             queue=True,
             tier=self.tier,
-            # `-` is any reservation of the project.
-            reservation=None if last_segment(reservation) in {"", "-"} else reservation,
-            is_calendar=self.raw.get("provisioningModel") == "RESERVATION_BOUND",
+            reservation=self.reservation,
+            is_calendar=self.provisioning_model == "RESERVATION_BOUND",
             run_for=self.run_time,
         )
-
-    @property
-    def initiator(self) -> str:
-        """The initiator of its state: USER or SERVICE."""
-        return (self.raw.get("state") or {}).get("stateInitiator") or ""
 
     @property
     def was_suspended_by_service(self) -> bool:
@@ -235,22 +227,13 @@ class QueuedResource:
     @property
     def node_ids(self) -> tuple[str, ...]:
         """The ids of the requested nodes, whether they exist or not."""
-        specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
-        return tuple(node_id for spec in specs for node_id in self._ids_of(spec))
-
-    def _ids_of(self, spec: Mapping[str, Any]) -> list[str]:
-        several = spec.get("multisliceParams") or spec.get("multiNodeParams")
-        if several:
-            prefix = several.get("nodeIdPrefix") or self.queued_resource_id
-            return [f"{prefix}-{index}" for index in range(int(several.get("nodeCount", 0)))]
-        return [spec.get("nodeId") or self.queued_resource_id]
+        return tuple(node_id for spec in self.node_specs for node_id in spec.ids(self.queued_resource_id))
 
     @property
     def own_names(self) -> tuple[str, ...]:
         """The names of it as a whole: its own id, and the prefixes of the ids of its nodes."""
-        specs = (self.raw.get("tpu") or {}).get("nodeSpec") or ()
-        several = [spec.get("multisliceParams") or spec.get("multiNodeParams") or {} for spec in specs]
-        prefixes = [params["nodeIdPrefix"] for params in several if params.get("nodeIdPrefix")]
+        groups = [spec.slices or spec.nodes for spec in self.node_specs]
+        prefixes = [group.prefix for group in groups if group and group.prefix]
         return tuple(dict.fromkeys((self.queued_resource_id, *prefixes)))
 
     def full_names(self, project: str) -> tuple[NodeName, ...]:

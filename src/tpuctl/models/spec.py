@@ -10,8 +10,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from tpuctl.accelerators import find_accelerator_type
+from tpuctl.decoding import ShapeError, decode, decoder_of
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError
+from tpuctl.models.api_values import ApiObject, ApiTexts, an_object
 from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, Node, Tier
 from tpuctl.models.spec_fields import (
     ALPHA,
@@ -37,7 +39,6 @@ from tpuctl.models.spec_fields import (
     spec_field,
 )
 from tpuctl.names import NodeName, last_segment
-from tpuctl.shapes import ANY, ListOf, MapOf, Shape
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -85,13 +86,9 @@ class QueueWindow:
         return {"validInterval": {"startTime": format_timestamp(self.valid_after), "endTime": end}}
 
 
-def _scheduling(node: Node) -> Mapping[str, Any]:
-    return node.raw.get("schedulingConfig") or {}
-
-
 def _found_topology(_: NodeSpec, node: Node) -> str | None:
     kind = find_accelerator_type(node.accelerator_type)
-    return (node.raw.get("acceleratorConfig") or {}).get("topology") or (kind.topology if kind else None)
+    return node.topology or (kind.topology if kind else None)
 
 
 def _wanted_topology(spec: NodeSpec, _: Node) -> str | None:
@@ -101,7 +98,7 @@ def _wanted_topology(spec: NodeSpec, _: Node) -> str | None:
 
 def _found_tier(spec: NodeSpec, node: Node) -> Any:  # a tier, or that it is not shown
     """Return the tier of a node. Best-effort and flex-start are shown by no node, the calendar mode by those of v2alpha1."""
-    is_marked = node.tier is not Tier.ON_DEMAND or _scheduling(node).get("provisioningModel") == "STANDARD"
+    is_marked = node.tier is not Tier.ON_DEMAND or node.provisioning_model == "STANDARD"
     is_hidden = bool(spec.tier and spec.tier.needs_queue) or (spec.is_calendar and not is_marked)
     return NOT_SHOWN if is_hidden else _as_queued(node.tier, node)
 
@@ -111,8 +108,17 @@ def _as_queued(tier: Tier | None, node: Node) -> Tier | None:
     return Tier.SPOT if tier is Tier.PREEMPTIBLE and node.queued_resource else tier
 
 
-def _has_internal_ips(node: Node) -> bool:
-    return not (node.raw.get("networkConfig") or {}).get("enableExternalIps", False)
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    network_config: ApiObject | None = None
+    network_configs: tuple[ApiObject, ...] | None = None
+    boot_disk_config: ApiObject | None = None
+
+
+def _read_kept(value: Any) -> Mapping[str, Any]:  # JSON
+    decode(_Kept, value)
+    kept: Mapping[str, Any] = value
+    return kept
 
 
 def without_own_labels(labels: Mapping[str, str]) -> dict[str, str]:
@@ -245,7 +251,7 @@ class NodeSpec:
         SWITCH,
         is_compared=True,
         wanted=lambda spec, _: bool(spec.internal_ips),
-        found=lambda _, node: _has_internal_ips(node),
+        found=lambda _, node: not node.network.enable_external_ips,
         option=FieldOption(("--internal-ips",), "Create workers without external IP addresses.", group="NETWORK"),
         setting=FieldSetting("decides whether workers have external addresses"),
     )
@@ -385,10 +391,7 @@ class NodeSpec:
         FieldKind(
             "fields of the API",
             lambda value: isinstance(value, Mapping),
-            Shape(
-                "",
-                {"networkConfig": MapOf(ANY), "networkConfigs": ListOf(MapOf(ANY)), "bootDiskConfig": MapOf(ANY)},
-            ),
+            _read_kept,
             encode=dict,
         ),
         default={},
@@ -398,9 +401,8 @@ class NodeSpec:
         FieldKind(
             "names of fields",
             lambda value: isinstance(value, frozenset),
-            ListOf(str),
+            lambda names: frozenset(decoder_of(ApiTexts)(names)) & FIELDS.keys(),
             encode=sorted,
-            decode=lambda names: frozenset(names) & FIELDS.keys(),
         ),
         default=frozenset(),
     )
@@ -597,8 +599,17 @@ class NodeSpec:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> NodeSpec:
         """Parse the result of `to_json`, without fields of other versions of tpuctl; null is absent. Raises `ShapeError`."""
-        JOURNALED_SPEC.check(data)
-        return cls(**{name: row.kind.decode(data[name]) for name, row in FIELDS.items() if data.get(name) is not None})
+        values, name = {}, ""
+        try:
+            for name, value in an_object(data).items():
+                if name in FIELDS and value is not None:
+                    values[name] = FIELDS[name].kind.decode(value)
+        except ShapeError as error:
+            raise error.below(name) if name else error from error
+        for name in ("accelerator_type", "runtime_version"):
+            if name not in values:
+                raise ShapeError(f"`{name}` is missing")
+        return cls(**values)
 
     def completed_from(self, made_as: NodeSpec, node: Node) -> NodeSpec:
         """Return the spec of an existing node, with the fields that the API does not show from the one that created it."""
@@ -609,24 +620,22 @@ class NodeSpec:
     @classmethod
     def from_node(cls, node: Node) -> NodeSpec:
         """Return the spec to recreate this node. None of its fields counts as set by the user."""
-        network, scheduling = node.raw.get("networkConfig") or {}, _scheduling(node)
-        accelerator = node.accelerator
+        known_topology = node.accelerator.topology if node.accelerator else None
         # Fields that no option sets.
         kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
         if disk := {key: value for key, value in kept.pop("bootDiskConfig", {}).items() if key != "diskSizeGb"}:
             kept["bootDiskConfig"] = disk
-        if network.get("canIpForward"):
+        if node.network.can_ip_forward:
             kept["networkConfig"] = {"canIpForward": True}
-        shape = (node.raw.get("acceleratorConfig") or {}).get("topology")
         shown = {name: row.read(node.raw) for name, row in FIELDS.items() if row.path and row.is_reused}
         ends_later = node.expires and node.created and node.expires > node.created
         return cls(
             **{name: value for name, value in shown.items() if value is not None},
             accelerator_type=node.accelerator_type,
-            topology=shape if accelerator is None or shape != accelerator.topology else None,
+            topology=node.topology if node.topology and node.topology != known_topology else None,
             tier=node.tier,
-            internal_ips=_has_internal_ips(node),
-            is_calendar=scheduling.get("provisioningModel") == "RESERVATION_BOUND",
+            internal_ips=not node.network.enable_external_ips,
+            is_calendar=node.provisioning_model == "RESERVATION_BOUND",
             expires=node.expires,
             ttl=node.expires - node.created if ends_later else None,  # type: ignore[operator]  # both are set
             kept=kept,
@@ -665,15 +674,6 @@ def _found(spec: NodeSpec, name: str, node: Node) -> Any:  # any field of a spec
             return NOT_SHOWN
         value = row.absent
     return value if value is None else row.canonical(value)
-
-
-# A spec in the journal.
-JOURNALED_SPEC = Shape(
-    "",
-    {name: row.kind.shape for name, row in FIELDS.items()},
-    required=("accelerator_type", "runtime_version"),
-    nullable=True,
-)
 
 
 @dataclass(frozen=True, slots=True)

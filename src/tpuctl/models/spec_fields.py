@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-from tpuctl.durations import format_timestamp, parse_timestamp
+from tpuctl.decoding import Decoder, decoder_of
+from tpuctl.durations import format_timestamp
 from tpuctl.escaping import gcloud_pairs
+from tpuctl.models.api_values import ApiCount, ApiPairs, ApiText, ApiTexts, ApiTime, api_integer
 from tpuctl.models.node import Tier
-from tpuctl.shapes import COUNT, TIME, ListOf, MapOf, Scalar
 
 V2, V2ALPHA1 = "v2", "v2alpha1"
 BOTH, ALPHA, NEITHER = frozenset({V2, V2ALPHA1}), frozenset({V2ALPHA1}), frozenset[str]()
@@ -50,15 +51,14 @@ def _same(value: Any) -> Any:  # any field of a spec
 class FieldKind(NamedTuple):
     """The values that a field may have.
 
-    `accepts` checks a value of Python, which `words` describe in errors. `shape`, `encode` and `decode` are those of its JSON
-    in the journal; null is never decoded. `texts` are the values of the option that sets it, `True` for one without a value.
+    `accepts` checks a value of Python, which `words` describe in errors. `encode` and `decode` are for its JSON in the journal;
+    null is never decoded. `texts` are the values of the option that sets it, `True` for one without a value.
     """
 
     words: str
     accepts: Callable[[Any], bool]
-    shape: Any  # of `shapes`
+    decode: Decoder
     encode: Callable[[Any], Any] = _same
-    decode: Callable[[Any], Any] = _same
     texts: Callable[[Any], Sequence[str | bool]] = lambda value: (str(value),)
 
 
@@ -75,8 +75,7 @@ def _is_disks(value: object) -> bool:
     return isinstance(value, Sequence) and all(isinstance(disk, DataDisk) for disk in value)
 
 
-def _is_seconds(value: object) -> bool:
-    return COUNT.accepts(value) and int(value) <= LONGEST_TTL.total_seconds()  # type: ignore[call-overload]  # accepted
+_read_seconds = api_integer("a number of seconds", 0, LONGEST_TTL.total_seconds())
 
 
 def _as_seconds(value: timedelta | None) -> int | None:
@@ -84,53 +83,53 @@ def _as_seconds(value: timedelta | None) -> int | None:
     return None if value is None else int(min(value, LONGEST_TTL).total_seconds())
 
 
-TEXT: Final = FieldKind("a text", lambda value: isinstance(value, str), str)
+TEXT: Final = FieldKind("a text", lambda value: isinstance(value, str), decoder_of(ApiText))
 SWITCH: Final = FieldKind(
-    "True or False", lambda value: isinstance(value, bool), bool, texts=lambda value: (True,) if value else ()
+    "True or False",
+    lambda value: isinstance(value, bool),
+    decoder_of(bool),
+    texts=lambda value: (True,) if value else (),
 )
-NUMBER: Final = FieldKind("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool), COUNT)
+NUMBER: Final = FieldKind(
+    "a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool), decoder_of(ApiCount)
+)
 TEXTS: Final = FieldKind(
-    "a sequence of texts", _is_texts, ListOf(str), encode=list, decode=tuple, texts=lambda value: (",".join(value),)
+    "a sequence of texts", _is_texts, decoder_of(ApiTexts), encode=list, texts=lambda value: (",".join(value),)
 )
 # In GB.
 DISK_SIZE: Final = NUMBER._replace(texts=lambda size: (f"{size}GB",))
 PAIRS: Final = FieldKind(
-    "a mapping of texts to texts", _is_pairs, MapOf(str), encode=dict, texts=lambda value: (gcloud_pairs(value),)
+    "a mapping of texts to texts",
+    _is_pairs,
+    decoder_of(ApiPairs),
+    encode=dict,
+    texts=lambda value: (gcloud_pairs(value),),
 )
 DISKS: Final = FieldKind(
     "a sequence of `DataDisk`",
     _is_disks,
-    ListOf(
-        Scalar(
-            "a disk and its mode",
-            lambda value: isinstance(value, list) and [type(part) for part in value] == [str, str],
-        )
-    ),
+    lambda value: tuple(DataDisk(*disk) for disk in decoder_of(tuple[tuple[ApiText, ApiText], ...])(value)),
     encode=lambda disks: [[disk.source, disk.mode] for disk in disks],
-    decode=lambda disks: tuple(DataDisk(*disk) for disk in disks),
     texts=lambda disks: tuple(map(str, disks)),
 )
 DURATION: Final = FieldKind(
     "a `timedelta`",
     lambda value: isinstance(value, timedelta),
-    Scalar("a number of seconds", _is_seconds),
+    lambda value: timedelta(seconds=_read_seconds(value)),
     encode=_as_seconds,
-    decode=lambda seconds: timedelta(seconds=int(seconds)),
     texts=lambda value: (f"{value.total_seconds():.0f}s",),
 )
 INSTANT: Final = FieldKind(
     "a `datetime`",
     lambda value: isinstance(value, datetime),
-    TIME,
+    decoder_of(ApiTime),
     encode=lambda value: value and format_timestamp(value),
-    decode=parse_timestamp,
 )
 TIER: Final = FieldKind(
     "a tier",
     lambda value: value in list(Tier),
-    Scalar("a tier", lambda value: value in list(Tier)),
+    decoder_of(Tier),
     encode=lambda value: value and str(value),
-    decode=Tier,
 )
 
 

@@ -8,33 +8,58 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from tpuctl.models.spec import JOURNALED_SPEC
-from tpuctl.shapes import COUNT, NUMBER, SEGMENT, TIME, ListOf, Scalar, Shape, ShapeError, parse_json
+from tpuctl.decoding import Range, ShapeError, parse_json, read_fields
+from tpuctl.models.api_values import ApiCount, ApiFloat, ApiText, ApiTime, Segment
+from tpuctl.models.spec import NodeSpec
 
 if TYPE_CHECKING:
     from datetime import datetime
 
 JournalEntry = dict[str, Any]  # JSON
-ENTRY_SHAPE = Shape(
-    "",
-    {
-        **dict.fromkeys(("by", "event", "id", "state", "health", "reason", "text", "level", "error", "refused"), str),
-        **dict.fromkeys(("unsent", "script"), str),
-        **dict.fromkeys(("race", "winner", "created"), str),
-        "zones": ListOf(SEGMENT),
-        **dict.fromkeys(("job", "node", "tier", "token", "verdict", "worker", "zone"), str),
-        **dict.fromkeys(("attempt", "code"), COUNT),
-        "price": NUMBER,
-        **dict.fromkeys(("ok", "repair", "over", "same"), bool),
-        **dict.fromkeys(("at", "until"), TIME),
-        "took": Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**10),
-        "spec": JOURNALED_SPEC,
-    },
-    nullable=True,
-)
+
+
+@dataclass(frozen=True, slots=True)
+class EntryFields:
+    """The fields of entries that tpuctl reads: what an event has depends on the event. Null is absent."""
+
+    by: ApiText | None = None
+    event: ApiText | None = None
+    id: ApiText | None = None
+    state: ApiText | None = None
+    health: ApiText | None = None
+    reason: ApiText | None = None
+    text: ApiText | None = None
+    level: ApiText | None = None
+    error: ApiText | None = None
+    refused: ApiText | None = None
+    unsent: ApiText | None = None
+    script: ApiText | None = None
+    race: ApiText | None = None
+    winner: ApiText | None = None
+    created: ApiText | None = None
+    job: ApiText | None = None
+    node: ApiText | None = None
+    tier: ApiText | None = None
+    token: ApiText | None = None
+    verdict: ApiText | None = None
+    worker: ApiText | None = None
+    zone: ApiText | None = None
+    zones: tuple[Segment, ...] | None = None
+    attempt: ApiCount | None = None
+    code: ApiCount | None = None
+    price: ApiFloat | None = None
+    ok: bool | None = None
+    repair: bool | None = None
+    over: bool | None = None
+    same: bool | None = None
+    at: ApiTime | None = None
+    until: ApiTime | None = None
+    took: Annotated[float, Range(0, 10**10)] | None = None
+    spec: NodeSpec | None = None
 
 
 def encode_entry(event: str, at: datetime, *, by: str, data: Mapping[str, Any]) -> bytes:
@@ -56,7 +81,8 @@ def decode_entries(content: bytes) -> tuple[list[JournalEntry], tuple[int, ...],
     for number, line in enumerate(content.split(b"\n"), 1):
         if line.strip():
             try:
-                entry: JournalEntry | None = dict(ENTRY_SHAPE.read(parse_json(line)))
+                entry: JournalEntry | None = parse_json(line)
+                read_fields(EntryFields, entry)
             except ShapeError:
                 entry = None
             is_torn = entry is None and not line.rstrip().endswith(b"}")

@@ -35,39 +35,49 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from enum import Enum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.durations import format_duration, format_timestamp, parse_timestamp
+from tpuctl.decoding import By, Range, ShapeError, decode, decoder_of, parse_json
+from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, PreconditionFailedError, TpuctlError
 from tpuctl.fan_out import fan_out
 from tpuctl.files import file_lock, open_private_file, read_own_file, replace_file
+from tpuctl.models.api_values import ApiText, ApiTime
 from tpuctl.names import NodeName, file_stem, node_id_of_file
-from tpuctl.shapes import NUMBER, TIME, Scalar, Shape, ShapeError, parse_json
 
 if TYPE_CHECKING:
     from tpuctl.clock import Clock
     from tpuctl.cloud.storage import StorageClient
     from tpuctl.names import BucketPath
 
-_ENDED = Shape("", {"by": str, "who": str, "at": TIME}, required=("by", "who", "at"))
-# The owner is part of a file name.
-_OWNER = Scalar(
-    "the name of an owner", lambda value: type(value) is str and 0 < len(value) < 200 and value.isprintable()
-)
-_TTL = Scalar("a number of seconds", lambda value: NUMBER.accepts(value) and 0 <= float(value) < 10**9)
-_RECORD = Shape(
-    "",
-    {"owner": _OWNER, "who": str, "purpose": str, "ttl": _TTL, "acting": str, "ended": _ENDED},
-    required=("owner", "who", "purpose", "ttl"),
-    nullable=True,
-)
+T = TypeVar("T")
+
+
+def _owner(value: Any) -> str:  # JSON
+    # It is part of a file name.
+    if type(value) is str and 0 < len(value) < 200 and value.isprintable():
+        return value
+    raise ShapeError("expected the name of an owner")
+
+
+def _ended_at(value: Any) -> str | None:  # JSON
+    return None if value is None else format_timestamp(decode(_Ended, value).at)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    by: ApiText
+    who: ApiText
+    at: Annotated[datetime, By(decoder_of(ApiTime))]
+
+
 # The purposes that remove a tombstone, because the user wants the node again. A watcher does not. `gc` only deletes, and writes
 # a tombstone again; a `move` goes on in another zone, while its lease in the old zone is not ended.
 _REVIVING: Final = frozenset({"up", "run", "create", "start", "reset", "gc", "move"})
@@ -132,32 +142,25 @@ class LeaseOwner:
 class LeaseRecord:
     """The stored record of a node."""
 
-    owner: str
-    who: str
-    purpose: str
-    ttl: timedelta
+    owner: Annotated[str, By(_owner)]
+    who: ApiText
+    purpose: ApiText
+    ttl: Annotated[timedelta, Range(0, 10**9)]
     # The verb while a change of the cloud is in flight.
-    acting: str | None = None
+    acting: ApiText | None = None
     # In a tombstone: when `purpose` ended the lease, by the clock of that machine. It is shown, and never compared.
-    ended: str | None = None
+    ended: Annotated[str | None, By(_ended_at)] = None
 
     def to_document(self) -> dict[str, Any]:
         """Return the stored form of the record."""
         ended = {"by": self.purpose, "who": self.who, "at": self.ended} if self.ended else None
         return {**asdict(self), "ttl": self.ttl.total_seconds(), "ended": ended}
 
-    @classmethod
-    def from_document(cls, data: Mapping[str, Any]) -> LeaseRecord:
-        """Return the record of its stored form, which fits `_RECORD`."""
-        ttl, ended = timedelta(seconds=float(data["ttl"])), data.get("ended")
-        acting = data.get("acting") or None
-        return cls(data["owner"], data["who"], data["purpose"], ttl, acting, ended["at"] if ended else None)
 
-
-def _parse_stored(content: bytes, shape: Shape, where: str) -> Mapping[str, Any]:
-    """Parse what is stored at `where`. Raises `LeaseError` for invalid content, which never counts as free."""
+def _decode_stored(kind: type[T], content: bytes, where: str) -> T:
+    """Decode what is stored at `where`. Raises `LeaseError` for invalid content, which never counts as free."""
     try:
-        return shape.read(parse_json(content))
+        return decode(kind, parse_json(content))
     except ShapeError as error:
         raise LeaseError(
             f"cannot read `{where}`: not a lease of this version of tpuctl; the change was not sent",
@@ -475,8 +478,13 @@ class LeaseKeeper:
 
 # Not a valid name of a project.
 _PROCESSES = ".processes"
-_REQUIRED = ("version", "written", "record")
-_DOCUMENT = Shape("", {"version": str, "written": TIME, "record": _RECORD}, required=_REQUIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    version: ApiText
+    written: ApiTime
+    record: LeaseRecord
 
 
 class LocalLeaseStore:
@@ -536,10 +544,10 @@ class LocalLeaseStore:
             content = read_own_file(file)
         except FileNotFoundError:
             return None
-        document = _parse_stored(content, _DOCUMENT, str(file))
-        record, written = LeaseRecord.from_document(document["record"]), parse_timestamp(document["written"])
+        document = _decode_stored(_Document, content, str(file))
+        record, written = document.record, document.written
         age = max(self._clock.now() - written, timedelta()) if written else timedelta()
-        return Lease(record, document["version"], age, is_alive=_is_locked(self._process(record.owner)))
+        return Lease(record, document.version, age, is_alive=_is_locked(self._process(record.owner)))
 
     def _expect(self, file: Path, expected: str | None) -> None:
         found = self._read(file)
@@ -614,8 +622,8 @@ class BucketLeaseStore:
         blob = self._objects.read(self._path.bucket, self._object(name))
         if blob is None:
             return None
-        document = _parse_stored(blob.content, _RECORD, f"gs://{self._path.bucket}/{self._object(name)}")
-        return Lease(LeaseRecord.from_document(document), str(blob.generation), blob.age)
+        record = _decode_stored(LeaseRecord, blob.content, f"gs://{self._path.bucket}/{self._object(name)}")
+        return Lease(record, str(blob.generation), blob.age)
 
     def write(self, name: NodeName, record: LeaseRecord, *, expected: str | None) -> str:
         """Replace a version; see `LeaseStore`."""

@@ -17,8 +17,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
+from tpuctl.decoding import parse_json
 from tpuctl.sandbox.state_file import file_identity
-from tpuctl.shapes import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

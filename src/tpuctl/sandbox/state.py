@@ -9,14 +9,15 @@ import json
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 from tpuctl.clock import Clock, SystemClock, call_in_thread
+from tpuctl.decoding import Range, decode
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox.state_file import Transaction, TranslatedErrors, connect, file_identity
 from tpuctl.sandbox.state_session import StateSession, parse_stored
-from tpuctl.shapes import Scalar, Shape
 
 if TYPE_CHECKING:
     import sqlite3
@@ -24,16 +25,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 # More seconds would exceed the range of `datetime`.
-_STORED_SPAN = Scalar("a number of seconds", lambda value: abs(value) < 10**11)
-_CLOCK = Shape(
-    "",
-    {
-        "anchor": _STORED_SPAN,
-        "offset": _STORED_SPAN,
-        "speed": Scalar("a speed", lambda value: value > 0),
-    },
-    required=("anchor", "offset", "speed"),
-)
+_StoredSpan = Annotated[float, Range(-(10**11), 10**11)]
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredClock:
+    anchor: _StoredSpan
+    offset: _StoredSpan
+    speed: Annotated[float, Range(1e-9, 1e12)]
 
 
 _LATEST_TIME = timedelta(days=3650)
@@ -225,9 +224,9 @@ class SandboxState:
         if known is not None and known.text == text:
             rate = known.rate
         else:
-            values = parse_stored(text, _CLOCK)
-            anchor = datetime.fromtimestamp(values["anchor"], UTC)
-            rate = ClockRate(anchor, timedelta(seconds=values["offset"]), values["speed"])
+            stored = decode(_StoredClock, parse_stored(text))
+            anchor = datetime.fromtimestamp(stored.anchor, UTC)
+            rate = ClockRate(anchor, timedelta(seconds=stored.offset), stored.speed)
         self._known_rate = _KnownRate(text, rate, time.monotonic() + _RATE_SECONDS, self._moves)
         return rate
 

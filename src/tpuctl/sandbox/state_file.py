@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.clock import SystemClock
+from tpuctl.decoding import ShapeError
 from tpuctl.errors import TpuctlError
 from tpuctl.files import make_private_folder
-from tpuctl.shapes import ShapeError
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from tpuctl.decoding import ShapeError, parse_json
 from tpuctl.sandbox.lifecycle import LifecyclePhase, Timeline, end_of_timeline, phase_at
-from tpuctl.shapes import ITEM, Checker, Scalar, ShapeError, parse_json
 
 if TYPE_CHECKING:
     import sqlite3
@@ -395,21 +395,18 @@ class UndoneError(Exception):
     """Raised to undo what a savepoint, or a trial run, changed."""
 
 
-_OBJECT = Scalar("an object", lambda value: isinstance(value, dict), always=dict)
-
-
-def parse_stored(text: object, kind: Checker = ITEM) -> Any:
+def parse_stored(text: object) -> Any:  # JSON
     """Parse stored JSON. Raises `ShapeError` if it is damaged, which becomes `CorruptStateError`."""
     if not isinstance(text, str):
         raise ShapeError("not text")
-    value = parse_json(text)
-    kind.check(value)
-    return value
+    return parse_json(text)
 
 
 def _parse_stored_object(text: object) -> Json:
     """Parse a stored JSON object, as `parse_stored` does."""
-    document: Json = parse_stored(text, _OBJECT)
+    document = parse_stored(text)
+    if not isinstance(document, dict):
+        raise ShapeError("expected an object")
     return document
 
 

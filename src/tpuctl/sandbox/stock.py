@@ -18,8 +18,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
+from tpuctl.decoding import By, ShapeError, Text, decode, json_field
 from tpuctl.durations import parse_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.sandbox import api_calls
@@ -35,7 +36,6 @@ from tpuctl.sandbox.api_calls import (
 from tpuctl.sandbox.capacity import CapacityTier, Demand, describe_shortage, node_demand
 from tpuctl.sandbox.catalog import offers_type, zone_names
 from tpuctl.sandbox.lifecycle import capacity_intervals
-from tpuctl.shapes import Scalar, Shape, ShapeError
 from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
@@ -295,24 +295,24 @@ def _reservation_state(entry: Json, now: datetime) -> str:
     return "EXPIRED" if end and end <= now else str(entry.get("state") or "")
 
 
-_COUNT = Scalar("a number of cores or chips", lambda value: str(value).isdecimal() and len(str(value)) < 10)
-_RESERVATION = Shape(
-    "",
-    {
-        "name": str,
-        "state": str,
-        "standard": Shape(
-            "",
-            {
-                "capacityUnits": str,
-                "size": _COUNT,
-                "usage": Shape("", {"total": _COUNT}),
-                "interval": Shape("", {"startTime": str, "endTime": str}),
-            },
-        ),
-    },
-    required=("name",),
-)
+def _count(value: Any) -> int:
+    if str(value).isdecimal() and len(str(value)) < 10:
+        return int(value)
+    raise ShapeError("expected a number of cores or chips")
+
+
+_Count = Annotated[int, By(_count)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reservation:
+    name: Annotated[str, Text()]
+    state: str = ""
+    capacity_units: str = json_field("standard.capacityUnits", default="")
+    size: _Count = json_field("standard.size", default=0)
+    used: _Count = json_field("standard.usage.total", default=0)
+    start: str = json_field("standard.interval.startTime", default="")
+    end: str = json_field("standard.interval.endTime", default="")
 
 
 def put_reservation(session: StateSession, /, **fields: object) -> None:
@@ -321,7 +321,7 @@ def put_reservation(session: StateSession, /, **fields: object) -> None:
     Raises `InvalidInputError` if they are not.
     """
     try:
-        name = str(_RESERVATION.read(fields)["name"])
+        name = decode(_Reservation, fields).name
         is_complete = bool(parse_resource_name(name).resource_id) and name.split("/")[4] == "reservations"
     except ShapeError as error:
         raise InvalidInputError(f"invalid reservation: {error}") from error

@@ -11,10 +11,9 @@ import math
 import re
 from typing import Annotated, Any, NoReturn, TypeVar
 
-from tpuctl.decoding import MAX_BYTES, By, decode
+from tpuctl.decoding import MAX_BYTES, By, ShapeError, decode
 from tpuctl.errors import RemoteCommandError
 from tpuctl.escaping import preview
-from tpuctl.shapes import ShapeError
 
 # A login shell may print a message of the day before the answer; reading stops after this many bytes.
 MAX_LOGIN_BANNER = 1 << 20
@@ -75,7 +74,7 @@ def decode_answer(kind: type[_T], value: Any, where: str = "the answer", **extra
         return decode(kind, value, **extra)
     except ShapeError as error:
         place = f"{where}{'' if error.path[:1] in {'', '['} else '.'}{error.path}"
-        raise UnexpectedAnswerError(f"{place}: {error.problem}") from error
+        raise UnexpectedAnswerError(f"{place}: {error.shown}") from error
 
 
 def parse_decimal(value: bytes, where: str, *, low: int = 0, high: int = MAX_BYTES) -> int:

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.command_text import command_word, fill_text
+from tpuctl.decoding import parse_json
 from tpuctl.durations import format_timestamp, parse_timestamp
 from tpuctl.errors import AccessError, TpuctlError
 from tpuctl.files import make_private_folder, read_json_cache, write_json_cache
 from tpuctl.models.node_changes import changed_fields
-from tpuctl.shapes import MapOf, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -417,7 +417,6 @@ def _requirement_error(node: str, what: str, switch: str, *ways: str) -> OsLogin
 
 # After a change of OS Login in a project, every tpuctl notices within this time.
 OS_LOGIN_CACHE_LIFETIME = timedelta(minutes=10)
-_FILE = MapOf(MapOf(str))
 
 
 class OsLoginCache:
@@ -431,7 +430,7 @@ class OsLoginCache:
 
     def of(self, project: str) -> Mapping[str, str] | None:
         """Return the cached switches of a project. None if there are none or they are expired."""
-        entry = read_json_cache(self._path, _FILE).get(project, {})
+        entry = read_json_cache(self._path, dict[str, str]).get(project, {})
         fetched_at = parse_timestamp(entry.get("at"))
         if fetched_at is None or not timedelta() <= self._clock.now() - fetched_at < OS_LOGIN_CACHE_LIFETIME:
             return None
@@ -441,5 +440,5 @@ class OsLoginCache:
         """Store the switches of a project's metadata, and return them."""
         found = {name: metadata[name] for name in OS_LOGIN_SWITCHES if name in metadata}
         entry = {"at": format_timestamp(self._clock.now()), **found}
-        write_json_cache(self._path, {**read_json_cache(self._path, _FILE), project: entry})
+        write_json_cache(self._path, {**read_json_cache(self._path, dict[str, str]), project: entry})
         return found

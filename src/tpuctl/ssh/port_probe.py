@@ -8,8 +8,6 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated
 
 from tpuctl.decoding import Line, Most, Range
-from tpuctl.models.worker_ports import port_use
-from tpuctl.names import natural_key
 from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import on_each_worker, open_agent
 
@@ -100,16 +98,3 @@ def probe_ports(
     failed = {outcome.item.label: outcome.error for outcome in outcomes if outcome.error is not None}
     unheard = {port: state for port, state in heard.items() if state not in {OPEN, _IN_USE}}
     return PortProbe(listener.label, tuple(ports), states, unheard, failed)
-
-
-def describe_closed(listener: str, closed: Mapping[int, Mapping[str, str]]) -> str:
-    """Return which workers do not reach the listener, at which ports, and how those answer."""
-    workers = sorted({label for seen in closed.values() for label in seen}, key=natural_key)
-    states = sorted({state for seen in closed.values() for state in seen.values()})
-    who = f"worker{'s' * (len(workers) > 1)} {', '.join(workers[:_SHOWN])}{' and others' * (len(workers) > _SHOWN)}"
-    where = ", ".join(f"{port} ({port_use(port)})" for port in closed)
-    verb = "do" if len(workers) > 1 else "does"
-    return f"{who} {verb} not reach worker {listener} at {where}: {', '.join(states)}"
-
-
-_SHOWN = 8

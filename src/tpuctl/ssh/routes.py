@@ -12,8 +12,9 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.decoding import decoder_of, parse_json
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
-from tpuctl.shapes import INTEGER, TEXT, Checker, ListOf, Shape, parse_json
+from tpuctl.models.api_values import ApiNumber, ApiText
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -220,7 +221,11 @@ _PRODUCT = Path("/sys/class/dmi/id/product_name")
 _SERVER_ADDRESS = "169.254.169.254"
 _TIMEOUT_SECONDS = 0.5
 _MAX_ANSWER_BYTES = 1 << 20
-_INTERFACES = ListOf(Shape("", {"network": str}))
+
+
+@dataclass(frozen=True, slots=True)
+class _Interface:
+    network: ApiText = ""
 
 
 def fetch_gce_metadata(environ: Mapping[str, str], *, product: Path = _PRODUCT) -> GceMetadata | None:
@@ -238,16 +243,16 @@ def fetch_gce_metadata(environ: Mapping[str, str], *, product: Path = _PRODUCT) 
                 return None
         except (OSError, UnicodeDecodeError):
             return None
-    interfaces = _fetch(host or _SERVER_ADDRESS, "instance/network-interfaces/?recursive=true", _INTERFACES)
-    project = _fetch(host or _SERVER_ADDRESS, "project/project-id?alt=json", TEXT)
-    number = _fetch(host or _SERVER_ADDRESS, "project/numeric-project-id?alt=json", INTEGER)
+    interfaces = _fetch(host or _SERVER_ADDRESS, "instance/network-interfaces/?recursive=true", tuple[_Interface, ...])
+    project = _fetch(host or _SERVER_ADDRESS, "project/project-id?alt=json", ApiText)
+    number = _fetch(host or _SERVER_ADDRESS, "project/numeric-project-id?alt=json", ApiNumber)
     if interfaces is None or project is None:
         return None
-    named = [str(one.get("network") or "") for one in interfaces]
-    return GceMetadata(str(project), str(number), tuple(VpcNetwork.parse(name) for name in named if name))
+    networks = tuple(VpcNetwork.parse(entry.network) for entry in interfaces if entry.network)
+    return GceMetadata(project, str(number), networks)
 
 
-def _fetch(host: str, path: str, kind: Checker) -> Any:  # JSON
+def _fetch(host: str, path: str, kind: Any) -> Any:  # an annotation; a value of it
     """Return an entry of the metadata. None without a valid answer."""
     connection = http.client.HTTPConnection(host, timeout=_TIMEOUT_SECONDS)
     with suppress(OSError, http.client.HTTPException, ValueError):
@@ -255,9 +260,7 @@ def _fetch(host: str, path: str, kind: Checker) -> Any:  # JSON
             connection.request("GET", f"/computeMetadata/v1/{path}", headers={"Metadata-Flavor": "Google"})
             answer = connection.getresponse()
             if answer.status == 200 and answer.headers.get("Metadata-Flavor") == "Google":
-                found = parse_json(answer.read(_MAX_ANSWER_BYTES))
-                kind.check(found)
-                return found
+                return decoder_of(kind)(parse_json(answer.read(_MAX_ANSWER_BYTES)))
         finally:
             connection.close()
     return None

@@ -20,10 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from tpuctl.decoding import ShapeError, decode, parse_json
 from tpuctl.errors import ConflictError, InvalidInputError, TpuctlError
 from tpuctl.files import file_lock, folder_lock, read_user_bytes, real_path, replace_private_file
+from tpuctl.models.api_values import ApiPairs, ApiText, ResourceOfNode
 from tpuctl.names import NodeName
-from tpuctl.shapes import RESOURCE, MapOf, Shape, ShapeError, parse_json
 from tpuctl.ssh.connection import KEEPALIVE_INTERVAL, trust_options
 
 if TYPE_CHECKING:
@@ -33,12 +34,6 @@ if TYPE_CHECKING:
     from tpuctl.ssh.connection import Connection
 
 _BEGIN = "# tpuctl "
-_TEXTS = ("id", "cloud", "prefix")
-_MARK = Shape(
-    "",
-    {"node": RESOURCE, **dict.fromkeys(_TEXTS, str), "options": MapOf(str)},
-    required=("node", *_TEXTS, "options"),
-)
 _END = "# tpuctl end"
 _PREFIX = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9._-]{0,62})?")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.~+%][A-Za-z0-9_.~+%-]{0,320}")
@@ -123,6 +118,15 @@ class SshConfigText:
         return "".join(part if isinstance(part, str) else part.text() for part in self.parts)
 
 
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    node: ResourceOfNode
+    id: ApiText
+    cloud: ApiText
+    prefix: ApiText
+    options: ApiPairs
+
+
 def parse_ssh_config(text: str, *, source: object) -> SshConfigText:
     """Parse a file. Raises `SshConfigError`, with the line number and `source`, for a damaged marker."""
     parts: list[SshConfigEntry | str] = []
@@ -135,11 +139,9 @@ def parse_ssh_config(text: str, *, source: object) -> SshConfigText:
             continue
         try:
             end = next(later for later in range(number + 1, len(lines)) if lines[later].rstrip() == _END)
-            data = _MARK.read(parse_json(lines[number].removeprefix(_BEGIN)))
-            _, project, _, zone, _, node_id = str(data["node"]).split("/")
+            mark = decode(_Mark, parse_json(lines[number].removeprefix(_BEGIN)))
             body = tuple(line.rstrip("\n") for line in lines[number + 1 : end])
-            name = NodeName(project, zone, node_id)
-            parts.append(SshConfigEntry(name, data["id"], data["cloud"], data["prefix"], data["options"], body))
+            parts.append(SshConfigEntry(mark.node, mark.id, mark.cloud, mark.prefix, mark.options, body))
         except (StopIteration, ShapeError):
             raise SshConfigError(
                 f"line {number + 1} of `{source}`: damaged entry",

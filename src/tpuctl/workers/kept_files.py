@@ -16,11 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from tpuctl.decoding import Range, Text, decode, encode
+from tpuctl.decoding import Range, ShapeError, Text, decode, encode, parse_json
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.files import make_private_folder, read_regular_file, replace_private_file
 from tpuctl.names import BucketPath, file_stem
-from tpuctl.shapes import ShapeError, parse_json
 from tpuctl.workers.file_tree import read_copy
 from tpuctl.workers.keep_policy import KeepPolicy
 

@@ -28,14 +28,14 @@ from tpuctl.errors import (
     TpuctlError,
 )
 from tpuctl.escaping import one_line
-from tpuctl.models.worker_ports import COORDINATOR, OLD_COORDINATOR, SLICE_BUILDER
+from tpuctl.models.worker_ports import COORDINATOR, OLD_COORDINATOR, SLICE_BUILDER, describe_closed
 from tpuctl.names import number_ranges
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, standalone_program
-from tpuctl.ssh.port_probe import describe_closed, probe_ports
+from tpuctl.ssh.port_probe import probe_ports
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 from tpuctl.workers.environment import EnvironmentOptions, job_variables
 from tpuctl.workers.execution import (

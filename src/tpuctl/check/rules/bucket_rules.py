@@ -528,7 +528,7 @@ def storage_class_is_free_to_read(facts: CheckFacts) -> Iterator[RuleResult]:
     """
     for checked, bucket in iter_readable_buckets(facts):
         name, class_ = checked.name, bucket.storage_class
-        has_autoclass = bool((bucket.raw.get("autoclass") or {}).get("enabled"))
+        has_autoclass = bucket.autoclass
         values = {"storageClass": class_, "autoclass": has_autoclass}
         if not class_:
             continue
@@ -617,7 +617,7 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
     for checked, bucket in iter_readable_buckets(facts):
         if not checked.bucket.use.writes:
             continue
-        deletes_old = _deletes_old_versions(bucket.raw)
+        deletes_old = _deletes_old_versions(bucket)
         values = {
             "versioning": bucket.versioning,
             "softDeleteSeconds": int(bucket.soft_delete.total_seconds()),
@@ -644,12 +644,11 @@ def deleted_objects_are_free(facts: CheckFacts) -> Iterator[RuleResult]:
         )
 
 
-def _deletes_old_versions(raw: Mapping[str, Any]) -> bool:
+def _deletes_old_versions(bucket: Bucket) -> bool:
     """Return whether a lifecycle rule deletes versions that are no longer live [API storage v1, lifecycle]."""
-    for entry in (raw.get("lifecycle") or {}).get("rule") or ():
-        condition = entry.get("condition") or {}
-        is_about_old = {"numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"} & set(condition)
-        if (entry.get("action") or {}).get("type") == "Delete" and (is_about_old or condition.get("isLive") is False):
+    for rule in bucket.lifecycle:
+        is_about_old = {"numNewerVersions", "daysSinceNoncurrentTime", "noncurrentTimeBefore"} & set(rule.condition)
+        if rule.action == "Delete" and (is_about_old or rule.condition.get("isLive") is False):
             return True
     return False
 

@@ -44,7 +44,7 @@ from tpuctl.models.billing import billed_tier, bills_or_will, covering_grants
 from tpuctl.models.grants import Grant, capacity_pool
 from tpuctl.models.node import Tier
 from tpuctl.models.project import Reservation
-from tpuctl.names import parse_whole_number, region_of_zone
+from tpuctl.names import region_of_zone
 from tpuctl.prices import Price, budget_words, within_budget
 
 ADDRESS_METRIC = "IN_USE_ADDRESSES"
@@ -271,12 +271,12 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
         yield unread_result(facts.reservations, zone, what, permission=permission, project=wanted.project)
         return
     here = [one for one in facts.reservations.value if one.zone in {zone, ""}]
-    living = [one for one in here if one.raw.get("state") not in _ENDED_STATES]
+    living = [one for one in here if one.state not in _ENDED_STATES]
     yield from filter(None, (_judge_reservation(wanted, one) for one in living))
     if not living:
         text = f"the project has no reservation in {zone}"
         if here:
-            names = ", ".join(f"`{one.name}` ({one.raw.get('state')})" for one in here)
+            names = ", ".join(f"`{one.name}` ({one.state})" for one in here)
             text = f"the project has no active reservation in {zone}; ended: {names}"
         listing = gcloud_command("alpha compute tpus reservations list", zone=zone, project=wanted.project)
         yield warning(
@@ -290,10 +290,8 @@ def reservation_exists(facts: CheckFacts) -> Iterator[RuleResult]:
 
 
 def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResult | None:
-    standard, state = reservation.raw.get("standard") or {}, reservation.raw.get("state")
-    unit = {"CHIPS": "chips", "CORES": "cores"}.get(str(standard.get("capacityUnits")))
-    size = parse_whole_number(str(standard.get("size")))
-    used = parse_whole_number(str((standard.get("usage") or {}).get("total"))) or 0
+    state, size, used = reservation.state or None, reservation.size, reservation.used
+    unit = {"CHIPS": "chips", "CORES": "cores"}.get(reservation.capacity_units)
     needed, accelerator = None, wanted.accelerator
     if accelerator is not None and unit is not None:
         # Generations that count chips have one core in each, by the table.
@@ -302,7 +300,7 @@ def _judge_reservation(wanted: WantedNode, reservation: Reservation) -> RuleResu
     if size is not None and needed is not None and size - used < needed:
         doubts.append(f"{needed} {unit} are needed")
     name, zone = reservation.name, wanted.zone
-    kind = f" for {standard['resourceType']}" if standard.get("resourceType") else ""
+    kind = f" for {reservation.resource_type}" if reservation.resource_type else ""
     amount = f", {used} of {size}{f' {unit}' if unit else ''} used" if size is not None else ""
     text = f"`{name}` is a reservation in {zone}{kind}{amount}"
     values = {"reservation": name, "zone": zone, "state": state, "size": size, "held": used}
