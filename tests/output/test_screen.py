@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 import pytest
 
 from tests.output.screen import on_screen
+from tpuctl.platforms import find_processes_with_variable
+from tpuctl.sandbox.sshd.worker_home import WORKER_MARK
 
 
 class Window:
@@ -34,12 +37,25 @@ class Window:
             assert time.monotonic() < end, self.written
             self._read()
 
+    def resize(self, columns: int) -> None:
+        """Give the terminal another width."""
+        fcntl.ioctl(self.leader, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+
+    def table(self) -> list[str]:
+        """Return the lines of the last table of `top`, without control sequences."""
+        last = self.written.rpartition("WORKER")
+        return re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", last[1] + last[2]).replace("\r", "").split("\n")
+
     def ended(self) -> list[str]:
         """Read to the end; returns what is on the screen."""
+        self.finish()
+        return on_screen(self.written)
+
+    def finish(self) -> None:
+        """Read to the end."""
         while self._read():
             pass
         self.process.wait(60)
-        return on_screen(self.written)
 
     def echoes(self) -> bool:
         """Return whether typed characters are echoed."""
@@ -138,3 +154,32 @@ def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> Non
             "  undo:   tpuctl down us-central2-b/demo",
         ],
     )
+
+
+@pytest.mark.sshd
+def test_top_fits_each_width_survives_a_lost_worker_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    with window(tmp_path, "up", "demo", "--type", "v4-16", "--zone", "us-central2-b") as up:
+        up.ended()
+    with window(tmp_path, "top", "demo", "--interval", "0.5s") as top:
+        for columns in (120, 80, 60):
+            top.resize(columns)
+            top.written = ""
+            top.until(r"WORKER(?s:.)*\n0 (?s:.)*\n1 (?s:.)*\n2 workers(?s:.)*WORKER")
+            top.until(r"2 workers, 8 chips[^\n]*\Z|2 workers, 8 chips[^\n]*\x1b")
+            assert max(map(len, top.table())) <= columns
+        sessions = Path(f"/proc/{top.process.pid}/task/{top.process.pid}/children").read_text().split()
+        os.kill(int(sessions[-1]), signal.SIGTERM)
+        top.until("1 without a report")
+        top.written = ""
+        # It is connected to again.
+        top.until(r"2 workers, 8 chips(?!, 1)")
+        os.write(top.leader, b"q")
+        top.finish()
+
+    marks = [str(path) for path in (tmp_path / "state").glob("**/*.sshd")]
+    assert top.process.returncode == 0
+    assert len(marks) == 2
+    end = time.monotonic() + 10
+    while left := list(find_processes_with_variable(WORKER_MARK, *marks)):
+        assert time.monotonic() < end, left
+        time.sleep(0.1)

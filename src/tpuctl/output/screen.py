@@ -37,6 +37,7 @@ class LiveTable:
             legacy_windows=False,
             _environ={},  # `terminal` has read it, and COLUMNS would fix the initial width
         )
+        self._width = self._console.width
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
 
     def __enter__(self) -> Self:
@@ -63,6 +64,9 @@ class LiveTable:
     def show(self, layout: TableLayout, rows: Sequence[Row], summary: str) -> None:
         """Redraw the table and the line below it."""
         width = self._console.width
+        if width < self._width:
+            self._console.clear()  # the terminal has wrapped the lines of the last table
+        self._width = width
         lines = layout.lines(rows, width=width, colored=self._terminal.colors_out)
         last = f"{summary}   (q ends)"
         text = Text("\n").join([*map(Text.from_ansi, lines), Text(last, style="dim")])

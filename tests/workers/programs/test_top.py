@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -29,6 +30,28 @@ while True:
     if sys.argv[1:]:
         clients[-1].recv(65536)
         clients[-1].sendall(sys.argv[1].encode().decode("unicode_escape").encode("latin-1"))
+"""
+# Takes a chip, and listens on no port, as a program without libtpu or with an old one.
+NO_SERVER = """
+import glob, os, time
+chip = open(glob.glob(os.environ["TPUCTL_DEVICE_ROOT"] + "/dev/accel*")[0])
+print(flush=True)
+time.sleep(120)
+"""
+# Takes a chip, and answers each connection with frames of HTTP/2 without end.
+FLOOD = """
+import glob, os, socket, sys
+chip = open(glob.glob(os.environ["TPUCTL_DEVICE_ROOT"] + "/dev/accel*")[0])
+server = socket.create_server(("127.0.0.1", 0))
+print(flush=True)
+frame = sys.argv[1].encode().decode("unicode_escape").encode("latin-1")
+while True:
+    client = server.accept()[0]
+    try:
+        while True:
+            client.sendall(frame * 500)
+    except OSError:
+        client.close()
 """
 # The metrics of a libtpu that lacks one, or that reports nonsense.
 OTHER_METRICS = """
@@ -153,6 +176,18 @@ def test_hang_has_no_duty_and_its_culprit_is_named(pair: Pair) -> None:
     assert code == 0
 
 
+def test_straggler_is_named_by_the_launch_that_the_others_wait_in(pair: Pair) -> None:
+    with programs(pair, TRAINING, faults={1: "TPUCTL_SANDBOX_STRAGGLER"}):
+        for _ in range(20):  # as above
+            out, _, _ = pair.tpuctl("stacks", "pair", "--device")
+            if " in all-reduce.17" in out.splitlines()[0]:
+                break
+
+    first = out.splitlines()[0]
+    assert first.startswith("worker 1 is at launch ")
+    assert first.endswith(" in all-reduce.17")
+
+
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
@@ -179,6 +214,32 @@ def test_program_without_usable_metrics_says_why(pair: Pair, words: tuple[str, .
     assert code == 0
 
 
+def test_program_that_listens_on_no_port_says_so(pair: Pair) -> None:
+    with programs(pair, NO_SERVER):
+        workers = top(pair)
+
+    assert [worker["problem"] for worker in workers] == ["the program listens on no port"] * 2
+    assert all(worker["programs"] for worker in workers)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(r"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + r"\x00" * 8, id="pings"),
+        pytest.param(r"\x00\x00\x00\x04\x00\x00\x00\x00\x00", id="settings"),
+        pytest.param(r"\x00\x40\x00\x00\x00\x00\x00\x00\x01" + r"\x00" * 16384, id="data"),
+    ],
+)
+def test_server_that_floods_is_left_after_a_second(pair: Pair, frame: str) -> None:
+    with programs(pair, FLOOD, frame):
+        began = time.monotonic()
+        workers = top(pair)
+        took = time.monotonic() - began
+
+    assert all(worker["problem"].startswith("port ") for worker in workers), [worker["problem"] for worker in workers]
+    assert took < 20
+
+
 def test_metric_that_libtpu_lacks_is_unknown(pair: Pair) -> None:
     lacking = OTHER_METRICS.format(changed="None if name == sandbox_metrics._DUTY else values(self, name)")
     with programs(pair, lacking):
@@ -188,7 +249,7 @@ def test_metric_that_libtpu_lacks_is_unknown(pair: Pair) -> None:
     assert worker["devices"][0]["hbmUsedBytes"] > 0
 
 
-@pytest.mark.parametrize("value", ["2**63 - 1", "float('nan')", "1e300"])
+@pytest.mark.parametrize("value", ["2**63", "2**63 - 1", "float('nan')", "1e300"])
 def test_impossible_value_is_a_problem_of_its_worker(pair: Pair, value: str) -> None:
     with programs(pair, OTHER_METRICS.format(changed=f"[{value}] * 4")):
         worker, _ = top(pair)

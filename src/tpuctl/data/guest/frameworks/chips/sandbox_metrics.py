@@ -53,7 +53,8 @@ class ChipMetrics:
         self.stopped: float | None = None
         self.launch_at_end = 0
         # The folder of the node: all of its workers show a hang of one.
-        self.mark = os.path.join(os.path.dirname(os.environ["TPUCTL_SANDBOX_WORKER"]), "hangs")
+        folder = os.path.dirname(os.environ["TPUCTL_SANDBOX_WORKER"])
+        self.mark, self.late_mark = os.path.join(folder, "hangs"), os.path.join(folder, "is-late")
 
     def values(self, name: str) -> list[float] | None:
         """Return the value of each chip, None for an unknown name."""
@@ -81,8 +82,9 @@ class ChipMetrics:
         if has_fault("duty-zero"):
             if self.stopped is None:
                 self.launch_at_end = _launch_now()
-            with open(self.mark, "w", encoding="ascii") as file:
+            with open(self.mark + "-new", "w", encoding="ascii") as file:
                 file.write(str(self.launch_at_end))
+            os.replace(self.mark + "-new", self.mark)  # another worker may read it now
         try:
             # A mark that is old is of a worker that has ended, or whose fault has.
             is_hanging = time.time() - os.stat(self.mark).st_mtime < _MARK_SECONDS
@@ -97,11 +99,22 @@ class ChipMetrics:
             self.stopped = time.monotonic()
         return is_hanging
 
+    def waits(self) -> bool:
+        """Return whether this worker waits in each step for another one with a slow chip."""
+        if has_fault("straggler"):
+            with open(self.late_mark, "w", encoding="ascii"):
+                return False
+        try:
+            return time.time() - os.stat(self.late_mark).st_mtime < _MARK_SECONDS
+        except OSError:
+            return False
+
     def launch(self) -> tuple[int, str]:
         """Return the launch that runs now, and the place in its program."""
         if not self.hangs():
-            # The others have ended their part of the step that the straggler is at.
-            return _launch_now() - 2 * has_fault("straggler"), _OWN_WORK
+            if has_fault("straggler"):
+                return _launch_now() - 3, _OWN_WORK
+            return (_launch_now() + 1, _COLLECTIVE) if self.waits() else (_launch_now(), _OWN_WORK)
         if has_fault("duty-zero"):
             return self.launch_at_end, _OWN_WORK
         return self.launch_at_end + 1, _COLLECTIVE
@@ -124,6 +137,7 @@ def _accept(server: socket.socket, metrics: ChipMetrics) -> None:
     while True:
         ready, _, _ = select.select([server, *connections], [], [], 1.0)
         metrics.hangs()  # the other workers learn of it without a question
+        metrics.waits()
         for one in ready:
             if one is server:
                 accepted = server.accept()[0]
