@@ -10,7 +10,7 @@ from tpuctl.workers.execution import label_ranges
 from tpuctl.workers.worker_metrics import failures
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tpuctl.errors import TpuctlError
     from tpuctl.workers.worker_jobs import JobScope
@@ -79,24 +79,42 @@ class DeviceStacks:
 def list_device_stacks(scope: JobScope) -> DeviceStacks:
     """Ask all workers what their cores run. Raises `SshProgramMissingError`."""
     looks = []
-    # The workers answer one after the other, while a program that runs well goes on: one look alone would blame the first.
     for _ in range(2):
         with MetricsStream(scope.targets, scope.ssh_options, None, with_cores=True) as stream:
             stream.collect()
-        looks.append(_behind(stream.workers))
-    return DeviceStacks(tuple(stream.workers), failures(stream.workers), looks[0] & looks[1])
+        looks.append(
+            {
+                worker.target.label: core
+                for worker in stream.workers
+                if (core := _slowest(worker)) and core.launch is not None
+            }
+        )
+    return DeviceStacks(tuple(stream.workers), failures(stream.workers), find_late(*looks))
 
 
-def _behind(workers: Sequence[WorkerState]) -> frozenset[str]:
-    """Return the labels of the workers at the lowest launch, unless all are at the same."""
-    launches = {
-        worker.target.label: core.launch
-        for worker in workers
-        if (core := _slowest(worker)) is not None and core.launch is not None
-    }
-    lowest = min(launches.values(), default=0)
-    late = frozenset(label for label, launch in launches.items() if launch == lowest)
-    return late if len(late) < len(launches) else frozenset()
+def find_late(first: Mapping[str, CoreState], second: Mapping[str, CoreState]) -> frozenset[str]:
+    """Return the workers that the others wait for, by their slowest cores in two looks; empty if none is sure.
+
+    The workers of a look answer one after the other, while a program that runs well goes on. Workers are late that were behind
+    in both looks, and have not come in the second to where the others were in the first, or else are never at the one place at
+    which all others are.
+    """
+    late = _behind(first) & _behind(second)
+    others = (first.keys() & second.keys()) - late
+    if not late or not others:
+        return frozenset()
+    reached = max(second[label].launch or 0 for label in late)
+    places = {look[label].place for look in (first, second) for label in others}
+    own = {look[label].place for look in (first, second) for label in late}
+    has_stopped = reached < min(first[label].launch or 0 for label in others)
+    return late if has_stopped or (len(places) == 1 and not places & own) else frozenset()
+
+
+def _behind(cores: Mapping[str, CoreState]) -> frozenset[str]:
+    """Return the workers at the lowest launch, unless all are at the same."""
+    lowest = min((core.launch or 0 for core in cores.values()), default=0)
+    late = frozenset(label for label, core in cores.items() if core.launch == lowest)
+    return late if len(late) < len(cores) else frozenset()
 
 
 def _slowest(worker: WorkerState) -> CoreState | None:

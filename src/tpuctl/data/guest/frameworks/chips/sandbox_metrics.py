@@ -113,7 +113,7 @@ class ChipMetrics:
         """Return the launch that runs now, and the place in its program."""
         if not self.hangs():
             if has_fault("straggler"):
-                return _launch_now() - 3, _OWN_WORK
+                return _launch_now() - 2, _OWN_WORK
             return (_launch_now() + 1, _COLLECTIVE) if self.waits() else (_launch_now(), _OWN_WORK)
         if has_fault("duty-zero"):
             return self.launch_at_end, _OWN_WORK
