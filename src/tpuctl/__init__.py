@@ -5,7 +5,7 @@ else is internal.
 
 Each package below is a room with one feature, or an engine that rooms share; its docstring says where to start reading, and
 ARCHITECTURE.md has the map. The modules of this package are the base: every room may import them, and they import only one
-another. `errors` has the exceptions and exit codes, `clock` all access to time, `shapes`, `files` and `escaping` the checks for
+another. `errors` has the exceptions and exit codes, `clock` all access to time, `decoding`, `files` and `escaping` the checks for
 JSON, files and text from outside, `names`, `accelerators` and `durations` what users write, `platforms` Linux
 and macOS, `installation` where tpuctl is installed. `client` is the Python API.
 """
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
         TpuctlError,
     )
     from tpuctl.models.events import EventKind, NodeEvent
-    from tpuctl.models.node import Health, Node, NodeState, Tier
+    from tpuctl.models.node import DataDisk, Health, Node, NodeState, Tier
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.models.spec_fields import DataDisk
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.lookup import IncompleteListError
@@ -82,8 +81,8 @@ _MODULES = {
         "TpuctlError",
     ),
     "models.events": ("EventKind", "NodeEvent"),
-    "models.node": ("Health", "Node", "NodeState", "Tier"),
-    "models.spec": ("DataDisk", "NodeSpec"),
+    "models.node": ("DataDisk", "Health", "Node", "NodeState", "Tier"),
+    "models.spec": ("NodeSpec",),
     "names": ("NodeName",),
     "nodes.conditions": ("Condition",),
     "nodes.lookup": ("IncompleteListError",),

@@ -223,7 +223,7 @@ class HttpFactory:
         thread = threading.current_thread()
         with self._lock:
             if thread not in self._by_thread:
-                ended = next((one for one in self._by_thread if not one.is_alive()), None)
+                ended = next((thread_before for thread_before in self._by_thread if not thread_before.is_alive()), None)
                 if ended is not None:
                     http = self._by_thread.pop(ended)
                 elif self._credentials is None:

@@ -154,12 +154,12 @@ class ApiClient:
         if upload is not None:
             path = f"upload/{path}"
             parameters["uploadType"] = "media"
-        given = {
+        query_values = {
             name: str(value).lower() if isinstance(value, bool) else value
             for name, value in parameters.items()
             if value is not None
         }
-        query = f"?{urlencode(given, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if given else ""
+        query = f"?{urlencode(query_values, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if query_values else ""
         host = f"https://{method.partition('.')[0]}.googleapis.com/"
         url = (self._endpoint.url(path) if self._endpoint else host + path) + query
         return ApiRequest(verb, url, body, upload, payer)

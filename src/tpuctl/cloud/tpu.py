@@ -255,9 +255,9 @@ class TpuClient(ApiClient):
         """Return the answer of a version of the API; that of v2 if the other version has none, or refuses."""
         if version != V2:
             with suppress(InvalidRequestError, NotFoundError, AccessError):
-                found = ask(version)
-                if found is not None:
-                    return found
+                answer = ask(version)
+                if answer is not None:
+                    return answer
         return ask(V2)
 
     def get_operation(self, name: str) -> Operation:
@@ -366,12 +366,12 @@ class TpuClient(ApiClient):
         def is_requested() -> bool:
             try:
                 fetch = self._request("queuedResources.get", name=full_name)
-                found = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
+                queued = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
             except ApiError as error:
                 if _is_not_found(error):
                     return False
                 raise
-            return found.requested_node(name.project).labels.get(REQUEST_LABEL) == label
+            return queued.requested_node(name.project).labels.get(REQUEST_LABEL) == label
 
         def send() -> Operation:
             return self._attempt(request, Operation.from_api, is_safe=False)
@@ -405,22 +405,22 @@ class TpuClient(ApiClient):
         def find() -> tuple[QueuedResource, tuple[Node, ...]] | None:
             try:
                 fetch = self._request("queuedResources.get", name=name)
-                found = self._attempt(fetch, _only(name, QueuedResource.from_api))
+                queued = self._attempt(fetch, _only(name, QueuedResource.from_api))
             except ApiError as error:
                 if _is_not_found(error):
                     return None
                 raise
-            is_ending = found.state is QueuedState.DELETING
-            return found, () if is_ending else self._nodes_named(found.full_names(name.split("/")[1]))
+            is_ending = queued.state is QueuedState.DELETING
+            return queued, () if is_ending else self._nodes_named(queued.full_names(name.split("/")[1]))
 
         return self._end(
             "delete",
             last_segment(name),
             request,
             find=find,
-            identity=lambda found: found[0].created,
-            is_ending=lambda found: found[0].state is QueuedState.DELETING,
-            still_meant=lambda found: still_meant(*found),
+            identity=lambda read: read[0].created,
+            is_ending=lambda read: read[0].state is QueuedState.DELETING,
+            still_meant=lambda read: still_meant(*read),
         )
 
     def start_node(self, name: NodeName) -> Operation:
@@ -585,21 +585,21 @@ class TpuClient(ApiClient):
         # The newest last. `response` is the node after the update [documentation of Operation.response].
         updates = sorted(
             (
-                (one.ended, one)
-                for one in listed
-                if one.verb == _UPDATE and one.response is not None and one.ended is not None
+                (update.ended, update)
+                for update in listed
+                if update.verb == _UPDATE and update.response is not None and update.ended is not None
             ),
             key=itemgetter(0),
         )
-        ours = next((ended for ended, one in updates if one.name == operation.name), None)
+        ours = next((ended for ended, update in updates if update.name == operation.name), None)
         if ours is None:
             return None
-        for ended, one in reversed(updates):
+        for ended, update in reversed(updates):
             is_late = read_at is not None and ended < read_at - _CLOCK_GRANULARITY
-            if one.name == operation.name or ended > ours or is_late:
+            if update.name == operation.name or ended > ours or is_late:
                 continue
             try:
-                left = _only(str(name), Node.from_api)(one.response or {})
+                left = _only(str(name), Node.from_api)(update.response or {})
             except ShapeError:
                 return None
             return None if left.id != read.id or is_same(left, read, sent) else left
@@ -614,8 +614,8 @@ class TpuClient(ApiClient):
             method, name, body = "nodes.performMaintenance", str(node.name), {}
         request = self._request(method, version="v2alpha1", name=name, body=body)
 
-        def has_begun(found: Node) -> bool:
-            announced = found.upcoming_maintenance
+        def has_begun(now: Node) -> bool:
+            announced = now.upcoming_maintenance
             return announced is None or announced.status != "PENDING"
 
         return self._change_node("maintenance request", request, node.name, has_begun)
@@ -741,16 +741,18 @@ class TpuClient(ApiClient):
         # an attempt was refused.
         may_be_done = False
 
-        def is_over(found: T | None) -> bool:
-            return found is None or is_ending(found) or (bool(seen) and identity(found) != seen[0])
+        def is_over(resource: T | None) -> bool:
+            return resource is None or is_ending(resource) or (bool(seen) and identity(resource) != seen[0])
 
         def look() -> None:
             with translate_errors():
-                found = find()
-            if found is None or is_over(found):
-                raise _AlreadyEndedError(Operation(None, done=found is None and not may_be_done, was_sent=may_be_done))
-            still_meant(found)
-            seen.append(identity(found))
+                resource = find()
+            if resource is None or is_over(resource):
+                raise _AlreadyEndedError(
+                    Operation(None, done=resource is None and not may_be_done, was_sent=may_be_done)
+                )
+            still_meant(resource)
+            seen.append(identity(resource))
 
         def send() -> Operation:
             nonlocal may_be_done
@@ -934,10 +936,10 @@ def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
     """
 
     def checked(data: Mapping[str, Any]) -> T:
-        found = read(data)
+        resource = read(data)
         if str(data["name"]).split("/")[2:] != name.split("/")[2:]:
             raise ShapeError("a resource that was not requested", "name")
-        return found
+        return resource
 
     return checked
 
@@ -1059,8 +1061,8 @@ def fetch_offers(
             return ()
 
     outcomes = fan_out(fetch, list(zones) or sorted(locations(project)), limit=_LIST_THREADS)
-    found = {outcome.item: outcome.get() for outcome in outcomes}
+    offers = {outcome.item: outcome.get() for outcome in outcomes}
     return ZoneOffers(
-        {zone: names for zone, names in found.items() if names},
-        tuple(zone for zone, names in found.items() if names is None),
+        {zone: names for zone, names in offers.items() if names},
+        tuple(zone for zone, names in offers.items() if names is None),
     )

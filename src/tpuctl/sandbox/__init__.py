@@ -1,6 +1,6 @@
 """The sandbox: a local Cloud TPU API that costs nothing.
 
-It serves the JSON of Google's APIs. It imports the base modules (`accelerators`, `names`, `errors`, `clock`, `shapes`, …) and
+It serves the JSON of Google's APIs. It imports the base modules (`accelerators`, `names`, `errors`, `clock`, `decoding`, …) and
 nothing else of the client: a client's mistake cannot be repeated here. Its schema comes from Google's discovery documents,
 its rules from observations of the real service. A fact without a source is marked `unverified` where it stands.
 
