@@ -5,9 +5,9 @@ else is internal.
 
 Each package below is a room with one feature, or an engine that rooms share; its docstring says where to start reading, and
 ARCHITECTURE.md has the map. The modules of this package are the base: every room may import them, and they import only one
-another. `errors` has the exceptions and exit codes, `clock` all access to time, `decoding`, `files` and `escaping` the checks for
-JSON, files and text from outside, `names`, `accelerators` and `durations` what users write, `platforms` Linux
-and macOS, `installation` where tpuctl is installed. `client` is the Python API.
+another. `errors` has the exceptions and exit codes, `clock` all access to time, `decoding`, `files` and `escaping` the checks
+for JSON, files and text from outside, `names`, `accelerators` and `durations` what users write, `platforms` Linux and macOS,
+`installation` where tpuctl is installed. `client` is the Python API.
 """
 
 from typing import TYPE_CHECKING
