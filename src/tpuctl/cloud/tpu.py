@@ -280,10 +280,8 @@ class TpuClient(ApiClient):
         """
 
         def find(version: str) -> QueuedResource | None:
-            try:
-                return self.get_queued_resource(queued_resource_name(name), version=version)
-            except NotFoundError:
-                return None
+            with translate_errors():
+                return self._find_queued(queued_resource_name(name), version=version)
 
         return self._as_shown(version, find)
 
@@ -364,14 +362,8 @@ class TpuClient(ApiClient):
         full_name = f"projects/{name.project}/locations/{name.zone}/queuedResources/{own_id}"
 
         def is_requested() -> bool:
-            try:
-                fetch = self._request("queuedResources.get", name=full_name)
-                queued = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
-            except ApiError as error:
-                if _is_not_found(error):
-                    return False
-                raise
-            return queued.requested_node(name.project).labels.get(REQUEST_LABEL) == label
+            queued = self._find_queued(full_name)
+            return queued is not None and queued.requested_node(name.project).labels.get(REQUEST_LABEL) == label
 
         def send() -> Operation:
             return self._attempt(request, Operation.from_api, is_safe=False)
@@ -403,13 +395,9 @@ class TpuClient(ApiClient):
         request = self._request("queuedResources.delete", name=name, force=force, requestId=str(self._uuid()))
 
         def find() -> tuple[QueuedResource, tuple[Node, ...]] | None:
-            try:
-                fetch = self._request("queuedResources.get", name=name)
-                queued = self._attempt(fetch, _only(name, QueuedResource.from_api))
-            except ApiError as error:
-                if _is_not_found(error):
-                    return None
-                raise
+            queued = self._find_queued(name)
+            if queued is None:
+                return None
             is_ending = queued.state is QueuedState.DELETING
             return queued, () if is_ending else self._nodes_named(queued.full_names(name.split("/")[1]))
 
@@ -689,10 +677,15 @@ class TpuClient(ApiClient):
         )
 
     def _find(self, name: NodeName, *, version: str = V2) -> Node | None:
-        """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiError`."""
+        return self._lookup("nodes", str(name), Node.from_api, version)
+
+    def _find_queued(self, name: str, *, version: str = V2) -> QueuedResource | None:
+        return self._lookup("queuedResources", name, QueuedResource.from_api, version)
+
+    def _lookup(self, collection: str, name: str, read: Read[T], version: str) -> T | None:
+        """Return a resource; None only after a 404 from the API. Raises `TransportError` and `ApiError`."""
         try:
-            fetch = self._request("nodes.get", version=version, name=name)
-            return self._attempt(fetch, _only(str(name), Node.from_api))
+            return self._attempt(self._request(f"{collection}.get", version=version, name=name), _only(name, read))
         except ApiError as error:
             if _is_not_found(error):
                 return None
