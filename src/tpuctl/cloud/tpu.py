@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ from tpuctl.cloud.requests import (
     Failure,
     Listing,
     Read,
-    TTLCache,
     is_uncertain,
 )
 from tpuctl.decoding import ShapeError, decode, decoder_of, json_field
@@ -85,6 +85,8 @@ CHANGE_TIMEOUT = timedelta(minutes=5)
 _OPERATION_INTERVAL = timedelta(seconds=2)
 # Of the list that shows whether a change has overwritten another one.
 _OPERATIONS_LIMIT = timedelta(seconds=15)
+# A list of each zone needs the zones, which seldom change.
+_ZONES_LIFETIME = timedelta(minutes=1)
 # The verb of an update in the metadata of its operation [unverified].
 _UPDATE = "update"
 # The header `date` has whole seconds.
@@ -156,8 +158,9 @@ class TpuClient(ApiClient):
 
     def __init__(self, *given: Any, **options: Any) -> None:  # those of `ApiClient`
         super().__init__(*given, **options)
-        # By project. Threads that list at the same time share it.
-        self._zones = TTLCache[tuple[str, ...]](self._clock)
+        # By project, with the monotonic time when they were read.
+        self._zones_lock = threading.Lock()
+        self._zones: dict[str, tuple[timedelta, tuple[str, ...]]] = {}
 
     def locations(self, project: str) -> tuple[str, ...]:
         """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
@@ -828,7 +831,17 @@ class TpuClient(ApiClient):
             error = translate(failure)
             if failure.response.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
                 raise error from failure
-        return self._list_each(one_zone, self._zones.get_or_load(project, lambda: self.locations(project)))
+        return self._list_each(one_zone, self._recent_zones(project))
+
+    def _recent_zones(self, project: str) -> tuple[str, ...]:
+        # Threads that list at the same time wait for the one that reads.
+        with self._zones_lock:
+            now = self._clock.monotonic()
+            read_at, zones = self._zones.get(project, (None, ()))
+            if read_at is None or now - read_at >= _ZONES_LIFETIME:
+                zones = self.locations(project)
+                self._zones[project] = now, zones
+            return zones
 
     def _list_each(
         self, one_zone: Callable[[str], Listing[T]], zones: Sequence[str], *, are_named: bool = False
