@@ -38,9 +38,8 @@ if TYPE_CHECKING:
         TpuctlError,
     )
     from tpuctl.models.events import EventKind, NodeEvent
-    from tpuctl.models.node import Health, Node, NodeState, Tier
+    from tpuctl.models.node import DataDisk, Health, Node, NodeState, Tier
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.models.spec_fields import DataDisk
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.lookup import IncompleteListError
@@ -82,8 +81,8 @@ _MODULES = {
         "TpuctlError",
     ),
     "models.events": ("EventKind", "NodeEvent"),
-    "models.node": ("Health", "Node", "NodeState", "Tier"),
-    "models.spec": ("DataDisk", "NodeSpec"),
+    "models.node": ("DataDisk", "Health", "Node", "NodeState", "Tier"),
+    "models.spec": ("NodeSpec",),
     "names": ("NodeName",),
     "nodes.conditions": ("Condition",),
     "nodes.lookup": ("IncompleteListError",),

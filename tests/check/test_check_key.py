@@ -12,9 +12,8 @@ from tests.lifecycle import ZONE
 from tpuctl.check.facts import BucketUse, Purpose, WantedNode
 from tpuctl.check.gate import check_key
 from tpuctl.models.grants import Grant
-from tpuctl.models.node import Node, Tier
+from tpuctl.models.node import DataDisk, Node, Tier
 from tpuctl.models.spec import NodeSpec
-from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 
 SPEC = NodeSpec(accelerator_type="v4-8", runtime_version="tpu-ubuntu2204-base")

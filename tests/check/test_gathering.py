@@ -22,9 +22,8 @@ from tpuctl.check.facts import Absent, BucketUse, CheckFacts, Known, Unknown, Wa
 from tpuctl.check.gathering import FactGatherer
 from tpuctl.clock import ManualClock
 from tpuctl.models.bucket import BucketContents
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 from tpuctl.models.spec import NodeSpec
-from tpuctl.models.spec_fields import DataDisk
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.capacity import put_quota
 from tpuctl.sandbox.in_process import SandboxHttp

@@ -12,8 +12,7 @@ from tpuctl.check.facts import Absent, BucketUse, Known, Purpose
 from tpuctl.check.findings import Level
 from tpuctl.check.rules.vm_rules import disk_is_attachable, disk_is_in_zone, machine_is_near, machine_scopes_suffice
 from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-from tpuctl.models.node import Node
-from tpuctl.models.spec_fields import DataDisk
+from tpuctl.models.node import DataDisk, Node
 from tpuctl.names import NodeName
 
 AUTH = "https://www.googleapis.com/auth/"

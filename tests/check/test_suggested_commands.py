@@ -10,9 +10,8 @@ import pytest
 from tests.check.offer_facts import ZONE, node, spec, wanted
 from tpuctl.check.facts import BucketUse, Purpose
 from tpuctl.check.findings import create_or_check_command
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 from tpuctl.models.spec import NodeSpec
-from tpuctl.models.spec_fields import DataDisk
 
 UP = f"tpuctl up trainer --project=p --zone={ZONE} --type=v4-8"
 CHECK = UP.replace("tpuctl up", "tpuctl check")

@@ -23,10 +23,9 @@ from tpuctl.check.facts import (
 from tpuctl.check.findings import Level, evaluate_rules
 from tpuctl.check.rules import RULES
 from tpuctl.models.compute_resources import ComputeNetwork
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 from tpuctl.models.project import IamPolicy, Project
 from tpuctl.models.spec import NodeSpec
-from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 
 LATE = Unknown("no answer within 15s", is_passing=True)

@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tpuctl.check.facts import BucketUse, CheckFacts, Unknown, WantedNode
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 from tpuctl.models.spec import NodeSpec
-from tpuctl.models.spec_fields import DataDisk
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 ZONE, OTHER = "us-central2-b", "europe-west4-a"

@@ -247,6 +247,17 @@ def test_unknown_fields_and_unknown_values_of_enums_are_accepted(noun: str) -> N
         ),
         pytest.param({"createTime": "yesterday"}, "createTime: expected a time like 2026-01-31T08:00:00Z", id="time"),
         pytest.param({"new": DEEP}, "new: expected at most 64 levels", id="deep"),
+        pytest.param({"serviceAccount": 5}, "serviceAccount: expected an object", id="parent"),
+        pytest.param({"serviceAccount": {"email": 5}}, "serviceAccount.email: expected a string", id="path"),
+        pytest.param({"labels": None}, "labels: expected an object", id="null"),
+        pytest.param(
+            {"metadata": {"key": ["a secret"]}}, "metadata.key: expected a string", id="no value in the error"
+        ),
+        pytest.param(
+            {"bootDiskConfig": {"diskSizeGb": "-1"}},
+            "bootDiskConfig.diskSizeGb: expected a whole number, not negative",
+            id="number in a text",
+        ),
     ],
 )
 def test_error_names_the_path_and_the_expected_type(data: Any, text: str) -> None:

@@ -9,11 +9,20 @@ from typing import Any
 
 import pytest
 
-from tpuctl.models.node import Health, Maintenance, NetworkEndpoint, Node, NodeState, QueuedState, Symptom, Tier
+from tpuctl.models.node import (
+    DataDisk,
+    Health,
+    Maintenance,
+    NetworkEndpoint,
+    Node,
+    NodeState,
+    QueuedState,
+    Symptom,
+    Tier,
+)
 from tpuctl.models.operation import Operation, OperationError
 from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import FIELDS, REQUEST_LABEL, NodeSpec, SpecDifference
-from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 
 NAME = NodeName("p", "us-central2-b", "trainer")

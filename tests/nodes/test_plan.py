@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from tpuctl.errors import ConflictError, TpuctlError
-from tpuctl.models.node import Node, NodeState, Tier
+from tpuctl.models.node import DataDisk, Node, NodeState, Tier
 from tpuctl.models.spec import NodeSpec, SpecDifference
-from tpuctl.models.spec_fields import DataDisk
 from tpuctl.names import NodeName
 from tpuctl.nodes.conditions import Condition, ObservedState, Policy, Repair, Verb
 from tpuctl.nodes.plan import PlanStep, ResetMode, gcloud_commands, next_step, reset_mode

@@ -21,7 +21,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.escaping import GCLOUD_DELIMITER, check_not_masked
 from tpuctl.files import METADATA_VALUE_LIMIT, expand_user_path, read_user_text
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 from tpuctl.models.spec import (
     FIELDS,
     MAX_OWN_LABELS,
@@ -31,7 +31,7 @@ from tpuctl.models.spec import (
     check_user_labels,
     is_metadata_key,
 )
-from tpuctl.models.spec_fields import DISK_SIZE, DISKS, PAIRS, DataDisk, setting_key
+from tpuctl.models.spec_fields import DISK_SIZE, DISKS, PAIRS, setting_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

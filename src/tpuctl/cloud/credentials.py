@@ -82,8 +82,8 @@ def account_of(credentials: Credentials, request: Any) -> str | None:
     if email == "default":
         credentials.refresh(request)
         email = credentials.service_account_email
-    found = email or getattr(credentials, "account", None)
-    return found if isinstance(found, str) and "@" in found else None
+    account = email or getattr(credentials, "account", None)
+    return account if isinstance(account, str) and "@" in account else None
 
 
 class GcloudCredentials(google.auth.credentials.Credentials):

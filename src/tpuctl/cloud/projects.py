@@ -344,7 +344,7 @@ class ComputeClient(ApiClient):
 
         Raises `ServiceUnavailableError` if the API left them out because it could not read them.
         """
-        found = self._query(
+        answer = self._query(
             "compute.v1 regions.get",
             decoder_of(_Region),
             f"the region `{region}` in {_describe(project)}",
@@ -353,10 +353,10 @@ class ComputeClient(ApiClient):
             region=region,
             fields="quotas,quotaStatusWarning",
         )
-        if not found.quotas and (warning := found.warning or found.warning_code):
+        if not answer.quotas and (warning := answer.warning or answer.warning_code):
             message = f"cannot fetch the quotas of {region}: {warning}"
             raise ServiceUnavailableError(message, hint="try again in a few minutes")
-        return {quota.metric: quota for quota in found.quotas}
+        return {quota.metric: quota for quota in answer.quotas}
 
     def find_machine(self, project: str, name: str, *, zone: str | None = None) -> ComputeInstance:
         """Return the virtual machine of a name, in one zone or in any; needs compute.instances.list.

@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -58,8 +57,6 @@ from tpuctl.errors import (
 from tpuctl.models.api_values import ApiText, LastSegments, an_object
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from tpuctl.clock import Clock
 
 T = TypeVar("T")
@@ -154,12 +151,12 @@ class ApiClient:
         if upload is not None:
             path = f"upload/{path}"
             parameters["uploadType"] = "media"
-        given = {
+        query_values = {
             name: str(value).lower() if isinstance(value, bool) else value
             for name, value in parameters.items()
             if value is not None
         }
-        query = f"?{urlencode(given, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if given else ""
+        query = f"?{urlencode(query_values, doseq=True, safe=_QUERY_SAFE, quote_via=quote)}" if query_values else ""
         host = f"https://{method.partition('.')[0]}.googleapis.com/"
         url = (self._endpoint.url(path) if self._endpoint else host + path) + query
         return ApiRequest(verb, url, body, upload, payer)
@@ -498,40 +495,3 @@ def _may_repeat(failure: TransportError | ApiError, *, is_safe: bool) -> bool:
 def is_uncertain(failure: TransportError | ApiError) -> bool:
     """Return whether the change may have been carried out although it failed."""
     return isinstance(failure, AnswerLostError) or (isinstance(failure, ApiError) and failure.response.is_fault)
-
-
-CachedT = TypeVar("CachedT")
-
-_CACHE_LIFETIME = timedelta(minutes=1)
-
-
-class TTLCache(Generic[CachedT]):
-    """Answers by key, kept for a minute. One thread fetches an answer, the others that need it wait.
-
-    A failure is raised in all waiting threads, and is not kept.
-    """
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        # With the monotonic time at which the answer expires, None while it is fetched.
-        self._answers: dict[str, tuple[Future[CachedT], timedelta | None]] = {}
-
-    def get_or_load(self, key: str, load: Callable[[], CachedT]) -> CachedT:
-        """Return the cached answer, else the result of `load`. Raises what `load` raises."""
-        from concurrent.futures import Future  # noqa: PLC0415  # 8 ms, only if zones are listed one by one
-
-        with self._lock:
-            answer, expires = self._answers.get(key, (None, None))
-            is_mine = answer is None or (expires is not None and self._clock.monotonic() >= expires)
-            if answer is None or is_mine:
-                answer = Future()
-                self._answers[key] = answer, None
-        if is_mine:
-            try:
-                answer.set_result(load())
-                self._answers[key] = answer, self._clock.monotonic() + _CACHE_LIFETIME
-            except BaseException as failure:  # noqa: BLE001  # raised in each waiting thread
-                del self._answers[key]
-                answer.set_exception(failure)
-        return answer.result()

@@ -34,8 +34,8 @@ class SentSecrets:
     """The secrets in the headers of a request, and in its body if that is a form, as sources of tokens get."""
 
     def __init__(self, headers: Mapping[str, str], body: str | bytes | None) -> None:
-        found = dict.fromkeys(value.encode() for value in _secret_values(headers, body))
-        self._values = [value for value in found if len(value) >= _SHORTEST]
+        values = dict.fromkeys(value.encode() for value in _secret_values(headers, body))
+        self._values = [value for value in values if len(value) >= _SHORTEST]
 
     def may_be_in(self, data: bytes) -> bool:
         """Return quickly whether the beginning of a secret, as it was sent, is in a large text."""
@@ -54,15 +54,15 @@ class SentSecrets:
 
 
 def _secret_values(headers: Mapping[str, str], body: str | bytes | None) -> Iterator[str]:
-    given = {name.lower(): value for name, value in headers.items()}
-    for name in given.keys() & _HEADERS:
-        scheme, _, rest = given[name].partition(" ")
+    lower = {name.lower(): value for name, value in headers.items()}
+    for name in lower.keys() & _HEADERS:
+        scheme, _, rest = lower[name].partition(" ")
         secret = rest.strip() or scheme
         yield secret
         if scheme.lower() == "basic":
             with suppress(ValueError):
                 yield base64.b64decode(secret).decode().partition(":")[2]
-    if body and given.get("content-type", "").startswith(_FORM):
+    if body and lower.get("content-type", "").startswith(_FORM):
         text = body if isinstance(body, str) else body.decode("utf-8", "replace")
         yield from (value for name, value in parse_qsl(text) if name in _FIELDS)
 
@@ -101,17 +101,17 @@ def _hide_form(data: bytes, form: bytes) -> bytes:
 def _decoded(data: bytes) -> tuple[bytes, Sequence[int]]:
     """Return a text without the escapes of JSON, HTML and URLs, and where each of its bytes, and its end, stands in `data`."""
     text, places, at = bytearray(), array("L"), 0
-    for found in _ESCAPES.finditer(data):
-        text += data[at : found.start()]
-        places.extend(range(at, found.start()))
-        kind, value = found.lastgroup, found[found.lastgroup or 0]
+    for escape in _ESCAPES.finditer(data):
+        text += data[at : escape.start()]
+        places.extend(range(at, escape.start()))
+        kind, value = escape.lastgroup, escape[escape.lastgroup or 0]
         if kind in {"entity", "sign"}:
             text += _ENTITIES.get(value, value)
         else:
             # Secrets in headers are ASCII.
             text.append(min(int(value, 10 if kind == "decimal" else 16), 255))
-        places.append(found.start())
-        at = found.end()
+        places.append(escape.start())
+        at = escape.end()
     text += data[at:]
     places.extend(range(at, len(data) + 1))
     return bytes(text), places

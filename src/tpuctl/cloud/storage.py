@@ -261,9 +261,9 @@ class BucketsClient(ApiClient):
         self, name: str, permissions: Collection[str], *, user_project: str | None = None
     ) -> frozenset[str]:
         """Return which of the permissions the caller has; needs none."""
-        given = {"permissions": sorted(permissions), "userProject": user_project}
+        parameters = {"permissions": sorted(permissions), "userProject": user_project}
         read = decoder_of(GrantedPermissions)
-        return self._ask("buckets.testIamPermissions", read, name, None, **given).permissions
+        return self._ask("buckets.testIamPermissions", read, name, None, **parameters).permissions
 
     def contents(self, name: str, prefix: str, *, user_project: str | None = None) -> BucketContents:
         """Count the first thousand objects below a prefix; needs storage.objects.list.
@@ -302,8 +302,8 @@ class BucketsClient(ApiClient):
         An unconditional binding of the member stays unchanged. Raises `ConflictError` after six simultaneous changes.
         """
         for attempt in range(1, _GRANTS + 1):
-            wanted = _with_member(self._read_policy(name, _checked_policy, user_project), role, member)
-            if wanted is None or self._replace_policy(name, wanted, user_project):
+            policy = _with_member(self._read_policy(name, _checked_policy, user_project), role, member)
+            if policy is None or self._replace_policy(name, policy, user_project):
                 return
             self._clock.sleep(self._back_off(attempt))
         raise ConflictError(

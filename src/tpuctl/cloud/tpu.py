@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -41,7 +42,6 @@ from tpuctl.cloud.requests import (
     Failure,
     Listing,
     Read,
-    TTLCache,
     is_uncertain,
 )
 from tpuctl.decoding import ShapeError, decode, decoder_of, json_field
@@ -85,6 +85,8 @@ CHANGE_TIMEOUT = timedelta(minutes=5)
 _OPERATION_INTERVAL = timedelta(seconds=2)
 # Of the list that shows whether a change has overwritten another one.
 _OPERATIONS_LIMIT = timedelta(seconds=15)
+# A list of each zone needs the zones, which seldom change.
+_ZONES_LIFETIME = timedelta(minutes=1)
 # The verb of an update in the metadata of its operation [unverified].
 _UPDATE = "update"
 # The header `date` has whole seconds.
@@ -156,8 +158,9 @@ class TpuClient(ApiClient):
 
     def __init__(self, *given: Any, **options: Any) -> None:  # those of `ApiClient`
         super().__init__(*given, **options)
-        # By project. Threads that list at the same time share it.
-        self._zones = TTLCache[tuple[str, ...]](self._clock)
+        # By project, with the monotonic time when they were read.
+        self._zones_lock = threading.Lock()
+        self._zones: dict[str, tuple[timedelta, tuple[str, ...]]] = {}
 
     def locations(self, project: str) -> tuple[str, ...]:
         """Return the zones of the API for a project. Raises for an empty list, which cannot be true."""
@@ -255,9 +258,9 @@ class TpuClient(ApiClient):
         """Return the answer of a version of the API; that of v2 if the other version has none, or refuses."""
         if version != V2:
             with suppress(InvalidRequestError, NotFoundError, AccessError):
-                found = ask(version)
-                if found is not None:
-                    return found
+                answer = ask(version)
+                if answer is not None:
+                    return answer
         return ask(V2)
 
     def get_operation(self, name: str) -> Operation:
@@ -280,10 +283,8 @@ class TpuClient(ApiClient):
         """
 
         def find(version: str) -> QueuedResource | None:
-            try:
-                return self.get_queued_resource(queued_resource_name(name), version=version)
-            except NotFoundError:
-                return None
+            with translate_errors():
+                return self._find_queued(queued_resource_name(name), version=version)
 
         return self._as_shown(version, find)
 
@@ -361,14 +362,8 @@ class TpuClient(ApiClient):
         full_name = queued_resource_name(name)
 
         def is_requested() -> bool:
-            try:
-                fetch = self._request("queuedResources.get", name=full_name)
-                found = self._attempt(fetch, _only(full_name, QueuedResource.from_api))
-            except ApiError as error:
-                if _is_not_found(error):
-                    return False
-                raise
-            return found.requested_node(name.project).labels.get(REQUEST_LABEL) == label
+            queued = self._find_queued(full_name)
+            return queued is not None and queued.requested_node(name.project).labels.get(REQUEST_LABEL) == label
 
         def send() -> Operation:
             return self._attempt(request, Operation.from_api, is_safe=False)
@@ -400,24 +395,20 @@ class TpuClient(ApiClient):
         request = self._request("queuedResources.delete", name=name, force=force, requestId=str(self._uuid()))
 
         def find() -> tuple[QueuedResource, tuple[Node, ...]] | None:
-            try:
-                fetch = self._request("queuedResources.get", name=name)
-                found = self._attempt(fetch, _only(name, QueuedResource.from_api))
-            except ApiError as error:
-                if _is_not_found(error):
-                    return None
-                raise
-            is_ending = found.state is QueuedState.DELETING
-            return found, () if is_ending else self._nodes_named(found.full_names(name.split("/")[1]))
+            queued = self._find_queued(name)
+            if queued is None:
+                return None
+            is_ending = queued.state is QueuedState.DELETING
+            return queued, () if is_ending else self._nodes_named(queued.full_names(name.split("/")[1]))
 
         return self._end(
             "delete",
             last_segment(name),
             request,
             find=find,
-            identity=lambda found: found[0].created,
-            is_ending=lambda found: found[0].state is QueuedState.DELETING,
-            still_meant=lambda found: still_meant(*found),
+            identity=lambda read: read[0].created,
+            is_ending=lambda read: read[0].state is QueuedState.DELETING,
+            still_meant=lambda read: still_meant(*read),
         )
 
     def start_node(self, name: NodeName) -> Operation:
@@ -582,21 +573,21 @@ class TpuClient(ApiClient):
         # The newest last. `response` is the node after the update [documentation of Operation.response].
         updates = sorted(
             (
-                (one.ended, one)
-                for one in listed
-                if one.verb == _UPDATE and one.response is not None and one.ended is not None
+                (update.ended, update)
+                for update in listed
+                if update.verb == _UPDATE and update.response is not None and update.ended is not None
             ),
             key=itemgetter(0),
         )
-        ours = next((ended for ended, one in updates if one.name == operation.name), None)
+        ours = next((ended for ended, update in updates if update.name == operation.name), None)
         if ours is None:
             return None
-        for ended, one in reversed(updates):
+        for ended, update in reversed(updates):
             is_late = read_at is not None and ended < read_at - _CLOCK_GRANULARITY
-            if one.name == operation.name or ended > ours or is_late:
+            if update.name == operation.name or ended > ours or is_late:
                 continue
             try:
-                left = _only(str(name), Node.from_api)(one.response or {})
+                left = _only(str(name), Node.from_api)(update.response or {})
             except ShapeError:
                 return None
             return None if left.id != read.id or is_same(left, read, sent) else left
@@ -611,8 +602,8 @@ class TpuClient(ApiClient):
             method, name, body = "nodes.performMaintenance", str(node.name), {}
         request = self._request(method, version="v2alpha1", name=name, body=body)
 
-        def has_begun(found: Node) -> bool:
-            announced = found.upcoming_maintenance
+        def has_begun(now: Node) -> bool:
+            announced = now.upcoming_maintenance
             return announced is None or announced.status != "PENDING"
 
         return self._change_node("maintenance request", request, node.name, has_begun)
@@ -686,10 +677,15 @@ class TpuClient(ApiClient):
         )
 
     def _find(self, name: NodeName, *, version: str = V2) -> Node | None:
-        """Return a node; None only after a 404 from the API. Raises `TransportError` and `ApiError`."""
+        return self._lookup("nodes", str(name), Node.from_api, version)
+
+    def _find_queued(self, name: str, *, version: str = V2) -> QueuedResource | None:
+        return self._lookup("queuedResources", name, QueuedResource.from_api, version)
+
+    def _lookup(self, collection: str, name: str, read: Read[T], version: str) -> T | None:
+        """Return a resource; None only after a 404 from the API. Raises `TransportError` and `ApiError`."""
         try:
-            fetch = self._request("nodes.get", version=version, name=name)
-            return self._attempt(fetch, _only(str(name), Node.from_api))
+            return self._attempt(self._request(f"{collection}.get", version=version, name=name), _only(name, read))
         except ApiError as error:
             if _is_not_found(error):
                 return None
@@ -738,16 +734,18 @@ class TpuClient(ApiClient):
         # an attempt was refused.
         may_be_done = False
 
-        def is_over(found: T | None) -> bool:
-            return found is None or is_ending(found) or (bool(seen) and identity(found) != seen[0])
+        def is_over(resource: T | None) -> bool:
+            return resource is None or is_ending(resource) or (bool(seen) and identity(resource) != seen[0])
 
         def look() -> None:
             with translate_errors():
-                found = find()
-            if found is None or is_over(found):
-                raise _AlreadyEndedError(Operation(None, done=found is None and not may_be_done, was_sent=may_be_done))
-            still_meant(found)
-            seen.append(identity(found))
+                resource = find()
+            if resource is None or is_over(resource):
+                raise _AlreadyEndedError(
+                    Operation(None, done=resource is None and not may_be_done, was_sent=may_be_done)
+                )
+            still_meant(resource)
+            seen.append(identity(resource))
 
         def send() -> Operation:
             nonlocal may_be_done
@@ -830,7 +828,17 @@ class TpuClient(ApiClient):
             error = translate(failure)
             if failure.response.code not in _NO_WILDCARD or error.error_id in _SAME_EVERYWHERE:
                 raise error from failure
-        return self._list_each(one_zone, self._zones.get_or_load(project, lambda: self.locations(project)))
+        return self._list_each(one_zone, self._recent_zones(project))
+
+    def _recent_zones(self, project: str) -> tuple[str, ...]:
+        # Threads that list at the same time wait for the one that reads.
+        with self._zones_lock:
+            now = self._clock.monotonic()
+            read_at, zones = self._zones.get(project, (None, ()))
+            if read_at is None or now - read_at >= _ZONES_LIFETIME:
+                zones = self.locations(project)
+                self._zones[project] = now, zones
+            return zones
 
     def _list_each(
         self, one_zone: Callable[[str], Listing[T]], zones: Sequence[str], *, are_named: bool = False
@@ -931,10 +939,10 @@ def _only(name: str, read: Callable[[Mapping[str, Any]], T]) -> Callable[[Mappin
     """
 
     def checked(data: Mapping[str, Any]) -> T:
-        found = read(data)
+        resource = read(data)
         if str(data["name"]).split("/")[2:] != name.split("/")[2:]:
             raise ShapeError("a resource that was not requested", "name")
-        return found
+        return resource
 
     return checked
 
@@ -1056,8 +1064,8 @@ def fetch_offers(
             return ()
 
     outcomes = fan_out(fetch, list(zones) or sorted(locations(project)), limit=_LIST_THREADS)
-    found = {outcome.item: outcome.get() for outcome in outcomes}
+    offers = {outcome.item: outcome.get() for outcome in outcomes}
     return ZoneOffers(
-        {zone: names for zone, names in found.items() if names},
-        tuple(zone for zone, names in found.items() if names is None),
+        {zone: names for zone, names in offers.items() if names},
+        tuple(zone for zone, names in offers.items() if names is None),
     )

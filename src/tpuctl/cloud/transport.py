@@ -116,10 +116,10 @@ class Http:
         self, uri: str, method: str, body: str | bytes | None, headers: Mapping[str, str] | None
     ) -> HttpAnswer:
         # The request's own quota project takes precedence.
-        given = {**self._extra, **_lower_names(headers), "accept-encoding": "gzip", "user-agent": _USER_AGENT}
+        sent = {**self._extra, **_lower_names(headers), "accept-encoding": "gzip", "user-agent": _USER_AGENT}
         parts = urlsplit(uri)
         target = f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
-        for name, value in given.items():
+        for name, value in sent.items():
             if not _HEADER_VALUE.fullmatch(value):
                 # http.client would raise an error that contains the value.
                 raise SettingError(
@@ -127,7 +127,7 @@ class Http:
                     hint="check the credentials and the quota project",
                 )
         proxy = self._options.proxy
-        secrets = SentSecrets({**given, **(proxy.headers if proxy else {})}, body)
+        secrets = SentSecrets({**sent, **(proxy.headers if proxy else {})}, body)
         with self._turn:
             try:
                 if method not in _SAFE_METHODS:
@@ -138,15 +138,15 @@ class Http:
                 connection = self.connections[key]
                 was_open = connection.sock is not None
                 try:
-                    return self._without_secrets(secrets, *connection.exchange(method, target, body, given))
+                    return self._without_secrets(secrets, *connection.exchange(method, target, body, sent))
                 except AnswerLostError as error:
                     if not was_open or isinstance(error.__cause__, TimeoutError):
                         raise
                 connection.hang_up()
-                return self._without_secrets(secrets, *connection.exchange(method, target, body, given))
+                return self._without_secrets(secrets, *connection.exchange(method, target, body, sent))
             except TransportError as error:
                 self._hang_up()
-                error.args = tuple(secrets.hide_in_text(str(one)) for one in error.args)
+                error.args = tuple(secrets.hide_in_text(str(text)) for text in error.args)
                 raise
             finally:
                 if self._is_closed:
@@ -217,11 +217,11 @@ class AuthorizedHttp(Http):
 
     def _with_token(self, uri: str, method: str, headers: Mapping[str, str] | None) -> dict[str, str]:
         own = _lower_names(headers)
-        given = dict(own)
+        sent = dict(own)
         with self._credentials() as credentials:
-            credentials.before_request(self._auth, method, uri, given)
+            credentials.before_request(self._auth, method, uri, sent)
         # The quota project of the credentials has the lowest precedence.
-        return {**given, **self._extra, **own}
+        return {**sent, **self._extra, **own}
 
     @contextmanager
     def _credentials(self) -> Iterator[Any]:  # google-auth ships no types

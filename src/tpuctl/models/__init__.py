@@ -4,8 +4,8 @@ Start reading at `node` and `spec`. Models make no decision and no call, and imp
 
 What a reader must know:
 
-- `from_api` parses the API's JSON and checks it against the declared `Shape`; a mismatch raises `ShapeError` with the path of
-  the value. A field must be declared before code may read it; a test compares each shape with Google's discovery document.
+- `decoding.py` reads the API's JSON by the annotations of a model, whose types are in `api_values`; a mismatch raises
+  `ShapeError` with the path of the value. A test compares the fields of each model with Google's discovery document.
 - Unknown fields are accepted, and so are unknown values of an enum (`ApiEnum`): the service may be newer than tpuctl.
 - Some values keep the complete JSON as `raw`. Metadata may contain secrets: it is printed masked, unless the user passes
   `--show-metadata`.

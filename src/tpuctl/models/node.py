@@ -117,7 +117,7 @@ class Tier(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NetworkConfig:
-    """A network of a node [API v2, NetworkConfig]."""
+    """One of several networks of a node [API v2, NetworkConfig]."""
 
     network: ApiText = ""
     subnetwork: ApiText = ""
@@ -140,11 +140,15 @@ class NetworkEndpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class AttachedDisk:
-    """A data disk of a node [API v2, AttachedDisk]."""
+class DataDisk:
+    """A persistent disk to attach. `mode` is READ_WRITE or READ_ONLY."""
 
     source: ApiText = json_field("sourceDisk")
-    mode: ApiText = ""
+    mode: ApiText = "READ_WRITE"
+
+    def __str__(self) -> str:
+        """Return the disk as options name it."""
+        return f"source={self.source},mode={self.mode.lower().replace('_', '-')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +182,7 @@ def _announced(value: Any) -> Maintenance | None:  # JSON
 class Node:
     """A TPU node, with the fields that tpuctl reads. `raw` is the complete JSON from the API; `id` is unique per creation.
 
-    A state or a health that the API omits says nothing about the node. A node without `endpoints` of its own lists those of all
-    its `networks`.
+    Fields that a spec has, too, have the same names there. A state or a health that the API omits says nothing about the node.
     """
 
     name: ResourceOfNode
@@ -198,7 +201,12 @@ class Node:
     runtime_version: ApiText = ""
     api_version: ApiText = ""
     cidr_block: ApiText = ""
-    network: NetworkConfig = json_field("networkConfig", default=NetworkConfig())
+    network: ApiText = json_field("networkConfig.network", default="")
+    subnetwork: ApiText = json_field("networkConfig.subnetwork", default="")
+    has_external_ips: bool = json_field("networkConfig.enableExternalIps", default=False)
+    can_ip_forward: bool = json_field("networkConfig.canIpForward", default=False)
+    queue_count: ApiInteger | None = json_field("networkConfig.queueCount", default=None)
+    # In place of the one network.
     networks: tuple[NetworkConfig, ...] = json_field("networkConfigs", default=())
     all_endpoints: tuple[NetworkEndpoint, ...] = json_field("networkEndpoints", default=())
     is_spot: bool = json_field("schedulingConfig.spot", default=False)
@@ -210,10 +218,10 @@ class Node:
     # The account that its workers act as.
     service_account: OptionalText = json_field("serviceAccount.email", default=None)
     scopes: ApiTexts = json_field("serviceAccount.scope", default=())
-    has_secure_boot: bool = json_field("shieldedInstanceConfig.enableSecureBoot", default=False)
-    autocheckpoint_enabled: bool = False
+    shielded_secure_boot: bool | None = json_field("shieldedInstanceConfig.enableSecureBoot", default=None)
+    autocheckpoint_enabled: bool | None = None
     boot_disk_size: ApiCount | None = json_field("bootDiskConfig.diskSizeGb", default=None)
-    data_disks: tuple[AttachedDisk, ...] = ()
+    data_disks: tuple[DataDisk, ...] = ()
     labels: ApiPairs = field(default_factory=dict)
     # What the workers see. It may contain secrets: never print it.
     metadata: ApiPairs = field(default_factory=dict, repr=False)

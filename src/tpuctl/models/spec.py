@@ -14,7 +14,7 @@ from tpuctl.decoding import ShapeError, decode, decoder_of
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.api_values import ApiObject, ApiTexts, an_object
-from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, Node, Tier
+from tpuctl.models.node import EXPIRY_LABEL, KEEP_LABEL, OWNER_LABEL, DataDisk, Node, Tier
 from tpuctl.models.spec_fields import (
     ALPHA,
     DISK_SIZE,
@@ -31,7 +31,6 @@ from tpuctl.models.spec_fields import (
     TIER,
     V2,
     V2ALPHA1,
-    DataDisk,
     FieldKind,
     FieldOption,
     FieldSetting,
@@ -217,7 +216,6 @@ class NodeSpec:
         DISK_SIZE,
         "bootDiskConfig.diskSizeGb",
         to_api=str,
-        from_api=int,
         is_compared=True,
         may_be_hidden=True,
         on_node=ALPHA,
@@ -251,7 +249,7 @@ class NodeSpec:
         SWITCH,
         is_compared=True,
         wanted=lambda spec, _: bool(spec.internal_ips),
-        found=lambda _, node: not node.network.enable_external_ips,
+        found=lambda _, node: not node.has_external_ips,
         option=FieldOption(("--internal-ips",), "Create workers without external IP addresses.", group="NETWORK"),
         setting=FieldSetting("decides whether workers have external addresses"),
     )
@@ -284,7 +282,6 @@ class NodeSpec:
         "serviceAccount.scope",
         default=(),
         to_api=list,
-        from_api=tuple,
         is_compared=True,
         canonical=lambda scopes: tuple(sorted(scopes)),
         absent=(),
@@ -302,7 +299,6 @@ class NodeSpec:
         encode=without_own_labels,
         default={},
         to_api=dict,
-        from_api=without_own_labels,
         option=FieldOption(("--labels",), "Labels of the node, such as team=vision.", "KEY=VALUE,..."),
         setting=FieldSetting(),
     )
@@ -311,7 +307,6 @@ class NodeSpec:
         "tags",
         default=(),
         to_api=list,
-        from_api=tuple,
         option=FieldOption(("--tags",), "Network tags of the workers, for firewall rules.", "TAG,...", "NETWORK"),
         setting=FieldSetting(),
     )
@@ -320,7 +315,6 @@ class NodeSpec:
         "metadata",
         default={},
         to_api=dict,
-        from_api=dict,
         option=FieldOption(("--metadata",), "Metadata of the workers.", "KEY=VALUE,...", "SETUP"),
         setting=FieldSetting(
             "sent to every new node; some keys run code as root or allow others to log in", more={"secret": True}
@@ -331,7 +325,6 @@ class NodeSpec:
         "dataDisks",
         default=(),
         to_api=lambda disks: [{"sourceDisk": disk.source, "mode": disk.mode} for disk in disks],
-        from_api=lambda disks: tuple(DataDisk(disk["sourceDisk"], disk.get("mode", "READ_WRITE")) for disk in disks),
         is_compared=True,
         canonical=lambda disks: tuple(sorted(f"{last_segment(disk.source)} ({disk.mode})" for disk in disks)),
         absent=(),
@@ -430,8 +423,8 @@ class NodeSpec:
     @property
     def api_version(self) -> str:
         """The version of the API whose fields suffice for the create request: v2, else v2alpha1."""
-        given = [name for name in FIELDS if getattr(self, name) not in _EMPTY]
-        return self._version_of(given, is_queued=self.is_queued)
+        set_names = [name for name in FIELDS if getattr(self, name) not in _EMPTY]
+        return self._version_of(set_names, is_queued=self.is_queued)
 
     @property
     def version_to_read(self) -> str:
@@ -625,16 +618,17 @@ class NodeSpec:
         kept = {name: node.raw[name] for name in ("networkConfigs", "bootDiskConfig") if node.raw.get(name)}
         if disk := {key: value for key, value in kept.pop("bootDiskConfig", {}).items() if key != "diskSizeGb"}:
             kept["bootDiskConfig"] = disk
-        if node.network.can_ip_forward:
+        if node.can_ip_forward:
             kept["networkConfig"] = {"canIpForward": True}
-        shown = {name: row.read(node.raw) for name, row in FIELDS.items() if row.path and row.is_reused}
+        shown = {name: getattr(node, name) for name, row in FIELDS.items() if row.path and row.is_reused}
+        shown["labels"] = without_own_labels(node.labels)
         ends_later = node.expires and node.created and node.expires > node.created
         return cls(
-            **{name: value for name, value in shown.items() if value is not None},
+            **{name: value for name, value in shown.items() if value not in (None, "")},
             accelerator_type=node.accelerator_type,
             topology=node.topology if node.topology and node.topology != known_topology else None,
             tier=node.tier,
-            internal_ips=not node.network.enable_external_ips,
+            internal_ips=not node.has_external_ips,
             is_calendar=node.provisioning_model == "RESERVATION_BOUND",
             expires=node.expires,
             ttl=node.expires - node.created if ends_later else None,  # type: ignore[operator]  # both are set
@@ -668,7 +662,7 @@ def _found(spec: NodeSpec, name: str, node: Node) -> Any:  # any field of a spec
     row = FIELDS[name]
     if row.found:
         return row.found(spec, node)
-    value = row.read(node.raw)
+    value = getattr(node, name) if row.path else None
     if value in (None, "", ()):
         if row.may_be_hidden:
             return NOT_SHOWN

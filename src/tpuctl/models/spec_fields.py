@@ -16,7 +16,7 @@ from tpuctl.decoding import Decoder, decoder_of
 from tpuctl.durations import format_timestamp
 from tpuctl.escaping import gcloud_pairs
 from tpuctl.models.api_values import ApiCount, ApiPairs, ApiText, ApiTexts, ApiTime, api_integer
-from tpuctl.models.node import Tier
+from tpuctl.models.node import DataDisk, Tier
 
 V2, V2ALPHA1 = "v2", "v2alpha1"
 BOTH, ALPHA, NEITHER = frozenset({V2, V2ALPHA1}), frozenset({V2ALPHA1}), frozenset[str]()
@@ -30,18 +30,6 @@ class _NotShown(Enum):
 
 
 NOT_SHOWN: Final = _NotShown.NOT_SHOWN
-
-
-@dataclass(frozen=True, slots=True)
-class DataDisk:
-    """A persistent disk to attach. `mode` is READ_WRITE or READ_ONLY."""
-
-    source: str
-    mode: str = "READ_WRITE"
-
-    def __str__(self) -> str:
-        """Return the disk as options name it."""
-        return f"source={self.source},mode={self.mode.lower().replace('_', '-')}"
 
 
 def _same(value: Any) -> Any:  # any field of a spec
@@ -161,16 +149,16 @@ class FieldSetting(NamedTuple):
 class SpecField:
     """One field of a spec.
 
-    `path` is its place in the API's Node; `to_api` and `from_api` convert its value there. If `is_compared`, a node that exists
-    may not differ in it: both values are made `canonical`, and `absent` is that of a node without the field. If it
-    `may_be_hidden`, an answer without it says nothing: the version lacks it, or that the service echoes it is unverified.
-    `wanted` and `found` replace that comparison. A node that is created again gets the same value if `is_reused`.
+    `path` is its place in the API's Node, where `to_api` converts its value; `Node` has a field of the same name. If
+    `is_compared`, a node that exists may not differ in it: both values are made `canonical`, and `absent` is that of a node
+    without the field. If it `may_be_hidden`, an answer without it says nothing: the version lacks it, or that the service
+    echoes it is unverified. `wanted` and `found` replace that comparison. A node that is created again gets the same value if
+    `is_reused`.
     """
 
     kind: FieldKind
     path: tuple[str, ...] = ()
     to_api: Callable[[Any], Any] = _same
-    from_api: Callable[[Any], Any] = _same
     is_compared: bool = False
     canonical: Callable[[Any], Any] = _same
     absent: Any = None
@@ -190,13 +178,6 @@ class SpecField:
     def follows_setting(self) -> bool:
         """Return whether the option overrides the setting; pairs of an option are added to those of the setting."""
         return self.setting is not None and self.kind is not PAIRS
-
-    def read(self, node: Mapping[str, Any]) -> Any:  # JSON
-        """Return the value of the field in the API's Node, None without one."""
-        value: Any = node if self.path else None
-        for key in self.path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value if value is None else self.from_api(value)
 
     def write(self, node: dict[str, Any], value: Any) -> None:  # any field of a spec
         """Set the field of the API's Node, unless nothing is set."""

@@ -38,13 +38,13 @@ import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import Enum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol, TypeVar
 
 from tpuctl.clock import SystemClock, limit_cloud_calls
-from tpuctl.decoding import By, Range, ShapeError, decode, decoder_of, parse_json
+from tpuctl.decoding import By, Range, ShapeError, decode, parse_json
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, PreconditionFailedError, TpuctlError
 from tpuctl.fan_out import fan_out
@@ -68,14 +68,19 @@ def _owner(value: Any) -> str:  # JSON
 
 
 def _ended_at(value: Any) -> str | None:  # JSON
-    return None if value is None else format_timestamp(decode(_Ended, value).at)
+    if value is None:
+        return None
+    ended = decode(_Ended, value)
+    if ended.at is None:
+        raise ShapeError("expected a time", "at")
+    return format_timestamp(ended.at)
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
     by: ApiText
     who: ApiText
-    at: Annotated[datetime, By(decoder_of(ApiTime))]
+    at: ApiTime
 
 
 # The purposes that remove a tombstone, because the user wants the node again. A watcher does not. `gc` only deletes, and writes

@@ -26,7 +26,7 @@ from tpuctl.check.findings import (
 from tpuctl.check.rules.iam_rules import READING_SCOPES, SCOPE_PREFIX
 from tpuctl.command_text import fill_text, fitting
 from tpuctl.models.compute_resources import ComputeInstance, PersistentDisk
-from tpuctl.models.spec_fields import DataDisk
+from tpuctl.models.node import DataDisk
 from tpuctl.names import last_segment, region_of_zone
 
 _DISK_PATH = re.compile(r"(?:.*?projects/(?P<project>[^/]+)/)?(?:(?P<scope>zones|regions)/(?P<place>[^/]+)/)?.*")

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.models.node import Node
-    from tpuctl.models.spec_fields import DataDisk
+    from tpuctl.models.node import DataDisk, Node
     from tpuctl.nodes.commands.selection_options import GivenSelection
 
 # The keys with which users enter the workers.
