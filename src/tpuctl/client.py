@@ -102,7 +102,7 @@ class Client:
         self._app.settings.for_display().check()
         # Now, so that no thread waits for another.
         if not self._app.is_sandbox:
-            _ = self._app.http
+            _ = self._app.services.http
 
     def __getstate__(self) -> NoReturn:
         """Refuse to be sent to another process, with all variables of this one."""
@@ -226,7 +226,7 @@ class Client:
             limit, listener = deadline(app, timeout), _listener(on_event)
             with within_deadline(app, limit if wait else None):
                 reference = app.reference(_node_text(node), allow_queued=True)
-                targets, missing = find_named(app, app.context(listener), [reference])
+                targets, missing = find_named(app, app.services.context(listener), [reference])
             for target in targets:
                 check_whole_request(target, all_nodes=all_nodes)
 
@@ -265,7 +265,7 @@ class Client:
             # The zone of the client hides no node.
             app.set_options({"zone": _zones(zones) or (ANY_ZONE,)})
             with within_deadline(app, timeout):
-                listing = app.client.list_nodes(app.project, app.zones)
+                listing = app.services.client.list_nodes(app.project, app.zones)
             nodes = sorted(listing.nodes, key=by_zone_and_name)
             if listing.unreachable:
                 raise IncompleteListError(listing.unreachable, nodes)
@@ -309,7 +309,7 @@ class Client:
                 allow_failed_startup=allow_failed_startup,
             )
             with app.in_flight("nothing was changed", resume=""):
-                results = reconcile_nodes(app.context(_listener(on_event)), tasks)
+                results = reconcile_nodes(app.services.context(_listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(

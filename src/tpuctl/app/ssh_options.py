@@ -58,9 +58,9 @@ def with_reachable_goal(
     if goal is not None or policy.goal is not Condition.SSH:
         return policy
     if node is not None and not policy.replace and not node.state.is_dead:
-        obstacle = app.workers.obstacle(node)
+        obstacle = app.services.workers.obstacle(node)
     else:
-        obstacle = app.workers.obstacle_of_new(name, spec) if spec is not None else None
+        obstacle = app.services.workers.obstacle_of_new(name, spec) if spec is not None else None
     if obstacle is None:
         return policy
     app.terminal.note(f"{name.node_id}: waiting until it is healthy, not until ssh answers: {obstacle}")
@@ -231,10 +231,10 @@ def remove_ssh_entries(app: App, names: Iterable[NodeName], absent: Iterable[Nod
 def _rebuild_entry(app: App, node: Node, old: SshConfigEntry | None) -> SshConfigEntry:
     """Return a new entry for a node, with the options and the prefix of the old one."""
     if old is None or not old.options:
-        return make_entry(app, node, app.workers.connections(node), prefix=old.prefix if old else "")
+        return make_entry(app, node, app.services.workers.connections(node), prefix=old.prefix if old else "")
     other = app.with_options(dict(old.options))
     try:
-        return make_entry(other, node, other.workers.connections(node), prefix=old.prefix)
+        return make_entry(other, node, other.services.workers.connections(node), prefix=old.prefix)
     finally:
         other.close()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.app import http_access
 from tpuctl.app.state_paths import preflight_cache_file
 from tpuctl.clock import SystemClock
 from tpuctl.cloud.requests import FEW_RETRIES
@@ -81,7 +80,7 @@ def check_sources(app: App) -> Sources:
     )
     from tpuctl.cloud.storage import BucketsClient  # noqa: PLC0415  # as above
 
-    factory, endpoint = http_access(app)
+    factory, endpoint = app.services.http_access()
     return Sources(
         # Not the app's own client, which retries for half a minute: the checks are optional.
         tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES),

@@ -198,7 +198,7 @@ def path(app: App) -> None:
       $EDITOR "$(tpuctl config path | tail -n 1)"
     """
     environ = app.invocation.environ
-    project_file = app.project_path
+    project_file = app.files.project_path
     files = {"project file": project_file, "user file": user_config_path(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
     form = app.format_or_guess  # the command helps to find a broken file
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:  # JSON
 def _file(app: App, *, here: bool) -> Path:
     if not here:
         return user_config_path(app.invocation.environ)
-    return app.project_path or app.invocation.folder / PROJECT_FILE_NAME
+    return app.files.project_path or app.invocation.folder / PROJECT_FILE_NAME
 
 
 @contextmanager

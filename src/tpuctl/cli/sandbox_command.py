@@ -88,7 +88,7 @@ def sandbox_serve(app: App, *, port: int) -> None:
     from tpuctl.sandbox.http_server import open_server  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.shims import record_served_address, remove_served_address  # noqa: PLC0415  # only for the sandbox
 
-    sandbox = app.sandbox
+    sandbox = app.services.sandbox
     try:
         opened = open_server(sandbox, port, log=app.terminal.note if app.is_verbose else None)
     except OSError as error:
@@ -117,7 +117,7 @@ def _how_to_use(app: App, url: str) -> list[str]:
     lines = ["for tpuctl:", f"  export TPUCTL_ENDPOINT={url} TPUCTL_PROJECT={DEFAULT_PROJECT}"]
     try:
         variables = gcloud_environment(
-            app.sandbox.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
+            app.services.sandbox.path, url, project=DEFAULT_PROJECT, zone=DEFAULT_ZONE, environ=app.invocation.environ
         )
     except SshdUnavailableError as error:
         return [*lines, f"no environment for gcloud: {error.message}"]
@@ -184,8 +184,8 @@ def sandbox_status(app: App) -> None:
     from tpuctl.sandbox.administration import read_status  # noqa: PLC0415  # not needed by --help
     from tpuctl.sandbox.faults import describe_fault  # noqa: PLC0415  # only for the sandbox
 
-    summary = read_status(app.sandbox)
-    with app.sandbox.read() as session:
+    summary = read_status(app.services.sandbox)
+    with app.services.sandbox.read() as session:
         events = [event for event in session.events() if not event.is_tick]
     faults = []
     for fault_id, fault in summary.faults:
@@ -253,7 +253,7 @@ def sandbox_seed(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     entries = read_seed(text, source)
-    apply_seed(app.sandbox, entries)
+    apply_seed(app.services.sandbox, entries)
     counted = Counter(entry.kind for entry in entries)
     app.terminal.note(", ".join(f"{count} {kind}" for kind, count in counted.items()) or f"{source} is empty")
 
@@ -284,9 +284,9 @@ def sandbox_scenario(app: App, *, file: str) -> None:
 
     source, text = read_seed_source(app, file)
     scenario = read_scenario(text, source)
-    begin = play_scenario(app.sandbox, scenario)
+    begin = play_scenario(app.services.sandbox, scenario)
     lines = [scenario.description] if scenario.description else []
-    speed = app.sandbox.speed
+    speed = app.services.sandbox.speed
     lines += [f"{describe_time(begin + step.at, begin, speed)}: {step.text}" for step in scenario.steps]
     for line in lines or [f"{source} has no steps"]:
         app.terminal.note(line)
@@ -403,7 +403,7 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     if fault_id is not None:
         if kind is not None:
             raise InvalidInputError(f"`{kind}` and `--remove` exclude each other", hint="leave one of them out")
-        with app.sandbox.write() as session:
+        with app.services.sandbox.write() as session:
             is_removed = faults.remove_fault(session, fault_id)
             known = faults.list_faults(session)
         if not is_removed:
@@ -416,8 +416,8 @@ def sandbox_fault(app: App, *, kind: str | None, fault_id: int | None, after: An
     fault = _parse_options(kind, options)
     text = describe_fault(fault)
     number: int | None = None  # of a fault that waits for its occasion
-    speed = app.sandbox.speed
-    with app.sandbox.write() as session:
+    speed = app.services.sandbox.speed
+    with app.services.sandbox.write() as session:
         if after:
             text = f"{faults.describe_time(session.now + after, session.now, speed)}: {text}"
             scenarios.plan_fault(session, fault, after)
@@ -510,7 +510,7 @@ def sandbox_stock(app: App, *, action: str | None, **options: Any) -> None:
 
     given = _parse_stock_options(action, options)
     if action is None:
-        with app.sandbox.read() as session:
+        with app.services.sandbox.read() as session:
             entries = [
                 {**_level_json(entry.level), "used": entry.used, "free": entry.free}
                 for entry in show_stock(session, **given)
@@ -526,13 +526,15 @@ def sandbox_stock(app: App, *, action: str | None, **options: Any) -> None:
             )
         )
     elif action == "clear":
-        with app.sandbox.write() as session:
+        with app.services.sandbox.write() as session:
             count = remove_levels(session, **given)
         report_change(app, f"removed {count} stock {'entry' if count == 1 else 'entries'}", removed=count)
     else:
-        with app.sandbox.write() as session:
+        with app.services.sandbox.write() as session:
             level = put_level(session, **given)
-            begin = describe_time(session.now + given.get("after", timedelta()), session.now, app.sandbox.speed)
+            begin = describe_time(
+                session.now + given.get("after", timedelta()), session.now, app.services.sandbox.speed
+            )
         lasting = f", for {format_duration(given['duration'])}" if "duration" in given else ""
         text = f"{begin}: {describe_level(level)}{lasting}"
         report_change(app, text, text=text, **_level_json(level))
@@ -581,7 +583,7 @@ def sandbox_advance(app: App, *, time: timedelta | str) -> None:
 
     if isinstance(time, str):
         raise InvalidInputError("the sandbox cannot advance by `forever`", hint="give a duration such as 10m")
-    now = advance_clock(app.sandbox, time)
+    now = advance_clock(app.services.sandbox, time)
     text = f"sandbox time is now {format_timestamp(now)}, {format_duration(time)} later"
     report_change(app, text, now=format_timestamp(now))
 
@@ -608,7 +610,7 @@ def sandbox_log(app: App, *, since: timedelta | str | None, follow: bool) -> Non
     """
     from tpuctl.sandbox.request_log import follow_log, read_log  # noqa: PLC0415  # only for the sandbox
 
-    sandbox = app.sandbox
+    sandbox = app.services.sandbox
     with sandbox.read() as session:
         begin = session.now - since if isinstance(since, timedelta) else None
     coming = follow_log(sandbox.path)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.route_options import route_options
@@ -88,7 +89,7 @@ def command(
     else:
         report = run.check()
         run.show(report)
-    announce_findings(app.terminal, app.summary, app.as_typed(report))
+    announce_findings(app.terminal, app.summary, report_with_typed_options(app, report))
     if run.failure is not None:
         raise run.failure
     return ExitCode.CHECK_FAILED if report.fails(strict=strict) else fix_code

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import http_access
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.check.facts import value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, evaluate_rules, join_reports
 from tpuctl.check.preflight import preflight_check
@@ -66,7 +66,7 @@ class DoctorRun:
         """Show the findings of the last check, in the chosen format."""
         project = value_or_none(self._facts.cloud.project)
         view = findings_view(
-            self._app.as_typed(report),
+            report_with_typed_options(self._app, report),
             about={
                 "target": {"project": project, "nodeId": self._node},
                 "surroundings": environment_json(self._facts),
@@ -123,7 +123,7 @@ def reports_of_node(app: App, node: str, *, timeout: timedelta | None = None) ->
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))
-    factory, endpoint = http_access(app)
+    factory, endpoint = app.services.http_access()
     # Short retries: users do not want to wait for a diagnosis.
     client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
     found = get_node(client, app.place, app.reference(name))
@@ -131,9 +131,9 @@ def reports_of_node(app: App, node: str, *, timeout: timedelta | None = None) ->
     obstacle, remedy = None, None
     try:
         check_login_state(found)  # rules cover its warnings
-        obstacle = app.workers.obstacle(found)
+        obstacle = app.services.workers.obstacle(found)
         if obstacle is None:
-            app.workers.learn_host_keys(found)
+            app.services.workers.learn_host_keys(found)
     except TpuctlError as error:
         obstacle, remedy = error.message, error.hint
     facts = NodeFacts(
@@ -150,7 +150,7 @@ def reports_of_node(app: App, node: str, *, timeout: timedelta | None = None) ->
         return reports
     workers = gather_workers_facts(
         found,
-        lambda worker: app.workers.connection(found, worker, makes_key=False),
+        lambda worker: app.services.workers.connection(found, worker, makes_key=False),
         now=app.now(),
         timeout=WORKER_TIMEOUT if timeout is None else timeout,
         has_own_key=app.settings["ssh_key"] is not None,

@@ -427,7 +427,9 @@ def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
     from tpuctl.nodes.lookup import queued_resources_or_none  # noqa: PLC0415  # as above
 
     requests = (
-        queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
+        queued_resources_or_none(app.services.client, app.project, ())
+        if any(node.queued_resource for node in nodes)
+        else ()
     )
     for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
         node, note = cost.node, f" ({cost.note})" if cost.note else ""

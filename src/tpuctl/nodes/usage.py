@@ -306,7 +306,8 @@ def _ask_for_uses(app: App, nodes: Sequence[Node]) -> dict[NodeName, NodeUse]:
     """Ask the workers of READY nodes what uses them now; a worker without an answer within 5 s is unknown."""
     from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
 
-    if why := app.workers.obstacle() or (None if app.workers.has_key else "there is no ssh key on this machine"):
+    workers = app.services.workers
+    if why := workers.obstacle() or (None if workers.has_key else "there is no ssh key on this machine"):
         unknown = NodeUse(unknown=f"its workers cannot be examined: {why}", was_examined=False)
         return {node.name: unknown for node in nodes}
     shared = present_connection_options(app)
@@ -341,7 +342,7 @@ def _ask_workers(
     found: dict[NodeName, dict[int, WorkerIdleness | TpuctlError] | str] = {}
     for node in nodes:
         try:
-            obstacle = app.workers.obstacle(node)
+            obstacle = app.services.workers.obstacle(node)
             targets += () if obstacle else _connect(app, node)
             found[node.name] = obstacle or {}
         except TpuctlError as error:
@@ -358,7 +359,7 @@ def _connect(app: App, node: Node) -> list[Target]:
     """Return a target for each worker. Raises `TpuctlError` if one has no route; no key is made or authorized."""
     from tpuctl.ssh.connection import Target  # noqa: PLC0415  # only if workers are asked
 
-    workers, numbers = app.workers, range(node.workers)
+    workers, numbers = app.services.workers, range(node.workers)
     for worker in numbers:
         workers.check_route(node, worker)
     workers.learn_host_keys(node)
@@ -371,7 +372,7 @@ def _connect(app: App, node: Node) -> list[Target]:
 def _with_lease(app: App, name: NodeName, use: NodeUse) -> NodeUse:
     """Return the use with the run of tpuctl that holds the lease; without an answer of its store that is unknown."""
     try:
-        lease = app.leases.holder(name)
+        lease = app.services.leases.holder(name)
     except TpuctlError as error:
         return replace(use, unknown=use.unknown or f"the holder of its lease is unknown: {error.message}")
     return replace(use, uses=(*use.uses, str(lease))) if lease and not lease.record.ended else use
@@ -393,7 +394,7 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
     busy = [node for node in examined if not uses[node.name].is_idle]
     if len(nodes) == 1:
         return "".join(f"{describe_use(node, uses[node.name])}; " for node in busy)
-    for node in sorted(busy, key=lambda node: node.owner == app.owner_label):
+    for node in sorted(busy, key=lambda node: node.owner == app.services.owner_label):
         app.terminal.note(describe_use(node, uses[node.name]))
     sure = sum(bool(uses[node.name].uses) for node in busy)
     counts = [f"{sure} in use"] * bool(sure) + [f"{len(busy) - sure} that may be in use"] * (sure < len(busy))
@@ -407,7 +408,7 @@ def require_free(app: App, nodes: Sequence[Node]) -> None:
     """
     if not nodes:
         return
-    uses, mine = find_node_uses(app, nodes), app.owner_label
+    uses, mine = find_node_uses(app, nodes), app.services.owner_label
     reasons = []
     for node in nodes:
         if uses[node.name].uses:

@@ -97,7 +97,7 @@ def order_offers(
         app.terminal.note(f"which zones offer `{spec.accelerator_type}` is from the documentation: {ranking.offline}")
     ranked = [rank.zone for rank in ranking.zones]
     if not ranked:
-        offers = zones_with_type(app.client.offers(app.project), spec)
+        offers = zones_with_type(app.services.client.offers(app.project), spec)
         near = None if offers else suggest_listed_type(spec.accelerator_type)
         hint = f"it is offered in {', '.join(sorted(offers)[:8])}" if offers else "see `tpuctl types`"
         hint = f"did you mean `{near}`? {hint}" if near else hint
@@ -112,7 +112,7 @@ def order_offers(
     for tier in several:
         asked = tier or spec.tier
         prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
-        memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
+        memories = app.services.journal.zone_memories(app.project, spec.accelerator_type, asked)
         zones = choice.zones or order_zones(ranking.zones, prices, memories)
         for zone in zones:
             if zone not in prices:

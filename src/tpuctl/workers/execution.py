@@ -120,11 +120,11 @@ def with_preemptions(app: App, result: RunResult) -> RunResult:
 
 def _is_preempted(app: App, node: Node) -> bool:
     """Return whether the service has preempted a node, or the queued resource that owned it."""
-    now = app.client.find_node(node.name)
+    now = app.services.client.find_node(node.name)
     if now is not None and now.id == node.id:
         return now.is_preempted
     return node.queued_resource is not None and (
-        app.client.get_queued_resource(node.queued_resource).was_suspended_by_service
+        app.services.client.get_queued_resource(node.queued_resource).was_suspended_by_service
     )
 
 
@@ -192,7 +192,7 @@ def _is_script(app: App) -> bool:
 def why_gone(app: App, target: Target) -> str | None:
     """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
     try:
-        node = app.client.find_node(target.node.name)
+        node = app.services.client.find_node(target.node.name)
     except TpuctlError:
         return None
     if node is None or node.id != target.node.id:

@@ -16,6 +16,7 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.app.spec_options import build_spec
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
 from tpuctl.check.preflight import preflight_check
@@ -78,7 +79,7 @@ def run_check(
         is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
         return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
-    announce_findings(app.terminal, app.summary, app.as_typed(report))
+    announce_findings(app.terminal, app.summary, report_with_typed_options(app, report))
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
@@ -104,7 +105,7 @@ def _check_node(
 
     def show(report: CheckReport) -> None:
         view = findings_view(
-            app.as_typed(report),
+            report_with_typed_options(app, report),
             about={"target": wanted_to_json(wanted)},
             elapsed=real.monotonic() - began,
             verbose=options.shows_all or app.is_verbose,
@@ -199,7 +200,7 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
         raise kind(f"could not read whether the node `{node_id}` exists: {fact.reason}")
     if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
         raise unreachable_zones_error(node_id, silent)
-    remembered = app.journal.past(NodeName(project, zone, node_id)).spec if zone else None
+    remembered = app.services.journal.past(NodeName(project, zone, node_id)).spec if zone else None
     if remembered is None:
         if meant := canonical_type(node_id):
             hint = f"as a type it is `{meant}`: `tpuctl check {meant}`"

@@ -81,7 +81,7 @@ def command(
         note_clock_difference(app)
         spec = limit.applied(spec, app.now())
     if not options.skip_validation:
-        check_accelerator_type(app.client, name.project, name.zone, spec)
+        check_accelerator_type(app.services.client, name.project, name.zone, spec)
     if options.dry_run:
         window = (
             queue_window(policy, None, app.now()).ended_by(end_of_new_node(spec, app.now())) if spec.is_queued else None
@@ -111,7 +111,7 @@ def command(
             undo=f"tpuctl down {full_name}",
         ),
     ):
-        context = app.context(progress, preflight=preflight)
+        context = app.services.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
             pending = RequestedChange(Verb.CREATE, create_node(context, name, spec, force_lease=options.force_lease))
         outcome = reconcile_node(context, name, policy, pending=pending, wait=options.wait)
@@ -149,7 +149,7 @@ def _enqueue(
             undo=f"tpuctl queue cancel {full_name}",
         ),
     ):
-        context = app.context(progress, preflight=preflight)
+        context = app.services.context(progress, preflight=preflight)
         with limit_cloud_calls(app.clock, policy.timeout if options.wait else None, grace=DEADLINE_GRACE):
             window = queue_window(policy, None, context.server_now())
             try:
@@ -162,7 +162,7 @@ def _enqueue(
                     context, request_name, operation, version=spec.api_version, timeout=policy.timeout
                 )
             else:
-                found = app.client.get_queued_resource(request_name, version=spec.api_version)
+                found = app.services.client.get_queued_resource(request_name, version=spec.api_version)
     app.terminal.note(
         f"to wait for it: `tpuctl queue wait {full_name}`; to cancel it: `tpuctl queue cancel {full_name}`"
     )
@@ -175,7 +175,7 @@ def _free_name(app: App, text: str, spec: NodeSpec) -> NodeName:
     zone = reference.zone or place.zone or zone_to_create(app, reference, spec)
     name = NodeName(reference.project or place.project, zone, reference.node_id)
     with within_deadline(app, None):
-        found = app.client.find_node(name)
+        found = app.services.client.find_node(name)
     if found is not None:
         hint = f"`tpuctl up {text}` continues with it; `tpuctl delete {text}` deletes it"
         raise AlreadyExistsError(

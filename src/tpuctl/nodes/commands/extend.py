@@ -99,10 +99,10 @@ def command(
     changed: list[Node] = []
     errors: list[TpuctlError] = []
     with app.progress() as progress:
-        context = app.context(progress)
+        context = app.services.context(progress)
         for node in nodes:
             try:
-                end = _bound(extension, app, seen=node, owner=None if yes else app.owner_label)
+                end = _bound(extension, app, seen=node, owner=None if yes else app.services.owner_label)
                 changed.append(change_expiry(context, node, end, timeout=app.settings.duration("timeout")))
             except TpuctlError as error:
                 error.node = node.name.node_id
@@ -181,11 +181,11 @@ def _find_nodes(app: App, names: tuple[str, ...], selector: tuple[str, ...]) -> 
     found: list[Node] = []
     for text in (name.text for name in selection.names):
         try:
-            found.append(app.find(text))
+            found.append(app.services.find(text))
         except NotFoundError as error:
             reference = app.reference(text)
             zone = reference.zone or app.place.zone
-            requested = search_requested_name(app.client, app.project, reference, (zone,) if zone else ())
+            requested = search_requested_name(app.services.client, app.project, reference, (zone,) if zone else ())
             if requested is not None:
                 error.hint = (
                     f"its queued resource still waits, and has no node yet; the label of a request cannot be changed: "

@@ -146,7 +146,7 @@ def _rules(app: App, options: GarbageOptions, selector: tuple[str, ...]) -> Garb
         idle=shortest_age("--idle", options.idle, "1d"),
         waiting_for=shortest_age("--waiting-for", options.waiting_for, "6h"),
         everyones=options.everyones,
-        owner=app.owner_label,
+        owner=app.services.owner_label,
         labels=parse_label_conditions(selector),
         if_idle=options.if_idle,
     )
@@ -162,7 +162,7 @@ def _fetch(app: App, rules: GarbageRules, *, is_deleting: bool) -> GarbageFacts:
     from tpuctl.nodes.garbage import GarbageFacts, busy_candidates, find_garbage, idle_candidates  # noqa: PLC0415  # not for --help
     from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
 
-    client, project, zones = app.client, app.project, app.zones
+    client, project, zones = app.services.client, app.project, app.zones
     nodes, requests = client.list_nodes(project, zones), list_requests(client, project, zones)
     races = _find_lost(app, nodes.nodes, requests.queued_resources)
     tiers = {node.name: billed_tier(node, requests.queued_resources) for node in nodes.nodes}
@@ -189,13 +189,15 @@ def _find_lost(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResourc
     from tpuctl.nodes.commands.race_views import sees_runs  # noqa: PLC0415  # not needed by --help
     from tpuctl.nodes.race import find_lost_requests  # noqa: PLC0415  # as above
 
-    return find_lost_requests(app.journal, app.project, nodes, requests, now=app.now(), sees_runs=sees_runs(app))
+    return find_lost_requests(
+        app.services.journal, app.project, nodes, requests, now=app.now(), sees_runs=sees_runs(app)
+    )
 
 
 def _lost_now(app: App) -> Mapping[NodeName, str]:
     from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # not needed by --help
 
-    client, project = app.client, app.project
+    client, project = app.services.client, app.project
     return _find_lost(app, client.list_nodes(project).nodes, list_requests(client, project, ()).queued_resources).lost
 
 
@@ -212,7 +214,7 @@ def _delete(
         app.progress(events=events) as progress,
     ):
         results = remove_garbage(
-            app.context(progress),
+            app.services.context(progress),
             wanted,
             rules,
             examine=lambda group: _examine(app, [group]),

@@ -110,7 +110,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     """Return the nodes, and for a table on a terminal or for JSON the queued resources, listed at the same time."""
-    client, project, zones = app.client, app.project, app.zones
+    client, project, zones = app.services.client, app.project, app.zones
     is_table = app.terminal.is_interactive and app.format is OutputFormat.TABLE
     is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     if not is_table and not is_json:
@@ -129,7 +129,7 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
 def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
     """Return the runs of tpuctl that hold the leases of nodes; `?` for all nodes if their store does not answer."""
     try:
-        held = app.leases.holders([node.name for node in nodes])
+        held = app.services.leases.holders([node.name for node in nodes])
     except TpuctlError as error:
         app.terminal.warn(f"the holders of leases are unknown: {error.message}")
         return dict.fromkeys((node.name for node in nodes), "?")
@@ -160,7 +160,7 @@ def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) 
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.
-        requests = queued_resources_or_none(app.client, app.project, app.zones)
+        requests = queued_resources_or_none(app.services.client, app.project, app.zones)
     app.terminal.note(f"dollars per hour: {price_source()}")
     return node_rates(nodes, CostFacts(app.now(), requests, app.settings.grants()))
 

@@ -39,7 +39,7 @@ def command(
       tpuctl maintenance trainer
       tpuctl maintenance trainer --perform
     """
-    found = app.find(node)
+    found = app.services.find(node)
     if perform:
         _confirm_perform(app, found, if_idle=if_idle, yes=yes)
         _perform(app, found, timeout=timeout, wait=wait)
@@ -111,14 +111,14 @@ def _perform(app: App, node: Node, *, timeout: timedelta | str | None, wait: boo
         ),
         app.progress() as progress,
     ):
-        context = app.context(progress)
-        if (current := app.client.find_node(name)) is not None:
+        context = app.services.context(progress)
+        if (current := app.services.client.find_node(name)) is not None:
             require_same(node, current)
         context.report(EventKind.ACTION, name, "starting its maintenance", verb="maintenance")
-        operation = app.client.perform_maintenance(node)
+        operation = app.services.client.perform_maintenance(node)
         if wait:
-            app.client.await_operation(operation, timeout=deadline(app, timeout), late=late)
-    show_node(app, app.client.find_node(name) or node)
+            app.services.client.await_operation(operation, timeout=deadline(app, timeout), late=late)
+    show_node(app, app.services.client.find_node(name) or node)
 
 
 def _why_not(node: Node) -> str | None:

@@ -86,11 +86,13 @@ def queue_list(app: App, *, table: TableOptions) -> None:
     from tpuctl.output.terminal import View  # noqa: PLC0415  # as above
 
     layout = table.layout(app, queue_rendering.QUEUE_COLUMNS)
-    listing = list_requests(app.client, app.project, app.zones)
+    listing = list_requests(app.services.client, app.project, app.zones)
     requests = sorted(
         listing.queued_resources, key=lambda request: (request.zone, natural_key(request.queued_resource_id))
     )
-    begins = {request.name: queue_rendering.state_begin(app.journal, request, app.project) for request in requests}
+    begins = {
+        request.name: queue_rendering.state_begin(app.services.journal, request, app.project) for request in requests
+    }
 
     rows = queue_rendering.request_rows(requests, begins, now := app.now())
     requests, rows = layout.sort(requests, rows)
@@ -241,7 +243,7 @@ def queue_retry(
         request = find_named_request(app, reference)
     project = reference.project or app.project
     node = request.node_name(project)
-    remembered = app.journal.past(node).spec if request.is_from_tpuctl else None
+    remembered = app.services.journal.past(node).spec if request.is_from_tpuctl else None
     spec = remembered if remembered and remembered.is_queued else replace(request.spec(project), queue=True)
     policy = repair_policy(app, {}, **queue_policy(app, spec, timeout=timeout, is_awaited=True, queue_for=queue_for))
     work = UpRequest(spec=spec, policy=policy, preflight=preflight, force_lease=force_lease)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def lease_holder(app: App, name: NodeName) -> str:
     """Return who works on a node, or why that is unknown; empty if it is free."""
     try:
-        lease = app.leases.holder(name)
+        lease = app.services.leases.holder(name)
     except TpuctlError as error:
         return error.message
     return "" if lease is None or lease.record.ended else str(lease)
@@ -42,7 +42,7 @@ def race_lines(
 
     lines = []
     for (node_id, race_id), names in race_members(app.project, nodes, requests).items():
-        known = journaled_races(app.journal, names).get(race_id)
+        known = journaled_races(app.services.journal, names).get(race_id)
         holder = next(filter(None, (lease_holder(app, name) for name in names)), "")
         is_killed = known is not None and known.is_open and not holder and sees_runs(app)
         if len(names) < 2 or (only_killed and not is_killed):
@@ -62,7 +62,10 @@ def race_lines_of(app: App, node_id: str) -> list[str]:
     from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
 
     try:
-        nodes, requests = app.client.list_nodes(app.project).nodes, list_requests(app.client, app.project, ())
+        nodes, requests = (
+            app.services.client.list_nodes(app.project).nodes,
+            list_requests(app.services.client, app.project, ()),
+        )
     except TpuctlError:
         return []
     own = [node for node in nodes if node.name.node_id == node_id]

@@ -107,7 +107,7 @@ def command(app: App, *, selection: GivenSelection, options: ChangeOptions, mode
         plan=partial(_plan, ResetMode(mode)),
         question=_question,
         send=send,
-        leaves=partial(_leaves, app.journal, app.clock.now().replace(microsecond=0)),
+        leaves=partial(_leaves, app.services.journal, app.clock.now().replace(microsecond=0)),
         resume="tpuctl up {}",
         preflight=preflight_check(app, {}, only_limits=True),
         settle=lambda context: context.clock.sleep(REBOOT_PAUSE) if rebooted else None,

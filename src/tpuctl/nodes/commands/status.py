@@ -70,7 +70,7 @@ def command(app: App, *, selection: GivenSelection) -> None:
         )
     )
     for node_id in [_node_id(each) for each in found if RACE_LABEL in each.labels]:
-        past = [app.journal.past(name) for name in app.journal.namesakes(app.project, node_id)]
+        past = [app.services.journal.past(name) for name in app.services.journal.namesakes(app.project, node_id)]
         if any(not race.is_over for one in past for race in one.races.values()):
             from tpuctl.nodes.commands.race_views import race_lines_of  # noqa: PLC0415  # most nodes are in no race
 
@@ -112,11 +112,11 @@ def _find(app: App, text: str) -> Node | QueuedResource:
 
 def _find_one(app: App, text: str) -> Node | QueuedResource:
     try:
-        return app.find(text)
+        return app.services.find(text)
     except (NodeNotFoundError, NodeNotInProjectError):
         reference = app.reference(text)
         try:
-            request = find_request(app.client, app.place, reference)
+            request = find_request(app.services.client, app.place, reference)
         except ConflictError:
             raise  # there are several: those of a race
         except TpuctlError:
@@ -135,7 +135,7 @@ def _details(
         yield from node_details(found, app.now())
         yield from use_details(uses.get(found.name))
         request = _owner(app, found)
-        if guard := describe_guard(app.journal.past(found.name), found, app.now()):
+        if guard := describe_guard(app.services.journal.past(found.name), found, app.now()):
             yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
         if request:
@@ -143,7 +143,7 @@ def _details(
         return
     from tpuctl.nodes.queue_rendering import request_details, state_begin  # noqa: PLC0415  # most nodes exist
 
-    begin = state_begin(app.journal, found, app.project)
+    begin = state_begin(app.services.journal, found, app.project)
     yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
 
 
@@ -152,7 +152,7 @@ def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
     from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # not for JSON
     from tpuctl.prices import price_source  # noqa: PLC0415  # as above
 
-    facts = CostFacts(app.now(), (request,) if request else (), app.settings.grants(), app.journal.past)
+    facts = CostFacts(app.now(), (request,) if request else (), app.settings.grants(), app.services.journal.past)
     (cost,) = node_costs([node], facts)
     note = f", {cost.note}" if cost.note else ""
     return f"{cost.per_hour} per hour, so far {cost.so_far} ({price_source()}{note})"
@@ -161,7 +161,7 @@ def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
 def _owner(app: App, node: Node) -> QueuedResource | None:
     """Return the queued resource that owns a node; None also if it cannot be fetched: it is only extra information."""
     try:
-        return app.client.get_queued_resource(node.queued_resource) if node.queued_resource else None
+        return app.services.client.get_queued_resource(node.queued_resource) if node.queued_resource else None
     except TpuctlError:
         return None
 
@@ -170,7 +170,7 @@ def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
     """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
         request = _owner(app, found)
-        return nodes_json(app, [found], (request,) if request else (), app.journal.past)
+        return nodes_json(app, [found], (request,) if request else (), app.services.journal.past)
     from tpuctl.nodes.queue_rendering import waiting_json  # noqa: PLC0415  # most nodes exist
 
     return [waiting_json(found, app.project, app.now())]

@@ -176,7 +176,7 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
         is_queued = spec is not None and spec.is_queued
         request = None
         if spec is not None and is_queued and found is None:
-            request = app.client.find_queued_resource(name, version=spec.version_to_read_request)
+            request = app.services.client.find_queued_resource(name, version=spec.version_to_read_request)
         seen = ObservedState(
             name=name,
             node=found,
@@ -187,7 +187,7 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
         )
         expires = end_of_new_node(spec, app.now()) if spec else None
         step = next_step(work.policy, seen, app.now(), spec=spec, expires=expires)
-        wanted = spec or (app.journal.past(found.name).spec_as_it_is(found) if found else None)
+        wanted = spec or (app.services.journal.past(found.name).spec_as_it_is(found) if found else None)
         if wanted and step and step.verb in {Verb.CREATE, Verb.DELETE}:
             with app.progress() as progress:
                 preflight.check(name, wanted, replaces=found, tell=progress)

@@ -188,7 +188,9 @@ def _update(
         sent.append((found, changes(found, replace(wanted, detach_disk=tuple(present)))))
         return sent[-1][1]
 
-    changed = app.client.change_node(node.name, change, expected_id=node.id, timeout=app.settings.duration("timeout"))
+    changed = app.services.client.change_node(
+        node.name, change, expected_id=node.id, timeout=app.settings.duration("timeout")
+    )
     current, fields = sent[0]
     if fields:
         app.terminal.note(f"{node.name.node_id}: {'; '.join(describe_changes(current, fields))}")

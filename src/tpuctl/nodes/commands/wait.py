@@ -86,5 +86,5 @@ def command(
         app, find_targets, goal=goal, probe=probe, timeout=timeout, allow_failed_startup=allow_failed_startup
     )
     with app.progress(events=events) as progress, app.in_flight("nothing was changed", resume=app.command_line()):
-        outcomes = reconcile_nodes(app.context(progress), tasks)
+        outcomes = reconcile_nodes(app.services.context(progress), tasks)
     return show_results(app, outcomes)

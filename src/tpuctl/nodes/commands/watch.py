@@ -139,7 +139,7 @@ def watch(
         app.choose_zone(None)
     targets = retry_until_answered(app, find_targets, timeout=None)
     names = [target.name for target in targets]
-    owner = app.owner_label
+    owner = app.services.owner_label
     limits = NodeLimits(idle=IdleChange(limit), apply_to=lambda node: options.yes or node.owner == owner)
     goals = [
         Goal(
@@ -164,12 +164,12 @@ def watch(
             if spec is None:
                 _require_lasting_journal(app)
             preflight = preflight_check(app, {}, only_limits=True)
-            context = app.context(broadcast(progress, hooks), preflight=preflight)
+            context = app.services.context(broadcast(progress, hooks), preflight=preflight)
 
             def each_round() -> None:
                 for failure in hooks.poll():
                     progress(failure)
-                app.journal.flush(only_due=True)
+                app.services.journal.flush(only_due=True)
 
             with _finishing_hooks(app, hooks, progress):
                 end = _duration(app, options.until)
@@ -230,7 +230,7 @@ def _require_lasting_journal(app: App) -> None:
 
     The sandbox is stored beside its journal: neither outlives the other.
     """
-    if not app.is_sandbox and not app.journal.is_lasting(app.invocation.environ):
+    if not app.is_sandbox and not app.services.journal.is_lasting(app.invocation.environ):
         raise InvalidInputError(
             "the journal does not outlive this machine: the spec of a node could be lost during a recreation",
             hint="store it in a bucket (`TPUCTL_JOURNAL=gs://BUCKET/PREFIX`), or give the spec of the nodes: "

@@ -168,7 +168,7 @@ def command(
         replace=is_whole,
     )
     names = {(target.node.name.project, target.node.name.node_id) for target in scope.targets}
-    kept = {place.job.name: place.job for name in sorted(names) for place in app.journal.kept_jobs(*name)}
+    kept = {place.job.name: place.job for name in sorted(names) for place in app.services.journal.kept_jobs(*name)}
     app.show(jobs_view(listing, scope.nodes, layout, kept=kept))
     for job in kept.values():
         if not job.is_over:

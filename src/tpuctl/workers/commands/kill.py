@@ -137,10 +137,10 @@ def _end_kept_job(app: App, nodes: Sequence[str], name: str, number: int) -> boo
     found = False
     for node in nodes:
         reference = app.reference(node)
-        for place in app.journal.kept_jobs(reference.project or app.project, reference.node_id):
+        for place in app.services.journal.kept_jobs(reference.project or app.project, reference.node_id):
             if place.job.name == name and not place.job.is_over:
                 text = f"`tpuctl kill` sent {signal_name(number)}"
-                app.journal.append(place.home, "job-stop", app.now(), job=name, text=text)
+                app.services.journal.append(place.home, "job-stop", app.now(), job=name, text=text)
                 app.terminal.note(f"job `{name}` is not started again")
                 found = True
     return found
@@ -149,5 +149,5 @@ def _end_kept_job(app: App, nodes: Sequence[str], name: str, number: int) -> boo
 def _other_owners(app: App, scope: JobScope) -> str:
     """Return which nodes other accounts created, by their labels; empty if there are none."""
     owners = {target.node.name.node_id: target.node.owner for target in scope.targets if target.node.owner}
-    mine = app.owner_label if owners else None
+    mine = app.services.owner_label if owners else None
     return ", ".join(f"`{node}` was created by {owner}" for node, owner in owners.items() if owner != mine)

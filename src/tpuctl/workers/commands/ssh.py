@@ -363,7 +363,7 @@ def attach_tmux(app: App, session: SshSession) -> int:
 
     def check_node() -> None:
         """Raise if the node is deleted, recreated, or in a state without ssh."""
-        node = app.client.find_node(target.node.name)
+        node = app.services.client.find_node(target.node.name)
         if node is None or node.id != target.node.id:
             what = "no longer exists" if node is None else "was recreated"
             raise RemoteCommandError(f"`{name}` {what}, so the session is lost", hint=f"see `tpuctl history {name}`")

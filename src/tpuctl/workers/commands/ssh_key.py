@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tpuctl.app.app import key_authorization, key_folder, metadata_login
 from tpuctl.app.options import CommandGroup, cli_command, yes_option
 from tpuctl.app.value_completion import complete_node
+from tpuctl.app.worker_access import key_authorization, key_folder, metadata_login
 from tpuctl.command_text import command_word
 from tpuctl.durations import format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError
