@@ -271,6 +271,23 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     return decorate
 
 
+def body_in(place: str) -> Callable[[Callable[[], None]], Callable[..., Any]]:
+    """Let a function of another module do what a command declares, so that help and completion do not import it.
+
+    `place` is `MODULE:FUNCTION`. The function gets what the command would get.
+    """
+
+    def decorate(declaration: Callable[[], None]) -> Callable[..., Any]:
+        @wraps(declaration)
+        def call(*arguments: Any, **values: Any) -> Any:  # click's
+            module, _, name = place.partition(":")
+            return getattr(import_module(module), name)(*arguments, **values)
+
+        return call
+
+    return decorate
+
+
 node_argument = click.argument("node", metavar="NODE", shell_complete=complete_node)
 nodes_argument = click.argument("nodes", metavar="NODE...", nargs=-1, required=True, shell_complete=complete_node)
 worker_option = grouped_option(
