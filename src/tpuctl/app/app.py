@@ -363,9 +363,7 @@ class App:
         app._files = self.files  # noqa: SLF001  # of the same class
         _ = self.settings  # reads all of them
         if not self.is_sandbox:
-            from tpuctl.app.services import Services  # noqa: PLC0415  # as above
-
-            app.services = Services(app, http=self.services.http)
+            app.services = self.services.with_same_connections(app)
         return app
 
     def with_options(self, options: dict[str, Any]) -> App:

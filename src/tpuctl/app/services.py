@@ -38,10 +38,14 @@ _FLUSH_TIMEOUT = timedelta(seconds=10)
 class Services:
     """What a run talks to, made of the settings of its `App`, which closes it."""
 
-    def __init__(self, app: App, *, http: HttpFactory | None = None) -> None:
+    def __init__(self, app: App) -> None:
         self._app = app
-        if http is not None:
-            self.http = http
+
+    def with_same_connections(self, app: App) -> Services:
+        """Return the services of another app, which use these connections to the cloud."""
+        services = Services(app)
+        services.http = self.http
+        return services
 
     @cached_property
     def sandbox(self) -> SandboxState:

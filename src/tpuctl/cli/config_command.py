@@ -23,6 +23,7 @@ from tpuctl.app.value_completion import (
     complete_type,
     complete_version,
     complete_zone,
+    completion_item,
 )
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
@@ -56,9 +57,7 @@ _WITHOUT = (*CLOUD_OPTIONS, "output")
 
 
 def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    return [CompletionItem(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
+    return [completion_item(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
 
 
 def _complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
