@@ -28,6 +28,8 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
+from tpuctl.explain.scanner import LogReader
 from tpuctl.fan_out import fan_out
 from tpuctl.files import create_unlinked_file
 from tpuctl.names import number_ranges
@@ -464,8 +466,6 @@ def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDia
 
 
 def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
-    from tpuctl.explain.conclusion import Confidence, conclude, merge_scans  # noqa: PLC0415  # not needed by --help
-    from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
     first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))
     logs = {}

@@ -41,7 +41,7 @@ from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.output.terminal import StatusLine
 from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.commands.scp import show_copies
+from tpuctl.workers.commands.scp_run import show_copies
 from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download
 from tpuctl.workers.execution import run_command, show_result

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.app.worker_access import authorize_key
+from tpuctl.nodes import key_authorization
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh.connection import Target, save_host_keys
 
@@ -63,6 +64,4 @@ def await_key(app: App, found: Sequence[Target]) -> None:
     """Wait for workers on which this command has just authorized our key: they may refuse it for some seconds."""
     fresh = [target for target in found if app.services.workers.was_admitted_now(target.node)]
     if fresh:
-        from tpuctl.nodes import key_authorization  # noqa: PLC0415  # most nodes know the key already
-
         key_authorization.await_key(app.clock, fresh, app.terminal.note)
