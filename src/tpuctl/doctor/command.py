@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tpuctl.app.hints import report_with_typed_options
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.route_options import route_options
@@ -77,6 +76,7 @@ def command(
       tpuctl doctor trainer
       tpuctl doctor --fix
     """
+    from tpuctl.app.hints import report_with_typed_options  # noqa: PLC0415  # as below
     from tpuctl.check.report_rendering import announce_findings  # noqa: PLC0415  # completion and --help do not need it
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 

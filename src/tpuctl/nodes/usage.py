@@ -13,14 +13,20 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
+from tpuctl.app.ssh_options import present_connection_options
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.decoding import Line, Most
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.escaping import one_line
+from tpuctl.fan_out import FanOutTimeoutError
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.garbage import Idleness
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
+from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker, open_agent
+from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
+from tpuctl.ssh.tpu_metrics import MetricsStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,7 +35,6 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
-    from tpuctl.ssh.connection import Target
 
 _TIMEOUT: Final = timedelta(seconds=30)
 # A broken node must stay deletable: a question does not wait longer for its workers.
@@ -169,9 +174,6 @@ _CHIP_TIMEOUT: Final = timedelta(seconds=1)
 
 def chip_details(app: App, node: Node, use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
     """Yield memory and duty cycle of the chips of a node in use, of the workers that answer within a second."""
-    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # as above
-
     if use is None or not use.uses or not use.was_examined or node.state is not NodeState.READY:
         return
     with MetricsStream(_connect(app, node), present_connection_options(app), None) as stream:
@@ -236,9 +238,6 @@ def _combine_uses(node: Node, answers: Mapping[int, WorkerIdleness | TpuctlError
 
 def _problem(worker: int, error: TpuctlError | None, *, within: timedelta | None = None) -> str:
     """Return why a worker gave no report; if that is the limit `within` which all were asked, only that."""
-    from tpuctl.fan_out import FanOutTimeoutError  # noqa: PLC0415  # only for workers that were asked
-    from tpuctl.ssh.channel import AgentError, explain_agent_errors  # noqa: PLC0415  # as above
-
     is_late = isinstance(error, FanOutTimeoutError) or (isinstance(error, AgentError) and error.waited)
     if within is not None and is_late:
         return f"no answer within {format_duration(within)}"
@@ -261,9 +260,6 @@ def fetch_idleness(
 
     Raises `AgentError` and `UnexpectedAnswerError`, and `SshProgramMissingError` without an ssh client.
     """
-    from tpuctl.ssh.channel import open_agent  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES  # noqa: PLC0415  # as above
-
     logs = LOG_FOLDER if has_programs else None
     request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
@@ -304,8 +300,6 @@ def _use_by_state(node: Node) -> NodeUse | None:
 
 def _ask_for_uses(app: App, nodes: Sequence[Node]) -> dict[NodeName, NodeUse]:
     """Ask the workers of READY nodes what uses them now; a worker without an answer within 5 s is unknown."""
-    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
-
     workers = app.services.workers
     if why := workers.obstacle() or (None if workers.has_key else "there is no ssh key on this machine"):
         unknown = NodeUse(unknown=f"its workers cannot be examined: {why}", was_examined=False)
@@ -335,9 +329,6 @@ def _ask_workers(
     Return by node the report of each worker, or why there is none; only a text if no worker of it could be asked. Raises
     `SshProgramMissingError`.
     """
-    from tpuctl.ssh.channel import on_each_worker  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.connection import save_host_keys  # noqa: PLC0415  # as above
-
     targets: list[Target] = []
     found: dict[NodeName, dict[int, WorkerIdleness | TpuctlError] | str] = {}
     for node in nodes:
@@ -357,8 +348,6 @@ def _ask_workers(
 
 def _connect(app: App, node: Node) -> list[Target]:
     """Return a target for each worker. Raises `TpuctlError` if one has no route; no key is made or authorized."""
-    from tpuctl.ssh.connection import Target  # noqa: PLC0415  # only if workers are asked
-
     workers, numbers = app.services.workers, range(node.workers)
     for worker in numbers:
         workers.check_route(node, worker)

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import suggest_listed_type
 from tpuctl.app.app import ANY_ZONE
+from tpuctl.check.zone_ranking import zones_with_type
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError
 from tpuctl.names import check_zone
+from tpuctl.nodes.zone_order import Offer, order_zones
+from tpuctl.prices import budget_words, within_budget
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.node import Tier
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.zone_order import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +89,6 @@ def order_offers(
 
     Notes the zones that do not offer it. Raises `InvalidInputError` with the zones that do if none is left.
     """
-    from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.zone_order import Offer, order_zones  # noqa: PLC0415  # as above
-    from tpuctl.prices import budget_words, within_budget  # noqa: PLC0415  # as above
-
     ranking = preflight.ranking(app.project, spec, choice.zones)
     if ranking.offline is not None:
         # Without the API's list, the documentation says what a zone offers: the service has the last word.

@@ -6,12 +6,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING
 
+from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import (
     DurationType,
-    body_in,
     cli_command,
     events_option,
     option,
@@ -19,9 +18,6 @@ from tpuctl.app.options import (
     timeout_option,
 )
 from tpuctl.nodes.commands.selection_options import label_option
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

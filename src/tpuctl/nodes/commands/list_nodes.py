@@ -13,7 +13,13 @@ from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name, list_requests, queued_resources_or_none
+from tpuctl.nodes.lookup import (
+    IncompleteListError,
+    by_zone_and_name,
+    list_requests,
+    narrow_listing,
+    queued_resources_or_none,
+)
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
     dead_request_line,
@@ -24,6 +30,7 @@ from tpuctl.nodes.rendering import (
     unreachable_row,
 )
 from tpuctl.output.terminal import OutputFormat, View
+from tpuctl.prices import price_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +72,6 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
-        from tpuctl.nodes.lookup import narrow_listing  # noqa: PLC0415  # most lists show all
-
         listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
     waiting = _waiting_requests(app, nodes, requests)
@@ -156,7 +161,6 @@ def _uses(app: App, nodes: Sequence[Node], *, is_named: bool) -> dict[NodeName, 
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
     """Return what each node costs, and note where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
-    from tpuctl.prices import price_source  # noqa: PLC0415  # as above
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.nodes.lookup import list_requests
+from tpuctl.nodes.race import journaled_races
+from tpuctl.nodes.race_rules import race_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,9 +40,6 @@ def race_lines(
 
     With `only_killed` only for those that the journal here has as begun and not ended, and that no run holds.
     """
-    from tpuctl.nodes.race import journaled_races  # noqa: PLC0415  # most projects have no race
-    from tpuctl.nodes.race_rules import race_members  # noqa: PLC0415  # as above
-
     lines = []
     for (node_id, race_id), names in race_members(app.project, nodes, requests).items():
         known = journaled_races(app.services.journal, names).get(race_id)
@@ -59,8 +59,6 @@ def race_lines(
 
 def race_lines_of(app: App, node_id: str) -> list[str]:
     """Return the lines of the races for one node; none if the API does not answer: they are extra information."""
-    from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
-
     try:
         nodes, requests = (
             app.services.client.list_nodes(app.project).nodes,

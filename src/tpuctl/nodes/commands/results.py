@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.ssh_options import refresh_ssh_entries
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
+from tpuctl.nodes.queue_rendering import waiting_json, waiting_row
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_labels, node_rows, nodes_view, summarize_nodes
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import Cell
@@ -25,8 +27,6 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
 
     Updates the nodes' entries in ssh's config. Raises the error of a single node.
     """
-    from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # not needed by --help and completion
-
     errors = [result for result in results if isinstance(result, TpuctlError)]
     if errors and len(results) == 1:
         raise errors[0]
@@ -50,8 +50,6 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
 
 def _with_requests(app: App, view: View, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> View:
     """Return the view of nodes with the queued resources that wait for others, each as `list` shows it."""
-    from tpuctl.nodes.queue_rendering import waiting_json, waiting_row  # noqa: PLC0415  # most nodes are not queued
-
     now = app.now()
 
     def show(terminal: Terminal) -> None:
