@@ -11,7 +11,8 @@ everything above it is the same code for all three.
 
 - `config_files.py`: the files that settings come from. `services.py` opens its services with the modules beside it, each of
   which is imported when it is needed: `connections.py`, `credentials.py`, `identity.py`, `worker_access.py`,
-  `action_context.py`, `local_sandbox.py`, `served_sandbox.py`. `run_output.py`: progress and the step's summary.
+  `action_context.py`, `local_sandbox.py`, `served_sandbox.py`. `progress.py`, `summary.py`: the progress of
+  long work, and the summary of a step in GitHub Actions. `lazy_import.py`: names that are imported when they are used.
 - `options.py`: `@cli_command` passes a command its `App`, adds the shared options, and asks for trust first; `LazyGroup`
   imports a command's module when it is called.
 - `option_help.py`: the groups of options, and how `--help` shows them. `value_completion.py`: completion of values in a shell.

@@ -93,7 +93,7 @@ class App:
         path = self.invocation.environ.get("GITHUB_STEP_SUMMARY")
         if not path or not runs_in_github_actions(self.invocation.environ):
             return None
-        from tpuctl.app.run_output import open_summary  # noqa: PLC0415  # only in GitHub Actions
+        from tpuctl.app.summary import open_summary  # noqa: PLC0415  # only in GitHub Actions
 
         return open_summary(self, path)
 
@@ -264,7 +264,7 @@ class App:
         With `lasting` also show that a node was given up, for work that ends without an error about it. Raises
         `InvalidInputError` if the file cannot be written.
         """
-        from tpuctl.app.run_output import show_progress  # noqa: PLC0415  # only for long work
+        from tpuctl.app.progress import show_progress  # noqa: PLC0415  # only for long work
 
         return show_progress(self, events=events, lasting=lasting)
 

@@ -50,11 +50,11 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     return [CompletionItem(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
 
 
-def completion_item(word: str, **attributes: str) -> CompletionItem:
-    """Return an item of a completer: a word with its `help`, or what the shell completes itself, with its `type`."""
+def completion_item(word: str, *, kind: str = "plain", help: str | None = None) -> CompletionItem:  # noqa: A002  # click's
+    """Return an item of a completer: a word with its `help`, or what the shell completes itself: a `file`, a `dir`."""
     from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
 
-    return CompletionItem(word, **attributes)
+    return CompletionItem(word, kind, help)
 
 
 def _given_words(ctx: click.Context) -> tuple[str, ...]:

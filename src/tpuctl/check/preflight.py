@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.state_paths import preflight_cache_file
-from tpuctl.check.ai_platform import JOB_RULES
 from tpuctl.check.colocation import own_prices
 from tpuctl.check.facts import CheckSettings, Purpose, parse_bucket_use
 from tpuctl.check.findings import ALL_CHECKS
@@ -154,6 +153,8 @@ def _accepted_ids(settings: Settings) -> frozenset[str]:
     others = sorted(given - set(known) - {ALL_CHECKS})
     if not others:
         return given
+
+    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # few users have such a job
 
     of_jobs = [rule.id for rule in JOB_RULES]
     if unknown := [text for text in others if text not in of_jobs]:

@@ -19,7 +19,6 @@ from tpuctl.nodes.inspection import (
     inspection_script,
     parse_inspection,
 )
-from tpuctl.nodes.usage import fetch_idleness
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.connection import (
     SSH_FAILED,
@@ -36,7 +35,6 @@ from tpuctl.ssh.connection import (
 )
 from tpuctl.ssh.keys import default_key_path, ensure_key, metadata_key_line
 from tpuctl.ssh.routes import Route, Router, resolve_network
-from tpuctl.ssh.tpu_guard import remove_guard, start_guard
 
 if TYPE_CHECKING:
     from tpuctl.models.node import Node
@@ -238,10 +236,14 @@ class SshWorkers:
 
         With `keeps_idle` it is the limit of an earlier guard. Raises `RemoteCommandError`.
         """
+        from tpuctl.ssh.tpu_guard import start_guard  # noqa: PLC0415  # few nodes have a time limit
+
         return start_guard(self._first_worker(node), idle=idle, keeps_idle=keeps_idle)
 
     def remove_guard(self, node: Node) -> bool:
         """End and remove the guard on worker 0. Return whether there was one. Raises `RemoteCommandError`."""
+        from tpuctl.ssh.tpu_guard import remove_guard  # noqa: PLC0415  # as above
+
         return remove_guard(self._first_worker(node))
 
     def _first_worker(self, node: Node) -> Target:
@@ -253,6 +255,7 @@ class SshWorkers:
         What a job used in the time `since` the last look counts too, and what another program did, unless `has_probe`: the
         user's probe leaves the same traces. Raises `UnreachableError` without a route to the workers, and what the API raises.
         """
+        from tpuctl.nodes.usage import fetch_idleness  # noqa: PLC0415  # few nodes have a limit for idleness
 
         def ask(connection: Connection, worker: int) -> tuple[str, ...]:
             try:

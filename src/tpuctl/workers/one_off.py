@@ -29,13 +29,13 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.as_it_was import as_it_was
+from tpuctl.nodes.commands.results import summarize_nodes
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
-from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.output.terminal import StatusLine

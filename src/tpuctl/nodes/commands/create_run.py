@@ -17,6 +17,7 @@ from tpuctl.nodes.actuator import RequestedChange
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.queue_options import QueueOptions
 from tpuctl.nodes.commands.request_views import short_request_view
+from tpuctl.nodes.commands.results import show_node
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit
 from tpuctl.nodes.conditions import Condition, Policy, Verb
 from tpuctl.nodes.controller import reconcile_node
@@ -25,7 +26,6 @@ from tpuctl.nodes.lookup import check_may_be_created, zone_to_create
 from tpuctl.nodes.plan import PlanStep
 from tpuctl.nodes.policies import deadline, queue_policy, within_deadline
 from tpuctl.nodes.queueing import UNATTENDED_WAIT, queue_window
-from tpuctl.nodes.rendering import show_node
 from tpuctl.nodes.request_actions import accepted_request
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 

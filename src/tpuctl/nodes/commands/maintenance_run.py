@@ -8,8 +8,8 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NotConfirmedError, TimedOutError
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.actuator import require_same
+from tpuctl.nodes.commands.results import show_node
 from tpuctl.nodes.policies import deadline
-from tpuctl.nodes.rendering import show_node
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.output.terminal import View
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
 from tpuctl.nodes.lookup import list_requests
-from tpuctl.nodes.race import journaled_races
 from tpuctl.nodes.race_rules import race_members
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ def race_lines(
 
     With `only_killed` only for those that the journal here has as begun and not ended, and that no run holds.
     """
+    from tpuctl.nodes.race import journaled_races  # noqa: PLC0415  # with the controller; most projects have no race
+
     lines = []
     for (node_id, race_id), names in race_members(app.project, nodes, requests).items():
         known = journaled_races(app.services.journal, names).get(race_id)

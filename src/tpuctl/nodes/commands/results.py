@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.ssh_options import refresh_ssh_entries
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
+from tpuctl.nodes.costs import CostFacts, node_costs
+from tpuctl.nodes.lookup import queued_resources_or_none
 from tpuctl.nodes.queue_rendering import waiting_json, waiting_row
-from tpuctl.nodes.rendering import NODE_COLUMNS, node_labels, node_rows, nodes_view, summarize_nodes
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_labels, node_rows, nodes_view
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import Cell
 
@@ -20,6 +22,26 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.output.terminal import Terminal, View
+
+
+def show_node(app: App, node: Node) -> None:
+    """Show a node that a command changed, and update its entries in ssh's config."""
+    refresh_ssh_entries(app, [node])
+    app.show(nodes_view(app, [node], is_list=False))
+
+
+def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
+    """Add the nodes, with what they cost, to the summary of a step of GitHub Actions, if this is one."""
+    if app.summary is None:
+        return
+    requests = (
+        queued_resources_or_none(app.services.client, app.project, ())
+        if any(node.queued_resource for node in nodes)
+        else ()
+    )
+    for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
+        node, note = cost.node, f" ({cost.note})" if cost.note else ""
+        app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
 
 
 def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:

@@ -13,20 +13,18 @@ from tpuctl.nodes.lookup import IncompleteListError, find_request, nothing_selec
 from tpuctl.nodes.node_guard import describe_guard
 from tpuctl.nodes.queue_rendering import request_details, state_begin, waiting_json, waiting_row
 from tpuctl.nodes.rendering import NODE_COLUMNS, node_details, node_rows, nodes_json
-from tpuctl.nodes.usage import chip_details, find_node_uses, use_details
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import View
 from tpuctl.prices import price_source
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from tpuctl.app.app import App
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
     from tpuctl.nodes.selection import Selection
-    from tpuctl.nodes.usage import NodeUse
     from tpuctl.output.terminal import Cell, Terminal
 
 
@@ -36,11 +34,18 @@ def run_status(app: App, *, selection: GivenSelection) -> None:
 
     def show(terminal: Terminal) -> None:
         nodes_found = [each for each in found if isinstance(each, Node)]
-        uses = find_node_uses(app, nodes_found) if terminal.is_interactive else {}
+        uses: dict[NodeName, list[tuple[str, str, str]]] = {}
+        chips: Iterable[tuple[str, str, str]] = ()
+        if terminal.is_interactive:
+            from tpuctl.nodes import usage  # noqa: PLC0415  # only if workers are asked
+
+            found_uses = usage.find_node_uses(app, nodes_found)
+            uses = {name: [*usage.use_details(use)] for name, use in found_uses.items()}
+            if len(found) == len(nodes_found) == 1:
+                chips = usage.chip_details(app, nodes_found[0], found_uses.get(nodes_found[0].name))
         for index, each in enumerate(found):
             if index:
                 terminal.write("")
-            chips = chip_details(app, each, uses.get(each.name)) if isinstance(each, Node) and len(found) == 1 else ()
             terminal.details((*_details(app, each, uses), *chips))
 
     def show_rows(terminal: Terminal) -> None:
@@ -111,12 +116,12 @@ def _find_one(app: App, text: str) -> Node | QueuedResource:
 
 
 def _details(
-    app: App, found: Node | QueuedResource, uses: Mapping[NodeName, NodeUse]
+    app: App, found: Node | QueuedResource, uses: Mapping[NodeName, Iterable[tuple[str, str, str]]]
 ) -> Iterator[tuple[str, str, str]]:
     """Yield the details of a node, what uses it and the queued resource that owns it, or of the queued resource alone."""
     if isinstance(found, Node):
         yield from node_details(found, app.now())
-        yield from use_details(uses.get(found.name))
+        yield from uses.get(found.name, ())
         request = _owner(app, found)
         if guard := describe_guard(app.services.journal.past(found.name), found, app.now()):
             yield "guard", guard, ""

@@ -31,7 +31,7 @@ from tpuctl.app.route_options import route_options
 @grouped_option("--force", group=OptionGroup.SAFETY, is_flag=True, help="Test although another process holds the TPU.")
 @fanout_option("tests")
 @route_options
-@body_in("tpuctl.workers.commands.test_run:run_test")
+@body_in("tpuctl.workers.commands.tpu_test_run:run_test")
 def command() -> None:
     """Test the chips of all workers: their number, a matrix product on each, an all-reduce over all.
 

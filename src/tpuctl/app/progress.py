@@ -1,41 +1,20 @@
-"""What a run shows beside its result: the progress of long work, and the summary of a step in GitHub Actions."""
+"""The progress of long work, for a person or as events for a program."""
 
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from tpuctl.errors import InvalidInputError, TpuctlError
+from tpuctl.errors import InvalidInputError
 from tpuctl.files import output_path
 from tpuctl.output.progress import EventFile, Progress
-from tpuctl.output.step_summary import StepSummary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tpuctl.app.app import App
-
-
-def open_summary(app: App, path: str) -> StepSummary:
-    """Return the summary of this step, written to a file when the run ends."""
-    summary = StepSummary(Path(path), app.command_line())
-
-    def write() -> None:
-        with suppress(TpuctlError, ValueError):  # broken settings
-            summary.is_sandbox = app.is_sandbox
-        try:
-            summary.path = output_path(summary.path, app.invocation.folder)
-            summary.write()
-        except InvalidInputError as error:
-            app.terminal.warn(f"no summary of this step: {error.message}")
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            app.terminal.warn(f"cannot write the summary of this step to `{path}`: {reason}")
-
-    app.on_close(write)
-    return summary
 
 
 @contextmanager
