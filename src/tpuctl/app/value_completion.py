@@ -47,7 +47,7 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     zones: dict[str, set[str]] = {}
     for word, name, _ in found:
         zones.setdefault(word, set()).add(name.zone)
-    return [CompletionItem(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
+    return [completion_item(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
 
 
 def completion_item(word: str, *, kind: str = "plain", help: str | None = None) -> CompletionItem:  # noqa: A002  # click's
@@ -76,7 +76,7 @@ def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) ->
     # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
     jobs = seen_jobs(_environ(ctx), given or None)
     text = f"job of {' '.join(given)}" if given else "job"
-    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete) and job not in given]
+    return [completion_item(job, help=text) for job in jobs if job.startswith(incomplete) and job not in given]
 
 
 def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
@@ -97,12 +97,12 @@ def complete_project(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Let the shell complete a local file."""
-    return [CompletionItem(incomplete, type="file")]
+    return [completion_item(incomplete, kind="file")]
 
 
 def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Let the shell complete a local folder."""
-    return [CompletionItem(incomplete, type="dir")]
+    return [completion_item(incomplete, kind="dir")]
 
 
 def complete_type_or_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
