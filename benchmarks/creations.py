@@ -106,8 +106,8 @@ class _Simulation:
                 random,
             )
         )
-        self._cloud = _Cloud(self._app.sandbox)
-        self._context = replace(self._app.context(lambda _: None), cloud=self._cloud)
+        self._cloud = _Cloud(self._app.services.sandbox)
+        self._context = replace(self._app.services.context(lambda _: None), cloud=self._cloud)
         self._spec = NodeSpec(accelerator_type=TYPE, runtime_version=VERSION)
 
     def unlearned(self) -> Creation:
@@ -134,7 +134,7 @@ class _Simulation:
         return Creation(is_learned, length, late, calls, seen - length, reads)
 
     def _remove(self, name: NodeName) -> None:
-        with self._app.sandbox.write() as session:
+        with self._app.services.sandbox.write() as session:
             node = session.node(name.project, name.zone, name.node_id)
             assert node is not None
             store_node(session, node, (LifecyclePhase(session.now, GONE),))

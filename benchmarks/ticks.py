@@ -96,9 +96,10 @@ def cost(url: str) -> dict[str, float]:
     environ = {"TPUCTL_ENDPOINT": url, "TPUCTL_PROJECT": PROJECT, "TPUCTL_STATE_DIR": str(folder), "HOME": str(folder)}
     gc.set_threshold(50_000)  # as the program itself does
     app = App(Invocation((), environ, _nowhere(), folder, _CountingClock(_TICKS), _Even()))
-    names = [node.name for node in app.client.list_nodes(PROJECT, (ZONE,)).nodes]
+    client = app.services.client
+    names = [node.name for node in client.list_nodes(PROJECT, (ZONE,)).nodes]
     (name, *others) = names
-    bare = _cpu(lambda: app.client.list_nodes(PROJECT, (ZONE,)) if others else app.client.find_node(name), _LISTS)
+    bare = _cpu(lambda: client.list_nodes(PROJECT, (ZONE,)) if others else client.find_node(name), _LISTS)
     tasks = [Goal(name=each, policy=Policy(goal=Condition.READY, timeout=None)) for each in names]
     return {"bare": bare, "tick": _cpu(lambda: _wait(app, tasks), 1) / _TICKS}
 
@@ -106,7 +107,7 @@ def cost(url: str) -> dict[str, float]:
 def _wait(app: App, tasks: list[Goal]) -> None:
     try:
         with Progress(app.terminal, app.clock) as progress:
-            reconcile_nodes(app.context(progress), tasks)
+            reconcile_nodes(app.services.context(progress), tasks)
     except _TicksOver:
         return
 

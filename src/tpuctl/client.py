@@ -16,6 +16,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from tpuctl.app.app import ANY_ZONE, App, Invocation
+from tpuctl.app.spec_building import complete_spec
+from tpuctl.app.ssh_options import refresh_ssh_entries
+from tpuctl.check.preflight import preflight_check
 from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
 from tpuctl.durations import LONGEST_DURATION, format_duration
 from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
@@ -24,9 +27,23 @@ from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import FIELDS, NodeSpec
 from tpuctl.models.spec_fields import SWITCH, TEXTS, setting_key
 from tpuctl.names import NodeName
+from tpuctl.nodes.bring_up import UpRequest, bring_up
+from tpuctl.nodes.conditions import USABLE_CONDITIONS, Condition
+from tpuctl.nodes.controller import reconcile_nodes
+from tpuctl.nodes.group_lookup import check_whole_request
+from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name, locate_for_wait
+from tpuctl.nodes.named_deletion import delete_groups, find_named, note_missing, require_undisputed
+from tpuctl.nodes.policies import deadline, idle_change, queue_policy, repair_policy, within_deadline
+from tpuctl.nodes.time_limits import TimeLimit, check_time_left
+from tpuctl.nodes.waiting import plan_wait
 from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.spelling import closest_match
+from tpuctl.workers.captured_run import run_captured
+from tpuctl.workers.environment import EnvironmentOptions, parse_variable
+from tpuctl.workers.execution import shell_line
+from tpuctl.workers.runner import RunRequest
+from tpuctl.workers.targets import await_key, find_node, find_targets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,11 +51,9 @@ if TYPE_CHECKING:
 
     from tpuctl.clock import Clock
     from tpuctl.models.events import NodeEvent
-    from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.lookup import WaitTarget
     from tpuctl.nodes.resource_group import ResourceGroup
-    from tpuctl.nodes.time_limits import TimeLimit
     from tpuctl.workers.captured_run import CommandResult, OutputPiece
 
 Timeout = timedelta | Literal["forever"] | None
@@ -102,7 +117,7 @@ class Client:
         self._app.settings.for_display().check()
         # Now, so that no thread waits for another.
         if not self._app.is_sandbox:
-            _ = self._app.http
+            _ = self._app.services.http
 
     def __getstate__(self) -> NoReturn:
         """Refuse to be sent to another process, with all variables of this one."""
@@ -150,12 +165,6 @@ class Client:
         creation, `TimedOutError` (the node stays, and may bill), `BrokenNodeError`, `NotConfirmedError` and other
         `TpuctlError`.
         """
-        from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.check.preflight import preflight_check  # noqa: PLC0415  # as above
-        from tpuctl.nodes.bring_up import UpRequest, bring_up  # noqa: PLC0415  # as above
-        from tpuctl.nodes.conditions import USABLE_CONDITIONS  # noqa: PLC0415  # as above
-        from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy  # noqa: PLC0415  # as above
-
         _check_timeout(timeout, may_be_endless=True)
         goal = _condition(wait_for, USABLE_CONDITIONS)
         tried = _tiers(spec, tiers)
@@ -212,21 +221,12 @@ class Client:
         if the name is ambiguous, or exists only in another zone. Raises `ServiceUnavailableError` if a zone that may have it
         did not answer, and other `TpuctlError`.
         """
-        from tpuctl.nodes.group_lookup import check_whole_request  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.nodes.named_deletion import (  # noqa: PLC0415  # not needed to import the package
-            delete_groups,
-            find_named,
-            note_missing,
-            require_undisputed,
-        )
-        from tpuctl.nodes.policies import deadline, within_deadline  # noqa: PLC0415  # as above
-
         _check_timeout(timeout, may_be_endless=True)
         with self._call() as app:
             limit, listener = deadline(app, timeout), _listener(on_event)
             with within_deadline(app, limit if wait else None):
                 reference = app.reference(_node_text(node), allow_queued=True)
-                targets, missing = find_named(app, app.context(listener), [reference])
+                targets, missing = find_named(app, app.services.context(listener), [reference])
             for target in targets:
                 check_whole_request(target, all_nodes=all_nodes)
 
@@ -257,15 +257,12 @@ class Client:
         `timeout` is by default a minute. Raises `IncompleteListError` if a zone did not answer; its `nodes` are those of the
         other zones.
         """
-        from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.nodes.policies import within_deadline  # noqa: PLC0415  # as above
-
         _check_timeout(timeout)
         with self._call() as app:
             # The zone of the client hides no node.
             app.set_options({"zone": _zones(zones) or (ANY_ZONE,)})
             with within_deadline(app, timeout):
-                listing = app.client.list_nodes(app.project, app.zones)
+                listing = app.services.client.list_nodes(app.project, app.zones)
             nodes = sorted(listing.nodes, key=by_zone_and_name)
             if listing.unreachable:
                 raise IncompleteListError(listing.unreachable, nodes)
@@ -287,11 +284,6 @@ class Client:
         The condition is by default `ssh`, or `healthy` where workers cannot be reached. Raises `NotFoundError`,
         `TimedOutError`, `FailedStartupError` unless `allow_failed_startup`, and what makes the condition impossible.
         """
-        from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.nodes.controller import reconcile_nodes  # noqa: PLC0415  # as above
-        from tpuctl.nodes.lookup import locate_for_wait  # noqa: PLC0415  # as above
-        from tpuctl.nodes.waiting import plan_wait  # noqa: PLC0415  # as above
-
         _check_timeout(timeout, may_be_endless=True)
         goal = _condition(condition, tuple(Condition))
 
@@ -309,7 +301,7 @@ class Client:
                 allow_failed_startup=allow_failed_startup,
             )
             with app.in_flight("nothing was changed", resume=""):
-                results = reconcile_nodes(app.context(_listener(on_event)), tasks)
+                results = reconcile_nodes(app.services.context(_listener(on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(
@@ -333,12 +325,6 @@ class Client:
         A failure of the command is no exception: see `CommandResult.check`. Raises `NotFoundError`, `ConflictError` for a node
         without ssh, `InvalidInputError`, and other `TpuctlError`.
         """
-        from tpuctl.workers.captured_run import run_captured  # noqa: PLC0415  # not needed to import the package
-        from tpuctl.workers.environment import EnvironmentOptions, parse_variable  # noqa: PLC0415  # as above
-        from tpuctl.workers.execution import shell_line  # noqa: PLC0415  # as above
-        from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
-        from tpuctl.workers.targets import await_key, find_node, find_targets  # noqa: PLC0415  # as above
-
         _check_timeout(timeout)
         if not isinstance(command, str) and not TEXTS.accepts(command):
             raise InvalidInputError(
@@ -477,8 +463,6 @@ def _as_settings(spec: NodeSpec | None, tiers: Sequence[Tier]) -> dict[str, str 
 
 def _complete(app: App, spec: NodeSpec, described: Mapping[str, str | tuple[str, ...]]) -> NodeSpec:
     """Return the spec with the settings. Raises `InvalidInputError` if neither names an accelerator type."""
-    from tpuctl.app.spec_building import complete_spec  # noqa: PLC0415  # not needed to import the package
-
     settings = app.settings_with({**described})
     if settings.text("type") is None:
         raise InvalidInputError("no accelerator type given", hint='name one: `NodeSpec(accelerator_type="v4-8")`')
@@ -530,8 +514,6 @@ def _check_timeout(timeout: object, *, may_be_endless: bool = False) -> None:
 
 def _time_limit(ttl: timedelta | None) -> TimeLimit:
     """Return the limit of a node's time. Raises `InvalidInputError` unless it is a duration from minutes to a year."""
-    from tpuctl.nodes.time_limits import TimeLimit, check_time_left  # noqa: PLC0415  # not needed to import the package
-
     if ttl is not None:
         if not isinstance(ttl, timedelta):
             raise InvalidInputError(f"`ttl={ttl!r}` is not a time", hint="give a `timedelta`")

@@ -70,7 +70,7 @@ def collect(**typed: Any) -> Way:
     """Return `gc` with these rules."""
 
     def run(app: App, context: ActionContext) -> None:
-        client, asleep = app.client, {NAME: Idleness(DAY, "")}
+        client, asleep = app.services.client, {NAME: Idleness(DAY, "")}
         nodes, requests = client.list_nodes("sandbox").nodes, client.list_queued_resources("sandbox").queued_resources
         facts, rules = (
             GarbageFacts(project="sandbox", nodes=nodes, requests=requests, idleness=asleep),
@@ -100,12 +100,12 @@ def down_by_label(app: App, context: ActionContext) -> None:
 
 
 def expire(app: App, context: ActionContext) -> None:
-    delete_expired_node(context, NAME, app.client.get_node(NAME), by="watch")
+    delete_expired_node(context, NAME, app.services.client.get_node(NAME), by="watch")
 
 
 def end_idle(action: IdleAction) -> Way:
     limit = IdleLimit(DAY, action, owner=USER)
-    return lambda app, context: end_idle_node(context, app.client.get_node(NAME), limit, by="watch")
+    return lambda app, context: end_idle_node(context, app.services.client.get_node(NAME), limit, by="watch")
 
 
 def reset(mode: ResetMode, selection: Selection | None = None) -> Way:
@@ -115,13 +115,14 @@ def reset(mode: ResetMode, selection: Selection | None = None) -> Way:
                 require_selected(app, selection, node, current, leaves_kept=True)
 
         with suppress(TpuctlError):
-            reconcile_nodes(context, [request_reset(context, NodeReset(app.client.get_node(NAME), mode, READY), judge)])
+            reset = NodeReset(app.services.client.get_node(NAME), mode, READY)
+            reconcile_nodes(context, [request_reset(context, reset, judge)])
 
     return run
 
 
 def stop(app: App, context: ActionContext) -> None:
-    stop_node(context, app.client.get_node(NAME))
+    stop_node(context, app.services.client.get_node(NAME))
 
 
 def up(_: App, context: ActionContext) -> None:
@@ -177,7 +178,7 @@ def put_node(sandbox: Sandbox, state: str, *, is_queued: bool) -> None:
 
 
 def relabel(app: App, labels: Mapping[str, str], name: NodeName = NAME) -> None:
-    app.client.change_node(name, lambda node: changed_fields(node, {"labels": {**LABELS, **labels}}))
+    app.services.client.change_node(name, lambda node: changed_fields(node, {"labels": {**LABELS, **labels}}))
 
 
 # What another client does, and the changes that it requests.
@@ -218,10 +219,10 @@ def test_what_happens_before_the_last_look_counts(
 ) -> None:
     put_node(sandbox, row.state, is_queued=is_queued)
     happen, theirs = happening
-    journal = SlowJournal(app.journal, {NAME: lambda: happen(app, sandbox, is_queued)})
+    journal = SlowJournal(app.services.journal, {NAME: lambda: happen(app, sandbox, is_queued)})
 
     with suppress(NoLongerMeantError):
-        row.way(app, replace(app.context(lambda _: None), journal=journal))
+        row.way(app, replace(app.services.context(lambda _: None), journal=journal))
 
     ended = [change for change in sandbox.changes() if change in {"delete", "stop", "patch"}]
     assert ended[: len(theirs)] == theirs
@@ -230,10 +231,12 @@ def test_what_happens_before_the_last_look_counts(
 
 def test_gc_does_not_say_that_it_deletes_what_it_leaves(app: App, sandbox: Sandbox) -> None:
     put_node(sandbox, "READY", is_queued=False)
-    journal = SlowJournal(app.journal, {NAME: lambda: relabel(app, {"tpuctl-keep": "yes"})})
+    journal = SlowJournal(app.services.journal, {NAME: lambda: relabel(app, {"tpuctl-keep": "yes"})})
     reported: list[str] = []
 
-    collect(expired=True)(app, replace(app.context(lambda event: reported.append(event.text)), journal=journal))
+    collect(expired=True)(
+        app, replace(app.services.context(lambda event: reported.append(event.text)), journal=journal)
+    )
 
     assert reported == []
 
@@ -250,14 +253,14 @@ def test_repair_does_not_take_what_another_client_does_for_its_own(
 ) -> None:
     """The node is stopped or deleted right before the repair would do that: watch leaves it so."""
     put(sandbox, health="UNHEALTHY_TENSORFLOW", labels=LABELS)
-    journal = SlowJournal(app.journal, {NAME: lambda: somebody(sandbox, theirs)})
+    journal = SlowJournal(app.services.journal, {NAME: lambda: somebody(sandbox, theirs)})
     policy = Policy(
         goal=Condition.HEALTHY, may_create=True, may_start=True, watches=True, ignores_use=True, max_reboots=0, **limits
     )
     reported: list[str] = []
 
     watch_nodes(
-        replace(app.context(lambda event: reported.append(event.text)), journal=journal),
+        replace(app.services.context(lambda event: reported.append(event.text)), journal=journal),
         [Goal(name=NAME, policy=replace(policy, timeout=None), purpose="watch")],
         until=timedelta(hours=1),
         each_round=lambda: None,
@@ -265,7 +268,7 @@ def test_repair_does_not_take_what_another_client_does_for_its_own(
 
     assert "it changed right before the request, which was not sent" in reported
     assert sandbox.changes() == [theirs], reported
-    past = app.journal.past(NAME)
+    past = app.services.journal.past(NAME)
     assert (past.is_being_recreated, past.stopped) == (False, None)
 
 
@@ -303,19 +306,19 @@ def test_nodes_in_random_worlds_stay_unless_their_own_label_has_expired_or_they_
                 expires == PAST and not is_kept and not happening
             ):
                 goes.add(name)
-    context = replace(app.context(lambda _: None), journal=SlowJournal(app.journal, happens))
+    context = replace(app.services.context(lambda _: None), journal=SlowJournal(app.services.journal, happens))
     rules, before = (
         GarbageRules(owner=USER, expired=True),
-        {node.name for node in app.client.list_nodes("sandbox").nodes},
+        {node.name for node in app.services.client.list_nodes("sandbox").nodes},
     )
 
-    facts = GarbageFacts(project="sandbox", nodes=app.client.list_nodes("sandbox").nodes, requests=())
+    facts = GarbageFacts(project="sandbox", nodes=app.services.client.list_nodes("sandbox").nodes, requests=())
     items = [item for item in find_garbage(facts, rules, app.now()) if item.is_deleted]
     remove_garbage(context, items, rules, examine=lambda _: {}, timeout=None)
-    for node in app.client.list_nodes("sandbox").nodes:
+    for node in app.services.client.list_nodes("sandbox").nodes:
         delete_expired_node(context, node.name, node, by="watch")
     sandbox.advance(minutes=5)
     tear_down(context, find_named(app, context, named)[0], by="down", timeout=None)
 
-    left = {node.name for node in app.client.list_nodes("sandbox").nodes}
+    left = {node.name for node in app.services.client.list_nodes("sandbox").nodes}
     assert before - left == goes, seed

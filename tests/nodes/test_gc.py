@@ -230,7 +230,7 @@ RULES = GarbageRules(expired=True, everyones=True)
 
 
 def found_items(app: App) -> list[GarbageItem]:
-    facts = GarbageFacts(project="sandbox", nodes=app.client.list_nodes("sandbox").nodes, requests=())
+    facts = GarbageFacts(project="sandbox", nodes=app.services.client.list_nodes("sandbox").nodes, requests=())
     return [item for item in find_garbage(facts, RULES, app.now()) if item.is_deleted]
 
 
@@ -257,7 +257,7 @@ def test_each_deletion_looks_again(
     happen(sandbox)
     before = len(sandbox.changes())
 
-    results = remove_garbage(app.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
+    results = remove_garbage(app.services.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
 
     assert [result.outcome for result in results] == [outcome]
     assert sandbox.changes()[before:] == (["delete"] if outcome is RemovalOutcome.DELETED else [])
@@ -280,11 +280,11 @@ def test_node_that_may_have_been_deleted_is_not_created_again(
     sandbox.fault("http-error", method="*.nodes.delete", status=status, count=99)
 
     (result,) = remove_garbage(
-        app.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=5)
+        app.services.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=5)
     )
 
     assert result.outcome is RemovalOutcome.FAILED
-    holder = app.leases.holder(item.group.names[0])
+    holder = app.services.leases.holder(item.group.names[0])
     assert (holder is not None and holder.record.ended is not None) is is_ended
 
 
@@ -295,20 +295,20 @@ def test_deletion_that_is_refused_for_now_is_judged_and_sent_again(app: App, san
     sandbox.fault("http-error", method="*.nodes.delete", status=status, count=20)
 
     (result,) = remove_garbage(
-        app.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=30)
+        app.services.context(lambda _: None), [item], RULES, examine=lambda _: {}, timeout=timedelta(minutes=30)
     )
 
     assert (result.outcome, result.error) == (RemovalOutcome.DELETED, None)
-    assert sum(entry.get("event") == "delete" for entry in app.journal.entries(item.group.names[0])) == 1
+    assert sum(entry.get("event") == "delete" for entry in app.services.journal.entries(item.group.names[0])) == 1
 
 
 def test_extended_node_is_left_alone(app: App, sandbox: Sandbox) -> None:
     put(sandbox, labels=EXPIRED)
     items = found_items(app)
     labels = {**MINE, "tpuctl-expires": "99999999999"}
-    app.client.change_node(items[0].group.nodes[0].name, lambda node: changed_fields(node, {"labels": labels}))
+    app.services.client.change_node(items[0].group.nodes[0].name, lambda node: changed_fields(node, {"labels": labels}))
 
-    results = remove_garbage(app.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
+    results = remove_garbage(app.services.context(lambda _: None), items, RULES, examine=lambda _: {}, timeout=None)
 
     assert [(result.outcome, result.text) for result in results] == [
         (RemovalOutcome.LEFT, "this is no longer so: expired 2d ago")

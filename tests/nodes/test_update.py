@@ -20,7 +20,7 @@ from tpuctl.models.operation import Operation, OperationError
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName
 from tpuctl.nodes.actions import spec_changes
-from tpuctl.nodes.commands.update import attached_disks, describe_changes
+from tpuctl.nodes.commands.update_run import attached_disks, describe_changes
 
 
 @pytest.fixture

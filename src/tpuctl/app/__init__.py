@@ -1,13 +1,18 @@
 """What every command works with: the `App`, the options that commands share, and trust in project files.
 
-Imports `cloud`, `ssh`, `output`, `config`, `models` and the base. Of rooms it imports, inside functions, what an `App`
-opens for `nodes` (journal, leases, ssh access), and the sandbox. It is imported by `cli`, by `*/commands/` and
+Imports `cloud`, `ssh`, `output`, `config`, `models` and the base. Of rooms it imports what the services of a run open for
+`nodes` (journal, leases, ssh access), and the sandbox. It is imported by `cli`, by `*/commands/` and
 `command.py`, and by the modules that build what several commands share.
 
-Start with `app.py`: an `App` is one run of the program. Each of its properties is made when it is first used, so that
-`--help` opens nothing and reads no file. `App.client` is the only place that chooses between Google, another endpoint and
-the sandbox; everything above it is the same code for all three.
+Start with `app.py`: an `App` is one run of the program, with settings, terminal, clock and project. Its `services` are what
+the run talks to: client, journal, leases, workers. Each is made when it is first used, so that `--help` opens nothing and
+reads no file. `Services.http_access` is the only place that chooses between Google, another endpoint and the sandbox;
+everything above it is the same code for all three.
 
+- `config_files.py`: the files that settings come from. `services.py` opens its services with the modules beside it, each of
+  which is imported when it is needed: `connections.py`, `credentials.py`, `identity.py`, `worker_access.py`,
+  `action_context.py`, `local_sandbox.py`, `served_sandbox.py`. `progress.py`, `summary.py`: the progress of
+  long work, and the summary of a step in GitHub Actions. `lazy_import.py`: names that are imported when they are used.
 - `options.py`: `@cli_command` passes a command its `App`, adds the shared options, and asks for trust first; `LazyGroup`
   imports a command's module when it is called.
 - `option_help.py`: the groups of options, and how `--help` shows them. `value_completion.py`: completion of values in a shell.

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial, update_wrapper, wraps
-from importlib import import_module
 from itertools import dropwhile
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from tpuctl.app.app import App
+from tpuctl.app.lazy_import import load
 from tpuctl.app.option_help import (
     GroupedOption,
     HelpContext,
@@ -29,7 +29,7 @@ from tpuctl.app.option_help import (
     write_shared_line,
 )
 from tpuctl.app.state_paths import check_state_folder
-from tpuctl.app.value_completion import complete_node, complete_project, complete_zone
+from tpuctl.app.value_completion import complete_node, complete_project, complete_zone, completion_item
 from tpuctl.clock import CLOUD_CALL_TIMEOUT, SystemClock, limit_cloud_calls
 from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
@@ -615,8 +615,8 @@ class LazyGroup(CommandGroup):
         entry = self.table.get(self._aliases.get(cmd_name, cmd_name))
         if entry is None:
             return None
-        module, _, name = entry[0].partition(":")
-        command = getattr(import_module(module), name or "command")
+        place = entry[0]
+        command = load(place if ":" in place else f"{place}:command")
         if not isinstance(command, click.Command):
             raise TypeError(f"{entry[0]} is not a command")
         return command
@@ -635,11 +635,9 @@ class LazyGroup(CommandGroup):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete the name of a command without importing it, or an option."""
-        from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
         names = [(name, text) for name, (_, text) in self.table.items() if name.startswith(incomplete)]
         options = click.Command.shell_complete(self, ctx, incomplete)
-        return [*(CompletionItem(name, help=text) for name, text in names), *options]
+        return [*(completion_item(name, help=text) for name, text in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as above
         """Write the table of commands, section by section, without importing them."""

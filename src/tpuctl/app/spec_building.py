@@ -31,7 +31,7 @@ from tpuctl.models.spec import (
     check_user_labels,
     is_metadata_key,
 )
-from tpuctl.models.spec_fields import DISK_SIZE, DISKS, PAIRS, setting_key
+from tpuctl.models.spec_fields import DISK_SIZE, DISKS, PAIRS, TEXT, TIER, setting_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -329,3 +329,16 @@ def _is_cut_value(parts: Sequence[str]) -> bool:
 def parse_items(texts: tuple[str, ...]) -> tuple[str, ...]:
     """Parse the values of an option `A,B,…` that may be repeated."""
     return tuple(item.strip() for text in texts for item in text.split(",") if item.strip())
+
+
+def chosen_by_file(app: App) -> dict[str, str]:
+    """Return the keys that describe a node and have their value from the project file, not from a flag or variable."""
+    compared = {name: row for name, row in FIELDS.items() if row.setting and row.is_compared}
+    described = (setting_key(name) for name, row in compared.items() if row.kind in {TEXT, TIER})
+    keys = ("project", "zone", *described)
+    settings = {spec.key: setting for spec, setting in app.settings if setting and not app.is_overridden(spec.key)}
+    return {
+        key: str(settings[key].value)
+        for key in keys
+        if key in settings and settings[key].source.kind is SourceKind.PROJECT_FILE
+    }

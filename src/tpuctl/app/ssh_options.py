@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.models.node import NodeState
+from tpuctl.nodes.conditions import Condition
+from tpuctl.ssh.control_master import close_masters, control_master_options, control_socket_folder, has_master
+from tpuctl.ssh.routes import Route, Router, fetch_gce_metadata
+from tpuctl.ssh.ssh_config import UserHosts, build_entry, change_ssh_config, check_host_conflicts, read_ssh_config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,7 +32,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName, NodeReference
     from tpuctl.nodes.conditions import Policy
     from tpuctl.ssh.connection import Connection
-    from tpuctl.ssh.routes import GceMetadata, Route, Router
+    from tpuctl.ssh.routes import GceMetadata
     from tpuctl.ssh.ssh_config import SshConfigEntry, SshConfigText
 
 
@@ -38,8 +42,6 @@ def build_router(app: App) -> Router:
     If the settings contain two routes, the source with the higher precedence wins. Raises `InvalidInputError` if both have the
     same source.
     """
-    from tpuctl.ssh.routes import Router  # noqa: PLC0415  # not needed by --help
-
     impersonate = app.settings["impersonate_service_account"]
     return Router(
         route=_chosen_route(app),
@@ -53,14 +55,12 @@ def with_reachable_goal(
     app: App, policy: Policy, name: NodeName, *, goal: str | None, node: Node | None, spec: NodeSpec | None = None
 ) -> Policy:
     """Return the policy for one node. Its goal becomes `healthy` if ssh cannot reach the workers and no `goal` was given."""
-    from tpuctl.nodes.conditions import Condition  # noqa: PLC0415  # not needed by --help
-
     if goal is not None or policy.goal is not Condition.SSH:
         return policy
     if node is not None and not policy.replace and not node.state.is_dead:
-        obstacle = app.workers.obstacle(node)
+        obstacle = app.services.workers.obstacle(node)
     else:
-        obstacle = app.workers.obstacle_of_new(name, spec) if spec is not None else None
+        obstacle = app.services.workers.obstacle_of_new(name, spec) if spec is not None else None
     if obstacle is None:
         return policy
     app.terminal.note(f"{name.node_id}: waiting until it is healthy, not until ssh answers: {obstacle}")
@@ -68,7 +68,6 @@ def with_reachable_goal(
 
 
 def _chosen_route(app: App) -> Route | None:
-    from tpuctl.ssh.routes import Route  # noqa: PLC0415  # not needed by --help
 
     settings, order = app.settings, list(SourceKind)
     iap, internal = settings["iap"], settings["internal_ip"]
@@ -96,8 +95,6 @@ class _CachedMetadata:
 
     def __call__(self) -> GceMetadata | None:
         """Return the networks of this machine. None if they are unknown."""
-        from tpuctl.ssh.routes import fetch_gce_metadata  # noqa: PLC0415  # not needed by --help
-
         if not self._found:
             environ = self._app.invocation.environ
             is_other_endpoint = self._app.settings["endpoint"] is not None and not environ.get("GCE_METADATA_HOST")
@@ -111,8 +108,6 @@ def shared_connection_options(app: App) -> Callable[[Connection], tuple[str, ...
     In the sandbox connections are shared only on request: a connection there is a process of this machine, which would outlive
     its worker.
     """
-    from tpuctl.ssh.control_master import control_master_options, control_socket_folder  # noqa: PLC0415  # --help and completion do not need it
-
     setting = app.settings["ssh_keep"]
     keep = app.settings.duration("ssh_keep")
     if app.is_sandbox and (setting is None or setting.source.kind is SourceKind.DEFAULT):
@@ -126,8 +121,6 @@ def present_connection_options(app: App) -> Callable[[Connection], tuple[str, ..
 
     For a look at a worker: its own shared connection is no other session there, and it opens none that stays.
     """
-    from tpuctl.ssh.control_master import control_socket_folder, has_master  # noqa: PLC0415  # as above
-
     share = shared_connection_options(app)
     folder = cache(lambda: control_socket_folder(app.invocation.environ, app.state_folder))
     return lambda connection: options if (options := share(connection)) and has_master(connection, folder()) else None
@@ -135,8 +128,6 @@ def present_connection_options(app: App) -> Callable[[Connection], tuple[str, ..
 
 def close_shared_connections(app: App, nodes: Iterable[Node]) -> None:
     """Close the shared connections to nodes that are stopped, rebooted or deleted."""
-    from tpuctl.ssh.control_master import close_masters, control_socket_folder  # noqa: PLC0415  # not needed by --help
-
     folder = control_socket_folder(app.invocation.environ, app.state_folder)
     for node in nodes:
         close_masters(node, folder)
@@ -175,8 +166,6 @@ def cloud_label(app: App) -> str:
 
 def make_entry(app: App, node: Node, connections: Sequence[Connection], *, prefix: str) -> SshConfigEntry:
     """Return the entry for a node, with the shared options that the user gave."""
-    from tpuctl.ssh.ssh_config import build_entry  # noqa: PLC0415  # most commands write no entry
-
     given = {key: app.settings[key] for key in _STORED_OPTIONS}
     options = {key: str(one.value) for key, one in given.items() if one and one.source.kind is SourceKind.FLAG}
     if "ssh_key" in options:
@@ -194,7 +183,6 @@ def refresh_ssh_entries(app: App, nodes: Iterable[Node]) -> None:
     usable = [node for node in nodes if node.state is NodeState.READY]
     if not usable or not (always or entries_file(app).exists()):
         return
-    from tpuctl.ssh.ssh_config import UserHosts, change_ssh_config, check_host_conflicts, read_ssh_config  # noqa: PLC0415  # most have no entries
 
     path, cloud = entries_file(app), cloud_label(app)
     with _errors_as_warnings(app, "ssh configuration not refreshed"):
@@ -215,7 +203,6 @@ def remove_ssh_entries(app: App, names: Iterable[NodeName], absent: Iterable[Nod
     path = entries_file(app)
     if not path.exists():
         return
-    from tpuctl.ssh.ssh_config import change_ssh_config  # noqa: PLC0415  # most users have no entries
 
     gone, cloud = set(names), cloud_label(app)
     nowhere = {(one.project or app.place.project, one.node_id) for one in absent}
@@ -231,10 +218,10 @@ def remove_ssh_entries(app: App, names: Iterable[NodeName], absent: Iterable[Nod
 def _rebuild_entry(app: App, node: Node, old: SshConfigEntry | None) -> SshConfigEntry:
     """Return a new entry for a node, with the options and the prefix of the old one."""
     if old is None or not old.options:
-        return make_entry(app, node, app.workers.connections(node), prefix=old.prefix if old else "")
+        return make_entry(app, node, app.services.workers.connections(node), prefix=old.prefix if old else "")
     other = app.with_options(dict(old.options))
     try:
-        return make_entry(other, node, other.workers.connections(node), prefix=old.prefix)
+        return make_entry(other, node, other.services.workers.connections(node), prefix=old.prefix)
     finally:
         other.close()
 

@@ -67,7 +67,7 @@ def command(app: App, *, file: Path | None, lists: bool, revoke: bool, yes: bool
 
 
 def _project_path(app: App) -> Path:
-    path = app.project_path
+    path = app.files.project_path
     if path is None:
         raise InvalidInputError("no tpuctl.yaml here or in a parent directory", hint="name one: `tpuctl trust FILE`")
     return path

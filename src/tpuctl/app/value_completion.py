@@ -10,12 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tpuctl.app.app import ANY_ZONE, App
+from tpuctl.app.lazy_import import constant_in
 from tpuctl.app.state_paths import journal_folders
 from tpuctl.names import is_node_name
 from tpuctl.output.tables import ALL_COLUMNS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
+    from types import ModuleType
 
     import click
     from click.shell_completion import CompletionItem
@@ -33,8 +35,6 @@ _MOST_JOURNALS = 50
 
 def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Complete a node's name, or `ZONE/NAME`, from the journals; without those that are given, or that tpuctl saw gone."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
     given = {*_given_words(ctx)}
     found = []
     for name, journal in _journals(ctx):
@@ -47,7 +47,14 @@ def complete_node(ctx: click.Context, param: click.Parameter, incomplete: str) -
     zones: dict[str, set[str]] = {}
     for word, name, _ in found:
         zones.setdefault(word, set()).add(name.zone)
-    return [CompletionItem(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
+    return [completion_item(word, help=f"node in {', '.join(sorted(zones[word]))}") for word in sorted(zones)]
+
+
+def completion_item(word: str, *, kind: str = "plain", help: str | None = None) -> CompletionItem:  # noqa: A002  # click's
+    """Return an item of a completer: a word with its `help`, or what the shell completes itself: a `file`, a `dir`."""
+    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
+
+    return CompletionItem(word, kind, help)
 
 
 def _given_words(ctx: click.Context) -> tuple[str, ...]:
@@ -63,15 +70,13 @@ def complete_node_and_job(ctx: click.Context, param: click.Parameter, incomplete
 
 def complete_job(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Complete a job that this machine has started or listed: of the nodes that were given, else of all."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    from tpuctl.app.seen_jobs import seen_jobs  # noqa: PLC0415  # as above
+    from tpuctl.app.seen_jobs import seen_jobs  # noqa: PLC0415  # only for completion
 
     given = _given_words(ctx)
     # click does not parse the nodes before an option that has no value yet: `jobs NODE --remove `.
     jobs = seen_jobs(_environ(ctx), given or None)
     text = f"job of {' '.join(given)}" if given else "job"
-    return [CompletionItem(job, help=text) for job in jobs if job.startswith(incomplete) and job not in given]
+    return [completion_item(job, help=text) for job in jobs if job.startswith(incomplete) and job not in given]
 
 
 def complete_label(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:  # noqa: ARG001  # click's own signature
@@ -92,23 +97,17 @@ def complete_project(ctx: click.Context, param: click.Parameter, incomplete: str
 
 def complete_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Let the shell complete a local file."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    return [CompletionItem(incomplete, type="file")]
+    return [completion_item(incomplete, kind="file")]
 
 
 def complete_folder(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001  # click's own signature
     """Let the shell complete a local folder."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    return [CompletionItem(incomplete, type="dir")]
+    return [completion_item(incomplete, kind="dir")]
 
 
 def complete_type_or_file(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete an accelerator type, or the file that describes a node."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    types = (CompletionItem(word) for word in _types(ctx) if word.startswith(incomplete))
+    types = (completion_item(word) for word in _types(ctx) if word.startswith(incomplete))
     return [*types, *complete_file(ctx, param, incomplete)]
 
 
@@ -143,10 +142,14 @@ def _complete_last(
     return [f"{before}{comma}{value}" for value in values(ctx) if value.startswith(last) and value not in given]
 
 
-def _types(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
-    from tpuctl.accelerators import load_accelerators  # noqa: PLC0415  # yaml, only for completion
+def _accelerators() -> ModuleType:
+    from tpuctl import accelerators  # noqa: PLC0415  # only for completion
 
-    generations = load_accelerators().generations.values()
+    return accelerators
+
+
+def _types(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
+    generations = _accelerators().load_accelerators().generations.values()
     sizes = [(generation, size) for generation in generations for size in generation.sizes]
     names = [generation.type_of(size) for generation, size in sizes]
     # The short names of some generations are accepted too: `v5e-16` is `v5litepod-16`.
@@ -155,35 +158,19 @@ def _types(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
 
 def _zones(ctx: click.Context) -> list[str]:
     """Return the zones of past nodes, and the documented zones of the type before the cursor, else of all."""
-    from tpuctl.accelerators import documented_zones, find_accelerator_type  # noqa: PLC0415  # as above
-
-    kind = find_accelerator_type(ctx.params.get("type"))
+    kind = _accelerators().find_accelerator_type(ctx.params.get("type"))
     past = {name.zone for name, _ in _journals(ctx)}
-    return [*sorted(past | {*documented_zones(kind)}), ANY_ZONE]
-
-
-def _tiers(ctx: click.Context) -> Iterator[str]:  # noqa: ARG001  # as `_zones`
-    from tpuctl.models.node import Tier  # noqa: PLC0415  # only for completion
-
-    return map(str, Tier)
+    return [*sorted(past | {*_accelerators().documented_zones(kind)}), ANY_ZONE]
 
 
 def _versions(ctx: click.Context) -> list[str]:  # noqa: ARG001  # as `_zones`
     """Return the default runtime versions of the generations."""
-    from tpuctl.accelerators import load_accelerators  # noqa: PLC0415  # as above
-
-    return sorted({generation.runtime_version for generation in load_accelerators().generations.values()})
+    return sorted({each.runtime_version for each in _accelerators().load_accelerators().generations.values()})
 
 
-def _states(ctx: click.Context) -> tuple[str, ...]:  # noqa: ARG001  # as `_zones`
-    from tpuctl.nodes.selection import STATES  # noqa: PLC0415  # only for completion
-
-    return STATES
-
-
-complete_type, complete_zone, complete_tier, complete_state, complete_version = map(
-    complete_values, (_types, _zones, _tiers, _states, _versions)
-)
+complete_type, complete_zone, complete_version = map(complete_values, (_types, _zones, _versions))
+complete_tier = complete_values(constant_in("tpuctl.models.node:Tier"))
+complete_state = complete_values(constant_in("tpuctl.nodes.selection:STATES"))
 
 
 def _environ(ctx: click.Context) -> Mapping[str, str]:

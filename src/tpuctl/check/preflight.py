@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.app import http_access
 from tpuctl.app.state_paths import preflight_cache_file
+from tpuctl.check.colocation import own_prices
+from tpuctl.check.facts import CheckSettings, Purpose, parse_bucket_use
+from tpuctl.check.findings import ALL_CHECKS
+from tpuctl.check.gate import CheckCache, PreflightCheck
+from tpuctl.check.gathering import Sources
+from tpuctl.check.rules import RULES
 from tpuctl.clock import SystemClock
+from tpuctl.cloud.projects import ComputeClient, ProjectsClient
 from tpuctl.cloud.requests import FEW_RETRIES
+from tpuctl.cloud.storage import BucketsClient
 from tpuctl.cloud.tpu import TpuClient
 from tpuctl.config.settings import SourceKind
 from tpuctl.errors import InvalidInputError, SettingError
+from tpuctl.models.grants import Grant
 from tpuctl.names import check_project
 from tpuctl.spelling import closest_match
 
@@ -18,9 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tpuctl.app.app import App
-    from tpuctl.check.facts import BucketUse, CheckSettings, Purpose
-    from tpuctl.check.gate import PreflightCheck
-    from tpuctl.check.gathering import Sources
+    from tpuctl.check.facts import BucketUse
     from tpuctl.config.settings import Settings
 
 
@@ -42,9 +48,6 @@ def preflight_check(
 
     Raises `InvalidInputError` for an invalid bucket and for an unknown check id.
     """
-    from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # as above
-    from tpuctl.check.gate import CheckCache, PreflightCheck  # noqa: PLC0415  # not needed by --help
-
     for text in (text for key in ("buckets", "data_buckets", "checkpoint_buckets") for text in given.get(key, ())):
         parse_bucket_use(text)  # also an empty text, which would not count as a value
     settings = app.settings_with({name: _as_setting(name, value) for name, value in given.items()})
@@ -73,15 +76,7 @@ def accepted_checks(app: App, given: tuple[str, ...]) -> frozenset[str]:
 
 def check_sources(app: App) -> Sources:
     """Return the API clients of the checks. Sends no request."""
-    from tpuctl.check.gathering import Sources  # noqa: PLC0415  # completion and --help need not wait for it
-    from tpuctl.cloud import transport  # noqa: F401, PLC0415  # 60 ms, for which starting threads would queue
-    from tpuctl.cloud.projects import (  # noqa: PLC0415  # not needed by --help
-        ComputeClient,  # as above
-        ProjectsClient,  # as above
-    )
-    from tpuctl.cloud.storage import BucketsClient  # noqa: PLC0415  # as above
-
-    factory, endpoint = http_access(app)
+    factory, endpoint = app.services.http_access()
     return Sources(
         # Not the app's own client, which retries for half a minute: the checks are optional.
         tpu=TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES),
@@ -92,8 +87,6 @@ def check_sources(app: App) -> Sources:
 
 
 def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | None) -> CheckSettings:
-    from tpuctl.check.facts import CheckSettings, Purpose  # noqa: PLC0415  # as above
-    from tpuctl.models.grants import Grant  # noqa: PLC0415  # completion and --help need not wait for it
 
     uses = (
         *_parse_buckets(settings, "buckets"),
@@ -101,8 +94,6 @@ def _check_settings(settings: Settings, purpose: Purpose | None, machine: str | 
         *_parse_buckets(settings, "checkpoint_buckets", reads=False),
     )
     if prices := settings.pairs("egress_prices"):
-        from tpuctl.check.colocation import own_prices  # noqa: PLC0415  # few users have their own prices
-
         try:
             own_prices(prices)
         except ValueError as error:
@@ -137,7 +128,6 @@ def _billing_project(settings: Settings) -> str | None:
 
 
 def _parse_buckets(settings: Settings, key: str, **use: bool) -> tuple[BucketUse, ...]:
-    from tpuctl.check.facts import parse_bucket_use  # noqa: PLC0415  # completion and --help need not wait for it
 
     try:
         return tuple(parse_bucket_use(text, **use) for text in settings.items(key))
@@ -146,7 +136,6 @@ def _parse_buckets(settings: Settings, key: str, **use: bool) -> tuple[BucketUse
 
 
 def _accepted_ids(settings: Settings) -> frozenset[str]:
-    from tpuctl.check.findings import ALL_CHECKS  # noqa: PLC0415  # completion and --help need not wait for it
 
     given = frozenset(
         text.upper() if text.lower() != ALL_CHECKS else ALL_CHECKS for text in settings.items("skip_checks")
@@ -159,12 +148,12 @@ def _accepted_ids(settings: Settings) -> frozenset[str]:
         )
     if given <= {ALL_CHECKS}:
         return given
-    from tpuctl.check.rules import RULES  # noqa: PLC0415  # 20 ms, and few skip a check by its id
 
     known = [rule.id for rule in RULES]
     others = sorted(given - set(known) - {ALL_CHECKS})
     if not others:
         return given
+
     from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # few users have such a job
 
     of_jobs = [rule.id for rule in JOB_RULES]

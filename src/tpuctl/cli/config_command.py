@@ -23,6 +23,7 @@ from tpuctl.app.value_completion import (
     complete_type,
     complete_version,
     complete_zone,
+    completion_item,
 )
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
@@ -56,9 +57,7 @@ _WITHOUT = (*CLOUD_OPTIONS, "output")
 
 
 def _complete_key(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from click.shell_completion import CompletionItem  # noqa: PLC0415  # only for completion
-
-    return [CompletionItem(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
+    return [completion_item(key, help=spec.description) for key, spec in SETTINGS.items() if key.startswith(incomplete)]
 
 
 def _complete_value(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem | str]:
@@ -198,7 +197,7 @@ def path(app: App) -> None:
       $EDITOR "$(tpuctl config path | tail -n 1)"
     """
     environ = app.invocation.environ
-    project_file = app.project_path
+    project_file = app.files.project_path
     files = {"project file": project_file, "user file": user_config_path(environ)}
     found = [(kind, str(file), file.is_file()) for kind, file in files.items() if file]
     form = app.format_or_guess  # the command helps to find a broken file
@@ -258,7 +257,7 @@ def _text(value: Any) -> str:  # JSON
 def _file(app: App, *, here: bool) -> Path:
     if not here:
         return user_config_path(app.invocation.environ)
-    return app.project_path or app.invocation.folder / PROJECT_FILE_NAME
+    return app.files.project_path or app.invocation.folder / PROJECT_FILE_NAME
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from tpuctl import __version__
-from tpuctl.app.options import LazyGroup
+from tpuctl.app.options import LazyGroup, apply_global_options, shared_options
 
 # title: {command: (module that defines `command`, line for `tpuctl --help`)}
 _SECTIONS = {
@@ -129,7 +129,6 @@ def command_names() -> list[str]:
 @cache
 def command_tree() -> LazyGroup:
     """Return the whole tree, the same each time."""
-    from tpuctl.app.options import apply_global_options, shared_options  # noqa: PLC0415  # not needed to name commands
 
     @click.pass_context
     def callback(ctx: click.Context, /, **options: Any) -> None:  # click's own signature

@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import http_access
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.check.facts import value_or_none
 from tpuctl.check.findings import ALL_CHECKS, Level, evaluate_rules, join_reports
 from tpuctl.check.preflight import preflight_check
@@ -77,7 +77,7 @@ class DoctorRun:
         """Show the findings of the last check, in the chosen format."""
         project = value_or_none(self._facts.cloud.project)
         view = findings_view(
-            self._app.as_typed(report),
+            report_with_typed_options(self._app, report),
             about={
                 "target": {"project": project, "nodeIds": list(self._nodes)},
                 "surroundings": environment_json(self._facts),
@@ -158,7 +158,7 @@ def reports_of_nodes(app: App, nodes: Sequence[str], *, timeout: timedelta | Non
 
 
 def _connect(app: App, node: Node, worker: int) -> Connection:
-    return app.workers.connection(node, worker, makes_key=False)
+    return app.services.workers.connection(node, worker, makes_key=False)
 
 
 def _examine_node(app: App, node: str) -> NodeFacts:
@@ -166,7 +166,7 @@ def _examine_node(app: App, node: str) -> NodeFacts:
     _, _, name = node.rpartition("@")
     if name != node:
         app.log_in_as(node.removesuffix(f"@{name}"))
-    factory, endpoint = http_access(app)
+    factory, endpoint = app.services.http_access()
     # Short retries: users do not want to wait for a diagnosis.
     client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
     found = get_node(client, app.place, app.reference(name))
@@ -174,9 +174,9 @@ def _examine_node(app: App, node: str) -> NodeFacts:
     obstacle, remedy = None, None
     try:
         check_login_state(found)  # rules cover its warnings
-        obstacle = app.workers.obstacle(found)
+        obstacle = app.services.workers.obstacle(found)
         if obstacle is None:
-            app.workers.learn_host_keys(found)
+            app.services.workers.learn_host_keys(found)
     except TpuctlError as error:
         obstacle, remedy = error.message, error.hint
     return NodeFacts(

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from tpuctl.app.app import http_access, load_credentials, transport_options
+from tpuctl.app.connections import transport_options
+from tpuctl.app.credentials import load_credentials
 from tpuctl.app.state_paths import journal_folder, state_folder
 from tpuctl.check.facts import Absent, CheckFacts, CheckSettings, Fact, Known, Unknown, value_or_none
 from tpuctl.check.gathering import ApiCall, fact_from_failure, project_calls
@@ -389,9 +390,9 @@ def choose_cloud(app: App, settings: Fact[Settings], transport: TransportOptions
 
 def _choose_sandbox(app: App, real_clock: Clock) -> ChosenCloud:
     try:
-        http, _ = http_access(app)
+        http, _ = app.services.http_access()
         # A damaged sandbox may open without an error, so its state is read once.
-        read_status(app.sandbox)
+        read_status(app.services.sandbox)
         return ChosenCloud(clock=app.clock, endpoint=Absent(), is_sandbox=True, origins=_SANDBOX_HOSTS, http=http)
     except SandboxStateError as error:
         failure = AccessFailure.of(error)

@@ -357,11 +357,11 @@ def _fetch_evidence(app: App, text: str) -> NodeEvidence | None:
     reference = app.reference(text)
     request: QueuedResource | None = None
     try:
-        node: Node | None = app.find(text)
+        node: Node | None = app.services.find(text)
     except NotFoundError as error:
-        requests = queued_resources_or_none(app.client, reference.project or app.project, app.zones)
+        requests = queued_resources_or_none(app.services.client, reference.project or app.project, app.zones)
         node, request = None, next((one for one in requests if reference.node_id in one.node_ids), None)
-        if request is None and not any(name.node_id == reference.node_id for name in app.journal.names()):
+        if request is None and not any(name.node_id == reference.node_id for name in app.services.journal.names()):
             app.terminal.warn(f"{error.message}, so its state does not explain the log")
             return _UNKNOWN_NODE
     except TpuctlError as error:
@@ -569,7 +569,7 @@ def _choose_processes(sighting: Sighting) -> list[list[str]]:
 def _check_unchanged(app: App, node: str, conclusion: Conclusion, *, must_be_dead: bool) -> None:
     """Read the node again. Raises `ConflictError` for a living node that would be lost, or one newer than the log."""
     try:
-        found = app.find(node)
+        found = app.services.find(node)
     except (NodeNotFoundError, NodeNotInProjectError):
         if must_be_dead:
             return

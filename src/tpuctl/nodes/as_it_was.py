@@ -32,7 +32,7 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
 
     Raises `InvalidInputError` if the journal has none, `NotConfirmedError` if the user refuses.
     """
-    past = app.journal.past(name)
+    past = app.services.journal.past(name)
     spec = past.spec
     if spec is None:
         offered = smallest_type_in_zone(name.zone)
@@ -45,7 +45,7 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
         # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
         app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
-    if spec.is_queued and (request := app.client.find_queued_resource(name)):
+    if spec.is_queued and (request := app.services.client.find_queued_resource(name)):
         app.terminal.note(f"{name.node_id}: continuing with its queued resource, which is {request.state}")
         return spec
     age = f", from {format_duration(app.clock.now() - past.spec_at)} ago" if past.spec_at else ""
@@ -63,7 +63,7 @@ def as_it_was(app: App, name: NodeName, found: Node | None, wanted: NodeSpec, *,
     `ConflictError` if a node that was deleted for good would come back in another tier or type without a flag for it.
     """
     exists = found is not None and not (found.state.is_dead or found.state is NodeState.DELETING)
-    past = app.journal.past(name)
+    past = app.services.journal.past(name)
     if found is not None:
         is_known = past.made_as(found) is not None
         former = past.spec_as_it_is(found)
@@ -90,9 +90,9 @@ def as_it_was_somewhere(app: App, text: str, zones: Sequence[str], wanted: NodeS
     See `as_it_was`.
     """
     reference = app.reference(text)
-    known = app.journal.namesakes(reference.project or app.project, reference.node_id)
+    known = app.services.journal.namesakes(reference.project or app.project, reference.node_id)
     names = [name for name in known if not zones or name.zone in zones]
-    latest = max(names, key=lambda name: app.journal.past(name).spec_at or _NEVER, default=None)
+    latest = max(names, key=lambda name: app.services.journal.past(name).spec_at or _NEVER, default=None)
     return wanted if latest is None else as_it_was(app, latest, None, wanted, price=price)
 
 
@@ -108,12 +108,12 @@ def differences_of_request(
     if request is None or spec is None:
         return ()
     node = request.requested_node(name.project)
-    return spec.differences(node, made_as=app.journal.past(name).made_as(node, created=request.created))
+    return spec.differences(node, made_as=app.services.journal.past(name).made_as(node, created=request.created))
 
 
 def made_as(app: App, found: Node | None) -> NodeSpec | None:
     """Return the spec that tpuctl created a node with; None if the journal does not have it."""
-    return None if found is None else app.journal.past(found.name).made_as(found)
+    return None if found is None else app.services.journal.past(found.name).made_as(found)
 
 
 def _check_same_tier(name: NodeName, former: NodeSpec, wanted: NodeSpec, price: PriceOf) -> None:

@@ -136,7 +136,7 @@ def run_planned(
                 raise
 
         with app.in_flight(lambda: work.in_flight(last[0]), resume=app.command_line(), undo=work.undo):
-            context = app.context(tell, preflight=request.preflight)
+            context = app.services.context(tell, preflight=request.preflight)
             if request.only_looks:
                 context = replace(context, workers=replace(context.workers, only_looks=True))
             return work.run(context)
@@ -226,7 +226,9 @@ def _plan_zones(
     if is_begun:
         _, node, located = _locate(app, str(first), request)
         spec = require_type(located, None)
-        wanted = spec_of_attempt(app.client, first, wanted, node=node, tiers=request.tiers, made_as=made_as(app, node))
+        wanted = spec_of_attempt(
+            app.services.client, first, wanted, node=node, tiers=request.tiers, made_as=made_as(app, node)
+        )
     task = _task(app, first, node, wanted, request=request)
     task = replace(task, since=began if task.since is None else task.since)
     if request.dry_run and not is_begun:
@@ -304,8 +306,8 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     """
     reference = app.reference(text)
     project = reference.project or app.project
-    known = app.journal.namesakes(project, reference.node_id)
-    race = remembered_race(app.journal, known) if known else None
+    known = app.services.journal.namesakes(project, reference.node_id)
+    race = remembered_race(app.services.journal, known) if known else None
     if race is None:
         return None
     one = reference.zone or (app.zones[0] if len(app.zones) == 1 else None)
@@ -313,7 +315,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     if is_race or not named or not {*named}.isdisjoint(name.zone for name in race.names):
         return race
     with within_deadline(app, None):
-        listing = app.client.list_queued_resources(project)
+        listing = app.services.client.list_queued_resources(project)
     if not is_race_alive(race, listing, now=app.now()):
         return None
     raise ConflictError(
@@ -326,11 +328,11 @@ def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
     """Return the name of a node or of a queued resource that exists in one of the zones: it is adopted, never doubled."""
     with within_deadline(app, None):
         # A mistyped zone has no nodes. Asked for them, it counts as one that does not answer.
-        existing = app.client.locations(app.project) if choice.zones else ()
+        existing = app.services.client.locations(app.project) if choice.zones else ()
         zones = tuple(zone for zone in choice.zones if zone in existing)
         if choice.zones and not zones:
             return None
-        return search_requested_name(app.client, app.project, app.reference(text), zones)
+        return search_requested_name(app.services.client, app.project, app.reference(text), zones)
 
 
 def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | None, NodeSpec | None]:
@@ -349,20 +351,20 @@ def _locate(app: App, text: str, request: UpRequest) -> tuple[NodeName, Node | N
     name, found = ask(lambda: locate_for_create(app, text, spec, wait=wait and spec is not None))
     if spec is None and found is not None and found.state is NodeState.DELETING:
         # The node may be gone in the next poll, and its spec with it.
-        spec = app.journal.past(found.name).spec_as_it_is(found)
+        spec = app.services.journal.past(found.name).spec_as_it_is(found)
     if spec is None and found is None:
         spec = remembered_spec(app, name, yes=request.yes or not request.asks)
         spec = request.limit.applied(replace(spec, setup=request.setup or spec.setup), app.now())
     elif spec is not None:
         if found is not None and spec.version_to_read != V2:
             version = spec.version_to_read
-            found = ask(lambda: app.client.find_node(name, version=version))
+            found = ask(lambda: app.services.client.find_node(name, version=version))
         spec = request.limit.applied(
             as_it_was(app, name, found, spec, price=request.preflight.settings.hourly_price), app.now()
         )
     if found is None and spec is not None and not request.skip_validation:
         wanted = spec
-        ask(lambda: check_accelerator_type(app.client, name.project, name.zone, wanted))
+        ask(lambda: check_accelerator_type(app.services.client, name.project, name.zone, wanted))
     return name, found, spec
 
 
@@ -381,7 +383,7 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
     if not request.only_looks:
         _check_setup(app, name, request, found, spec)
     if found is not None and request.setup and is_alive and not policy.replace:
-        script_to_run(app.journal.past(name), found, request.setup)
+        script_to_run(app.services.journal.past(name), found, request.setup)
     if policy.replace and request.asks:
         what = "; ".join(map(str, differences))
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
@@ -390,7 +392,7 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
             raise NotConfirmedError("nothing was done")
     if request.only_looks:
         return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
-    limit, owner = request.limit, app.owner_label
+    limit, owner = request.limit, app.services.owner_label
     change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
     # Of a node that is replaced or recreated no limit is left.
     limited = found if is_alive and not policy.replace and change != LimitChange() else None
@@ -425,9 +427,9 @@ def _check_setup(app: App, name: NodeName, request: UpRequest, node: Node | None
     """
     if not (request.setup or (node is None and spec and spec.setup)):
         return
-    obstacle = app.workers.obstacle(node)
+    obstacle = app.services.workers.obstacle(node)
     if node is None and spec is not None:
-        obstacle = obstacle or app.workers.obstacle_of_new(name, spec)
+        obstacle = obstacle or app.services.workers.obstacle_of_new(name, spec)
     if obstacle:
         raise InvalidInputError(
             f"the set-up of `{name.node_id}` cannot run: {obstacle}",

@@ -34,6 +34,7 @@ import fcntl
 import json
 import os
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
@@ -132,6 +133,11 @@ class LeaseOwner:
     host: str
     pid: int
     token: str
+
+    @classmethod
+    def of_process(cls) -> LeaseOwner:
+        """Return this process."""
+        return cls(socket.gethostname(), os.getpid(), secrets.token_hex(8))
 
     @property
     def owner(self) -> str:

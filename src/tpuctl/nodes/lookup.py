@@ -268,7 +268,7 @@ def search_requested_name(
 def near_node(app: App, reference: NodeReference) -> Node | None:
     """Return the node that a name which does not exist probably means; None if there is none, or the API does not answer."""
     try:
-        nodes = app.client.list_nodes(reference.project or app.project).nodes
+        nodes = app.services.client.list_nodes(reference.project or app.project).nodes
     except TpuctlError:
         return None  # the name itself was looked up without a failure
     near = near_name(reference.node_id, (node.name.node_id for node in nodes))
@@ -287,7 +287,7 @@ def locate_for_create(
     reference, place = app.reference(text), app.place
     name, began = place.name(reference), app.clock.monotonic()
     try:
-        found = find_node(app.client, place, reference)
+        found = find_node(app.services.client, place, reference)
     except (ServiceUnavailableError, QuotaError) as error:
         if name is None or not wait or is_connection_refused(error) or deadline_has_passed():
             raise
@@ -305,7 +305,7 @@ def check_may_be_created(app: App, name: NodeName) -> None:
     try:
         check_new_node_id(name.node_id)
     except InvalidInputError:
-        if app.journal.past(name).spec is None and app.client.find_queued_resource(name) is None:
+        if app.services.journal.past(name).spec is None and app.services.client.find_queued_resource(name) is None:
             raise
 
 
@@ -350,8 +350,9 @@ def likely_zone(app: App, reference: NodeReference, accelerator: AcceleratorType
 
 def _remembered_zone(app: App, reference: NodeReference) -> str | None:
     """Return the zone in which past commands had a node of that name; None unless it was one, in which they did not fail."""
-    found = app.journal.without_losers(app.journal.namesakes(app.place.project_of(reference), reference.node_id))
-    if len({name.zone for name in found}) != 1 or app.journal.past(found[0]).has_failed_creation:
+    journal = app.services.journal
+    found = journal.without_losers(journal.namesakes(app.place.project_of(reference), reference.node_id))
+    if len({name.zone for name in found}) != 1 or journal.past(found[0]).has_failed_creation:
         return None
     return found[0].zone
 
@@ -366,7 +367,7 @@ class WaitTarget(NamedTuple):
 def locate_for_wait(app: App, texts: Iterable[str], *, goal: Condition) -> list[WaitTarget]:
     """Return the nodes to wait for, with each node of a queued resource, but not those that no zone has if the goal is gone."""
     # One list for all names.
-    list_zones = cache(partial(list_requests, app.client))
+    list_zones = cache(partial(list_requests, app.services.client))
     return [target for text in texts for target in _locate_for_wait(app, text, goal, list_zones)]
 
 
@@ -375,7 +376,7 @@ def _locate_for_wait(
 ) -> tuple[WaitTarget, ...]:
     reference, place = app.reference(text, allow_queued=True), app.place
     project, named = place.project_of(reference), place.name(reference)
-    found = None if named else find_node(app.client, place, reference)
+    found = None if named else find_node(app.services.client, place, reference)
     if goal.is_usable and found is None:
         try:
             request = only_request(list_zones(project, place.zones_of(reference)), reference.node_id)
@@ -388,7 +389,7 @@ def _locate_for_wait(
             if named is None:
                 raise
             request = None
-        if request and (named is None or request.owns(named.node_id) or app.client.find_node(named) is None):
+        if request and (named is None or request.owns(named.node_id) or app.services.client.find_node(named) is None):
             names = request.full_names(project)
             its_own = [each for each in names if each.node_id == reference.node_id]
             return tuple(WaitTarget(each, is_queued=True) for each in its_own or names)
@@ -401,12 +402,12 @@ def _locate_for_wait(
 def locate_for_watch(app: App, text: str) -> WaitTarget:
     """Return the node to watch. It may not exist: it may be requested, by another client too, or another run recreates it."""
     reference, place = app.reference(text), app.place
-    name, found = place.name(reference), find_node(app.client, place, reference)
+    name, found = place.name(reference), find_node(app.services.client, place, reference)
     if found is not None:
         return WaitTarget(found.name)
     try:
         requested = search_requested_name(
-            app.client, place.project_of(reference), reference, (name.zone,) if name else ()
+            app.services.client, place.project_of(reference), reference, (name.zone,) if name else ()
         )
     except CredentialsError:
         raise
@@ -456,10 +457,10 @@ def select_nodes(app: App, selection: Selection, *, may_be_none: bool = False) -
     """
     if selection.is_by_name:
         return SelectedNodes(
-            tuple({node.name: node for node in (app.find(name.text) for name in selection.names)}.values())
+            tuple({node.name: node for node in (app.services.find(name.text) for name in selection.names)}.values())
         )
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
-    listing = app.client.list_nodes(app.project, app.zones)
+    listing = app.services.client.list_nodes(app.project, app.zones)
     there = sorted(listing.nodes, key=by_zone_and_name)
     _check_names_exist(app, selection, there, listing.unreachable, may_be_none=may_be_none)
     now = app.now()
@@ -507,8 +508,8 @@ def select_nodes_and_requests(
     app: App, selection: Selection
 ) -> tuple[tuple[Node, ...], tuple[QueuedResource, ...], tuple[str, ...]]:
     """Return the nodes that a selection matches, the matching queued resources without a node, and the silent zones."""
-    listing = app.client.list_nodes(app.project, app.zones)
-    requests = queued_resources_or_none(app.client, app.project, app.zones)
+    listing = app.services.client.list_nodes(app.project, app.zones)
+    requests = queued_resources_or_none(app.services.client, app.project, app.zones)
     narrowed, matching = narrow_listing(app, selection, listing, requests)
     there = {node.name for node in listing.nodes}
     waiting = tuple(request for request in matching if there.isdisjoint(request.full_names(app.project)))
@@ -537,7 +538,7 @@ def bind_names(app: App, selection: Selection) -> Selection:
 
 def selection_owner(app: App, selection: Selection) -> str | None:
     """Return the label of the user for `--mine`; None if the selection does not need it."""
-    return app.owner_label if selection.is_mine else None
+    return app.services.owner_label if selection.is_mine else None
 
 
 def _check_names_exist(

@@ -85,7 +85,7 @@ def delete_groups(
     """
     approve(groups)
     with listen() as listener, within_deadline(app, timeout if wait else None):
-        context, place = app.context(listener), search_place(app)
+        context, place = app.services.context(listener), search_place(app)
         references = end_creations(context, place, groups, missing if ends_creations else (), by=by)
         created = [found for reference in references if (found := find_group(context, place, reference))]
     for group in created:
@@ -100,7 +100,9 @@ def delete_groups(
         app.in_flight(f"the deletion of `{names}` continues", resume=f"tpuctl wait {names} --for gone"),
         listen() as listener,
     ):
-        results = tear_down(app.context(listener), groups, by=by, timeout=timeout, wait=wait, still_meant=still_meant)
+        results = tear_down(
+            app.services.context(listener), groups, by=by, timeout=timeout, wait=wait, still_meant=still_meant
+        )
         done = tuple(zip(groups, results, strict=True))
         deleted = [group for group, result in done if not isinstance(result, TpuctlError)]
         close_shared_connections(app, [node for group in deleted for node in group.nodes])
@@ -113,7 +115,7 @@ def note_missing(app: App, missing: Sequence[NodeReference], by: str) -> None:
     """Say of each name that it does not exist; of one that the journal lacks too, which node may have been meant."""
     for reference in missing:
         absent = absent_error(reference, search_place(app)).message
-        if app.journal.namesakes(reference.project or app.project, reference.node_id):
+        if app.services.journal.namesakes(reference.project or app.project, reference.node_id):
             app.terminal.note(f"{reference.node_id}: already gone" if by == "down" else absent)
             continue
         gone = f"{reference.node_id}: already gone, or never there: the journal has no node of this name"

@@ -48,7 +48,7 @@ def choose_goal(app: App, goal: str | None, *, probe: str | None = None) -> Cond
         return Condition.DEVICES
     if goal is not None:
         return Condition(goal)
-    obstacle = app.workers.obstacle()
+    obstacle = app.services.workers.obstacle()
     if obstacle is None:
         return Condition.SSH
     app.terminal.note(f"waiting until nodes are healthy, not until ssh answers: {obstacle}")
@@ -238,4 +238,6 @@ def idle_change(app: App, after: timedelta | str | None, on_idle: str | None = N
         raise InvalidInputError(
             f"`--idle {format_duration(after)}` is not {bounds}", hint="name a time such as `--idle 2h`"
         )
-    return IdleChange(IdleLimit(after, IdleAction(on_idle) if on_idle else None, app.owner_label), is_named=is_named)
+    return IdleChange(
+        IdleLimit(after, IdleAction(on_idle) if on_idle else None, app.services.owner_label), is_named=is_named
+    )

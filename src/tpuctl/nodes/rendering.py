@@ -417,29 +417,6 @@ def expiry_view(app: App, nodes: Sequence[Node], *, is_list: bool) -> View:
     return replace(nodes_view(app, nodes, is_list=is_list), text=show)
 
 
-def show_node(app: App, node: Node) -> None:
-    """Show a node that a command changed, and update its entries in ssh's config."""
-    from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # `list` needs only the renderers
-
-    refresh_ssh_entries(app, [node])
-    app.show(nodes_view(app, [node], is_list=False))
-
-
-def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
-    """Add the nodes, with what they cost, to the summary of a step of GitHub Actions, if this is one."""
-    if app.summary is None:
-        return
-    from tpuctl.nodes.costs import CostFacts, node_costs  # noqa: PLC0415  # only in GitHub Actions
-    from tpuctl.nodes.lookup import queued_resources_or_none  # noqa: PLC0415  # as above
-
-    requests = (
-        queued_resources_or_none(app.client, app.project, ()) if any(node.queued_resource for node in nodes) else ()
-    )
-    for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
-        node, note = cost.node, f" ({cost.note})" if cost.note else ""
-        app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
-
-
 def deleted_view(node_ids: Sequence[str]) -> View:
     """Return the view of deleted nodes; on a terminal the progress has shown them already."""
     return View(

@@ -88,7 +88,7 @@ def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes
         return
     from tpuctl.nodes.usage import find_node_uses  # noqa: PLC0415  # few commands ask
 
-    reasons = {node.name: [*change.objections(node, app.owner_label)] for node, change in changes}
+    reasons = {node.name: [*change.objections(node, app.services.owner_label)] for node, change in changes}
     # Only of a node that gets an earlier end does it matter what it does, and not if the question cannot be answered.
     ending = [
         node for node, change in changes if change.shortens(node) and (app.terminal.may_ask or not reasons[node.name])
@@ -105,7 +105,7 @@ def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes
 
 def note_clock_difference(app: App) -> None:
     """Say that the clock of this machine differs from the service's by more than a minute. Call it right after an answer."""
-    server = None if app.is_sandbox else app.client.server_time
+    server = None if app.is_sandbox else app.services.client.server_time
     if server is None:
         return
     ahead = app.clock.now() - server

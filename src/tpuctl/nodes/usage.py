@@ -14,14 +14,20 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Final
 
+from tpuctl.app.ssh_options import present_connection_options
 from tpuctl.clock import SystemClock, limit_cloud_calls
 from tpuctl.decoding import Line, Most
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.escaping import one_line
+from tpuctl.fan_out import FanOutTimeoutError
 from tpuctl.models.node import NodeState
 from tpuctl.nodes.garbage import Idleness
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
+from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker, open_agent
+from tpuctl.ssh.connection import Target, save_host_keys
+from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
+from tpuctl.ssh.tpu_metrics import MetricsStream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +36,6 @@ if TYPE_CHECKING:
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
     from tpuctl.names import NodeName
-    from tpuctl.ssh.connection import Target
 
 _TIMEOUT: Final = timedelta(seconds=30)
 # A broken node must stay deletable: a question does not wait longer for its workers.
@@ -171,9 +176,6 @@ _DUTY_TIMEOUT: Final = timedelta(seconds=5)
 
 def find_chip_duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, list[float]]:
     """Return the duty cycle of each chip that reports one, in percent, by node. Raises `SshProgramMissingError`."""
-    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # as above
-
     targets = []
     for node in nodes:
         with suppress(TpuctlError):  # it is not reached: its cell is empty
@@ -189,9 +191,6 @@ def find_chip_duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, list[flo
 
 def chip_details(app: App, node: Node, use: NodeUse | None) -> Iterator[tuple[str, str, str]]:
     """Yield memory and duty cycle of the chips of a node in use, of the workers that answer within a second."""
-    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # as above
-
     if use is None or not use.uses or not use.was_examined or node.state is not NodeState.READY:
         return
     with MetricsStream(_connect(app, node), present_connection_options(app), None) as stream:
@@ -256,9 +255,6 @@ def _combine_uses(node: Node, answers: Mapping[int, WorkerIdleness | TpuctlError
 
 def _problem(worker: int, error: TpuctlError | None, *, within: timedelta | None = None) -> str:
     """Return why a worker gave no report; if that is the limit `within` which all were asked, only that."""
-    from tpuctl.fan_out import FanOutTimeoutError  # noqa: PLC0415  # only for workers that were asked
-    from tpuctl.ssh.channel import AgentError, explain_agent_errors  # noqa: PLC0415  # as above
-
     is_late = isinstance(error, FanOutTimeoutError) or (isinstance(error, AgentError) and error.waited)
     if within is not None and is_late:
         return f"no answer within {format_duration(within)}"
@@ -281,9 +277,6 @@ def fetch_idleness(
 
     Raises `AgentError` and `UnexpectedAnswerError`, and `SshProgramMissingError` without an ssh client.
     """
-    from tpuctl.ssh.channel import open_agent  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES  # noqa: PLC0415  # as above
-
     logs = LOG_FOLDER if has_programs else None
     request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
@@ -324,9 +317,8 @@ def _use_by_state(node: Node) -> NodeUse | None:
 
 def _ask_for_uses(app: App, nodes: Sequence[Node]) -> dict[NodeName, NodeUse]:
     """Ask the workers of READY nodes what uses them now; a worker without an answer within 5 s is unknown."""
-    from tpuctl.app.ssh_options import present_connection_options  # noqa: PLC0415  # only if workers are asked
-
-    if why := app.workers.obstacle() or (None if app.workers.has_key else "there is no ssh key on this machine"):
+    workers = app.services.workers
+    if why := workers.obstacle() or (None if workers.has_key else "there is no ssh key on this machine"):
         unknown = NodeUse(unknown=f"its workers cannot be examined: {why}", was_examined=False)
         return {node.name: unknown for node in nodes}
     shared = present_connection_options(app)
@@ -354,14 +346,11 @@ def _ask_workers(
     Return by node the report of each worker, or why there is none; only a text if no worker of it could be asked. Raises
     `SshProgramMissingError`.
     """
-    from tpuctl.ssh.channel import on_each_worker  # noqa: PLC0415  # only if workers are asked
-    from tpuctl.ssh.connection import save_host_keys  # noqa: PLC0415  # as above
-
     targets: list[Target] = []
     found: dict[NodeName, dict[int, WorkerIdleness | TpuctlError] | str] = {}
     for node in nodes:
         try:
-            obstacle = app.workers.obstacle(node)
+            obstacle = app.services.workers.obstacle(node)
             targets += () if obstacle else _connect(app, node)
             found[node.name] = obstacle or {}
         except TpuctlError as error:
@@ -376,9 +365,7 @@ def _ask_workers(
 
 def _connect(app: App, node: Node) -> list[Target]:
     """Return a target for each worker. Raises `TpuctlError` if one has no route; no key is made or authorized."""
-    from tpuctl.ssh.connection import Target  # noqa: PLC0415  # only if workers are asked
-
-    workers, numbers = app.workers, range(node.workers)
+    workers, numbers = app.services.workers, range(node.workers)
     for worker in numbers:
         workers.check_route(node, worker)
     workers.learn_host_keys(node)
@@ -391,7 +378,7 @@ def _connect(app: App, node: Node) -> list[Target]:
 def _with_lease(app: App, name: NodeName, use: NodeUse) -> NodeUse:
     """Return the use with the run of tpuctl that holds the lease; without an answer of its store that is unknown."""
     try:
-        lease = app.leases.holder(name)
+        lease = app.services.leases.holder(name)
     except TpuctlError as error:
         return replace(use, unknown=use.unknown or f"the holder of its lease is unknown: {error.message}")
     return replace(use, uses=(*use.uses, str(lease))) if lease and not lease.record.ended else use
@@ -413,7 +400,7 @@ def use_in_question(app: App, nodes: Sequence[Node], *, if_idle: bool, yes: bool
     busy = [node for node in examined if not uses[node.name].is_idle]
     if len(nodes) == 1:
         return "".join(f"{describe_use(node, uses[node.name])}; " for node in busy)
-    for node in sorted(busy, key=lambda node: node.owner == app.owner_label):
+    for node in sorted(busy, key=lambda node: node.owner == app.services.owner_label):
         app.terminal.note(describe_use(node, uses[node.name]))
     sure = sum(bool(uses[node.name].uses) for node in busy)
     counts = [f"{sure} in use"] * bool(sure) + [f"{len(busy) - sure} that may be in use"] * (sure < len(busy))
@@ -427,7 +414,7 @@ def require_free(app: App, nodes: Sequence[Node]) -> None:
     """
     if not nodes:
         return
-    uses, mine = find_node_uses(app, nodes), app.owner_label
+    uses, mine = find_node_uses(app, nodes), app.services.owner_label
     reasons = []
     for node in nodes:
         if uses[node.name].uses:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 from tpuctl.accelerators import suggest_listed_type
 from tpuctl.app.app import ANY_ZONE
+from tpuctl.check.zone_ranking import zones_with_type
 from tpuctl.errors import CheckFailedError, InvalidInputError, SettingError
 from tpuctl.names import check_zone
+from tpuctl.nodes.zone_order import Offer, order_zones
+from tpuctl.prices import budget_words, within_budget
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from tpuctl.check.gate import PreflightCheck
     from tpuctl.models.node import Tier
     from tpuctl.models.spec import NodeSpec
-    from tpuctl.nodes.zone_order import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +89,13 @@ def order_offers(
 
     Notes the zones that do not offer it. Raises `InvalidInputError` with the zones that do if none is left.
     """
-    from tpuctl.check.zone_ranking import zones_with_type  # noqa: PLC0415  # not needed by --help and completion
-    from tpuctl.nodes.zone_order import Offer, order_zones  # noqa: PLC0415  # as above
-    from tpuctl.prices import budget_words, within_budget  # noqa: PLC0415  # as above
-
     ranking = preflight.ranking(app.project, spec, choice.zones)
     if ranking.offline is not None:
         # Without the API's list, the documentation says what a zone offers: the service has the last word.
         app.terminal.note(f"which zones offer `{spec.accelerator_type}` is from the documentation: {ranking.offline}")
     ranked = [rank.zone for rank in ranking.zones]
     if not ranked:
-        offers = zones_with_type(app.client.offers(app.project), spec)
+        offers = zones_with_type(app.services.client.offers(app.project), spec)
         near = None if offers else suggest_listed_type(spec.accelerator_type)
         hint = f"it is offered in {', '.join(sorted(offers)[:8])}" if offers else "see `tpuctl types`"
         hint = f"did you mean `{near}`? {hint}" if near else hint
@@ -112,7 +110,7 @@ def order_offers(
     for tier in several:
         asked = tier or spec.tier
         prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
-        memories = app.journal.zone_memories(app.project, spec.accelerator_type, asked)
+        memories = app.services.journal.zone_memories(app.project, spec.accelerator_type, asked)
         zones = choice.zones or order_zones(ranking.zones, prices, memories)
         for zone in zones:
             if zone not in prices:

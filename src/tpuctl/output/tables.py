@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import natural_key
+from tpuctl.output.terminal import lay_out_columns
 from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
@@ -66,8 +67,6 @@ class TableLayout:
 
     def lines(self, rows: Sequence[Row], *, width: int, colored: bool) -> list[str]:
         """Return a line of headings and a line for each row, in columns that fit the width."""
-        from tpuctl.output.terminal import lay_out_columns  # noqa: PLC0415  # the terminal writes tables
-
         return lay_out_columns(*self._narrowed(rows), width=width, colored=colored)[0]
 
     def _narrowed(self, rows: Sequence[Row]) -> tuple[list[Column], list[Row]]:

@@ -15,7 +15,6 @@ from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tpuctl import __version__
-from tpuctl.app.app import http_access
 from tpuctl.check.findings import Level, join_reports
 from tpuctl.check.report_rendering import finding_to_json
 from tpuctl.clock import SystemClock
@@ -108,7 +107,7 @@ class BundleBuilder:
         self._ssh_failures: list[AgentError] = []
         # The errors that `doctor` found.
         self._doctor_errors: list[str] = []
-        factory, endpoint = http_access(app)
+        factory, endpoint = app.services.http_access()
         # Users often want a bundle when a service does not answer: wait less than other commands do.
         self._client = TpuClient(factory, app.clock, endpoint=endpoint, policy=FEW_RETRIES)
         self._operations = OperationsClient(factory, app.clock, endpoint=endpoint)
@@ -125,7 +124,7 @@ class BundleBuilder:
             app.log_in_as(login)
         known: Sequence[NodeName] = ()
         with suppress(TpuctlError):
-            known = self._api_queries.run(app.journal.names)
+            known = self._api_queries.run(app.services.journal.names)
         subject = find_subject(self._client, app.place, app.reference(reference), known, self._api_queries)
         name = subject.name
         info = BundleInfo(name, app.clock.now(), is_sandbox=app.is_sandbox)
@@ -207,7 +206,7 @@ class BundleBuilder:
         return targets
 
     def _connect(self, contents: BundleContents, node: Node, workers: Sequence[int]) -> list[Target]:
-        connector, targets = self._app.workers, []
+        connector, targets = self._app.services.workers, []
         if obstacle := connector.obstacle(node):
             contents.add_missing("workers", obstacle)
             return []
@@ -282,7 +281,7 @@ class BundleBuilder:
 
         return {
             # Local: slow queries must not use up its time.
-            "journal.json": lambda: self._app.journal.entries(name),
+            "journal.json": lambda: self._app.services.journal.entries(name),
             "node.json": lambda: dict(node.raw) if node else None,
             "queued-resource.json": get_requests,
             "operations.json": list_operations,

@@ -28,6 +28,8 @@ from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
+from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
+from tpuctl.explain.scanner import LogReader
 from tpuctl.fan_out import fan_out
 from tpuctl.files import create_unlinked_file
 from tpuctl.names import number_ranges
@@ -120,11 +122,11 @@ def with_preemptions(app: App, result: RunResult) -> RunResult:
 
 def _is_preempted(app: App, node: Node) -> bool:
     """Return whether the service has preempted a node, or the queued resource that owned it."""
-    now = app.client.find_node(node.name)
+    now = app.services.client.find_node(node.name)
     if now is not None and now.id == node.id:
         return now.is_preempted
     return node.queued_resource is not None and (
-        app.client.get_queued_resource(node.queued_resource).was_suspended_by_service
+        app.services.client.get_queued_resource(node.queued_resource).was_suspended_by_service
     )
 
 
@@ -192,7 +194,7 @@ def _is_script(app: App) -> bool:
 def why_gone(app: App, target: Target) -> str | None:
     """Return why a worker cannot be running any more according to the API; None if it may, or if the API fails."""
     try:
-        node = app.client.find_node(target.node.name)
+        node = app.services.client.find_node(target.node.name)
     except TpuctlError:
         return None
     if node is None or node.id != target.node.id:
@@ -464,8 +466,6 @@ def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDia
 
 
 def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
-    from tpuctl.explain.conclusion import Confidence, conclude, merge_scans  # noqa: PLC0415  # not needed by --help
-    from tpuctl.explain.scanner import LogReader  # noqa: PLC0415  # as above
 
     first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))
     logs = {}

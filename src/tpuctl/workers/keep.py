@@ -80,7 +80,7 @@ def job_lease(project: str, node_id: str) -> NodeName:
 def supervising(app: App, project: str, node_id: str, *, force_lease: bool = False) -> Iterator[None]:
     """Hold the lease of a node's kept job; wait while another process has it."""
     name, noted = job_lease(project, node_id), ""
-    while (other := app.leases.acquire(name, "run", force_lease=force_lease)) is not None:
+    while (other := app.services.leases.acquire(name, "run", force_lease=force_lease)) is not None:
         if other.record.who != noted:
             noted = other.record.who
             app.terminal.note(f"`{noted}` supervises the job of `{node_id}`: waiting until it ends")
@@ -88,7 +88,7 @@ def supervising(app: App, project: str, node_id: str, *, force_lease: bool = Fal
     try:
         yield
     finally:
-        app.leases.release(name)
+        app.services.leases.release(name)
 
 
 class Supervisor:
@@ -139,7 +139,7 @@ class Supervisor:
                     return ExitCode.OK
 
     def _read(self) -> KeptJob:
-        jobs = kept_jobs_of(self._app.journal.entries(self._home))
+        jobs = kept_jobs_of(self._app.services.journal.entries(self._home))
         if self.name not in jobs:
             raise NotFoundError(f"the journal has no job `{self.name}` of `{self.node_id}`")
         return jobs[self.name]
@@ -147,10 +147,10 @@ class Supervisor:
     def _write(self, event: str, **data: Any) -> None:  # JSON
         """Write an entry of the job, if it is still ours. Raises `TakenOverError` and `JournalError`."""
         self._require_lease()
-        self._app.journal.append(self._home, event, self._app.now(), job=self.name, **data)
+        self._app.services.journal.append(self._home, event, self._app.now(), job=self.name, **data)
 
     def _require_lease(self) -> None:
-        if not self._app.leases.holds(self._lease):
+        if not self._app.services.leases.holds(self._lease):
             raise TakenOverError(
                 f"another process supervises job `{self.name}` of `{self.node_id}` now",
                 hint=f"the job goes on; its record: `tpuctl history {self.node_id}`",
@@ -200,7 +200,7 @@ class Supervisor:
     def _continue(self, attempt: JobAttempt) -> None:
         """Go on with an attempt that another process started, or began to start."""
         name = self._node_name(attempt)
-        node = retry_until_answered(self._app, lambda: self._app.client.find_node(name), timeout=None)
+        node = retry_until_answered(self._app, lambda: self._app.services.client.find_node(name), timeout=None)
         if node is None or node.id != attempt.node_id or not _may_run(node):
             self._record_end(attempt, (), ())
             return
@@ -364,13 +364,13 @@ class Supervisor:
     def _fate(self, attempt: JobAttempt) -> tuple[NodeFate, str]:
         """Return what the API says about the node of an attempt, however long that takes."""
         app, name = self._app, self._node_name(attempt)
-        node = retry_until_answered(app, lambda: app.client.find_node(name), timeout=None)
+        node = retry_until_answered(app, lambda: app.services.client.find_node(name), timeout=None)
         if node is not None and node.id == attempt.node_id and node.is_preempted:
             return NodeFate.PREEMPTED, f"its node is {node.state}"
-        request = retry_until_answered(app, lambda: app.client.find_queued_resource(name), timeout=None)
+        request = retry_until_answered(app, lambda: app.services.client.find_queued_resource(name), timeout=None)
         if request is not None and request.was_suspended_by_service:
             return NodeFate.PREEMPTED, f"its queued resource is {request.state}"
-        lease = app.leases.holder(name)
+        lease = app.services.leases.holder(name)
         if lease is not None and lease.record.ended:
             return NodeFate.DELETED, f"`{lease.record.purpose}` ended its node ({lease.record.who})"
         if node is None:
@@ -449,7 +449,7 @@ class Supervisor:
             guard.release()
 
     def _context(self) -> ActionContext:
-        return self._app.context(lambda _: None)
+        return self._app.services.context(lambda _: None)
 
     def _node_name(self, attempt: JobAttempt) -> NodeName:
         return replace(self._home, zone=attempt.zone)
@@ -460,7 +460,7 @@ class Supervisor:
         self._require_lease()
         name = self._node_name(attempt)
         with self._app.progress() as progress:
-            context = self._app.context(progress)
+            context = self._app.services.context(progress)
             place = SearchPlace(name.project, name.zone)
             group = find_group(context, place, NodeReference(name.node_id, name.zone, name.project))
             if group is None:
@@ -503,11 +503,11 @@ class Supervisor:
             self._delete_node(job)
             return
         attempt = job.attempts[-1]
-        node = self._app.client.find_node(self._node_name(attempt))
+        node = self._app.services.client.find_node(self._node_name(attempt))
         if node is None or node.id != attempt.node_id or not _may_run(node):
             return
         with self._app.progress() as progress:
-            stop_node(self._app.context(progress), node)
+            stop_node(self._app.services.context(progress), node)
 
 
 class _AttemptOutput:

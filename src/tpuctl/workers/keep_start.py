@@ -58,7 +58,7 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks:
     reference = app.reference(node)
     project, name = reference.project or app.project, request.job or job_name(app.now())
     with supervising(app, project, reference.node_id):
-        known = app.journal.kept_jobs(project, reference.node_id)
+        known = app.services.journal.kept_jobs(project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
         if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
@@ -78,7 +78,7 @@ def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool
     reference = app.reference(node)
     project = reference.project or app.project
     with supervising(app, project, reference.node_id, force_lease=force_lease):
-        known = app.journal.kept_jobs(project, reference.node_id)
+        known = app.services.journal.kept_jobs(project, reference.node_id)
         place = next((place for place in reversed(known) if place.job.name == name), None)
         if place is None:
             raise NotFoundError(
@@ -107,7 +107,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
     home, found, wanted = work.located[0]
     if wanted is None and found is not None:
         # A node that exists is created again as it is now.
-        wanted = app.journal.past(home).spec_as_it_is(found)
+        wanted = app.services.journal.past(home).spec_as_it_is(found)
     synced_to = _keep_files(app, files, keep.sync) if keep.sync is not None else None
     folder = request.folder
     if keep.sync is not None and synced_to is not None and folder is None:
@@ -141,8 +141,10 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         )
     )
     shown = request.line if request.shown is None else request.shown
-    app.journal.append(home, "job", app.now(), job=name, text=shown)
-    place = next(place for place in app.journal.kept_jobs(home.project, home.node_id) if place.job.name == name)
+    app.services.journal.append(home, "job", app.now(), job=name, text=shown)
+    place = next(
+        place for place in app.services.journal.kept_jobs(home.project, home.node_id) if place.job.name == name
+    )
 
     def first() -> Node:
         return bring_up_planned(app, work, up)

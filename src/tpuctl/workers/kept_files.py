@@ -146,7 +146,9 @@ class KeptFiles:
 
     def _read(self, kind: str) -> bytes | None:
         if self._bucket is not None:
-            found = self._app.storage.read(self._bucket.bucket, self._bucket.object_name(f"{self._name}.{kind}"))
+            found = self._app.services.storage.read(
+                self._bucket.bucket, self._bucket.object_name(f"{self._name}.{kind}")
+            )
             return found.content if found else None
         try:
             return read_regular_file(self._app.state_folder / f"{self._name}.{kind}", longest=2 * LARGEST_ARCHIVE)[0]
@@ -156,7 +158,7 @@ class KeptFiles:
     def _write(self, kind: str, content: bytes) -> None:
         if self._bucket is not None:
             name = self._bucket.object_name(f"{self._name}.{kind}")
-            self._app.storage.write(self._bucket.bucket, name, content, generation=None)
+            self._app.services.storage.write(self._bucket.bucket, name, content, generation=None)
             return
         path = self._app.state_folder / f"{self._name}.{kind}"
         try:

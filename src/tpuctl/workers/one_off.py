@@ -29,19 +29,19 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.as_it_was import as_it_was
+from tpuctl.nodes.commands.results import summarize_nodes
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.group_lookup import find_group
 from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
-from tpuctl.nodes.rendering import summarize_nodes
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
 from tpuctl.output.terminal import StatusLine
 from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.commands.scp import show_copies
+from tpuctl.workers.commands.scp_run import show_copies
 from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download
 from tpuctl.workers.execution import run_command, show_result
@@ -222,7 +222,9 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if app.summary and one_off.spec:
             app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))
         with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
-            ready = one_off.bring_up(partial(app.context, preflight=preflight_check(app, job.checks.given)), progress)
+            ready = one_off.bring_up(
+                partial(app.services.context, preflight=preflight_check(app, job.checks.given)), progress
+            )
         until_collected.enter_context(_end_moved_on(app, ready, one_off))
         if job.exclusive and not one_off.was_made:
             raise ConflictError(f"another client has just created `{name.node_id}`, and `--exclusive` needs a new node")
@@ -269,7 +271,9 @@ def _end_moved_on(app: App, node: Node, one_off: OneOffNode) -> Iterator[None]:
             if later is None:
                 continue
             try:
-                changed = app.client.change_node(node.name, partial(move_expiry, end=later), expected_id=node.id)
+                changed = app.services.client.change_node(
+                    node.name, partial(move_expiry, end=later), expected_id=node.id
+                )
                 end, warned = changed.expires, False
             except TpuctlError as error:
                 if not warned:
@@ -287,7 +291,7 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
     """Delete the node if this run created it; return 0, or the exit code of the error that prevented the deletion."""
     if not one_off.was_made:
         if one_off.was_there and wait:
-            if one_off.is_left(app.client) is False:
+            if one_off.is_left(app.services.client) is False:
                 why = "another client has deleted it meanwhile"
                 if (end := one_off.past_end(app.now())) is not None:
                     why = f"its time ended {format_timestamp(end)}: the guard, `tpuctl gc` or `tpuctl watch` deleted it"
@@ -298,7 +302,9 @@ def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -
     policy = Policy(goal=Condition.GONE, timeout=deadline(app, None))
     try:
         with app.terminal.group(f"delete {name.node_id}"), app.progress() as progress:
-            one_off.remove(app.context(progress), SearchPlace(name.project, name.zone), policy=policy, wait=wait)
+            one_off.remove(
+                app.services.context(progress), SearchPlace(name.project, name.zone), policy=policy, wait=wait
+            )
     except TpuctlError as error:
         app.show_error(error)
         app.terminal.warn(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.app.app import authorize_key
+from tpuctl.app.worker_access import authorize_key
+from tpuctl.nodes import key_authorization
 from tpuctl.nodes.conditions import check_login_state
 from tpuctl.ssh.connection import Target, save_host_keys
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def find_node(app: App, text: str) -> Node:
     """Return the one node of a name; `USER@NODE` also sets the login."""
-    return app.find(without_login(app, text))
+    return app.services.find(without_login(app, text))
 
 
 def without_login(app: App, text: str) -> str:
@@ -41,7 +42,7 @@ def find_targets(
     for node, _ in chosen:
         if warning := check_login_state(node):
             app.terminal.warn(warning)
-    connector = app.workers
+    connector = app.services.workers
     # Check all of them first: if one worker cannot be reached, no node is changed.
     for node, numbers in chosen:
         for number in numbers:
@@ -61,8 +62,6 @@ def find_targets(
 
 def await_key(app: App, found: Sequence[Target]) -> None:
     """Wait for workers on which this command has just authorized our key: they may refuse it for some seconds."""
-    fresh = [target for target in found if app.workers.was_admitted_now(target.node)]
+    fresh = [target for target in found if app.services.workers.was_admitted_now(target.node)]
     if fresh:
-        from tpuctl.nodes import key_authorization  # noqa: PLC0415  # most nodes know the key already
-
         key_authorization.await_key(app.clock, fresh, app.terminal.note)

@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup
 from tpuctl.app.options import cli_command, option, takes_options, yes_option
 from tpuctl.app.route_options import route_options
-from tpuctl.app.spec_options import SpecOptions, spec_options
+from tpuctl.app.spec_options import spec_options
 from tpuctl.app.value_completion import complete_node, complete_type_or_file
-from tpuctl.check.commands.preflight_options import CheckOptions, check_options
+from tpuctl.check.commands.preflight_options import check_options
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-    from tpuctl.app.app import App
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +71,8 @@ def _complete_target(ctx: click.Context, param: click.Parameter, incomplete: str
 @yes_option
 @spec_options
 @route_options
-def command(
-    app: App,
-    *,
-    target: str | None,
-    checks: CheckOptions,
-    options: CheckCommandOptions,
-    yes: bool,
-    described: SpecOptions,
-) -> int:
+@body_in("tpuctl.check.commands.check_run:run_check_command")
+def command() -> None:
     """Check that a TPU works with its buckets, network and quota, before money is spent.
 
     Checks the location of the buckets and the cost of reading them, IAM access, the zone's offers, quota, network, firewall,
@@ -93,17 +85,3 @@ def command(
       tpuctl check v6e-8 --bucket gs://my-data          (where could it run?)
       tpuctl check trainer --checkpoint-bucket gs://my-checkpoints --fix
     """
-    if options.ai_platform:
-        from tpuctl.check.commands.translate_job import translate_job_file  # noqa: PLC0415  # rarely needed
-
-        return translate_job_file(
-            app,
-            options.ai_platform,
-            write=options.write,
-            yes=yes,
-            strict=options.strict,
-            skip_checks=checks.skip_checks,
-        )
-    from tpuctl.check.commands.check_run import run_check  # noqa: PLC0415  # completion and --help need not wait for it
-
-    return run_check(app, target, options, checks=checks, described=described, yes=yes)

@@ -16,8 +16,11 @@ from tpuctl.accelerators import (
     find_accelerator_type,
     find_type_of_other_service,
 )
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.app.spec_options import build_spec
+from tpuctl.check.commands.translate_job import translate_job_file
 from tpuctl.check.facts import Fact, Known, Purpose, Unknown
+from tpuctl.check.fixes import check_and_fix
 from tpuctl.check.preflight import preflight_check
 from tpuctl.check.report_rendering import announce_findings, findings_view, ranking_view, waiting_notice, wanted_to_json
 from tpuctl.clock import SystemClock
@@ -32,7 +35,7 @@ from tpuctl.errors import (
 )
 from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName, NodeReference
-from tpuctl.nodes.lookup import only_node, unreachable_zones_error
+from tpuctl.nodes.lookup import likely_zone, only_node, unreachable_zones_error, zone_to_create
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App
@@ -45,6 +48,28 @@ if TYPE_CHECKING:
     from tpuctl.cloud.tpu import NodeListing
 
 
+def run_check_command(
+    app: App,
+    *,
+    target: str | None,
+    checks: CheckOptions,
+    options: CheckCommandOptions,
+    yes: bool,
+    described: SpecOptions,
+) -> int:
+    """Convert the job file of AI Platform Training if one is named, else check."""
+    if options.ai_platform:
+        return translate_job_file(
+            app,
+            options.ai_platform,
+            write=options.write,
+            yes=yes,
+            strict=options.strict,
+            skip_checks=checks.skip_checks,
+        )
+    return run_check(app, target, options, checks=checks, described=described, yes=yes)
+
+
 def run_check(
     app: App,
     target: str | None,
@@ -54,7 +79,7 @@ def run_check(
     described: SpecOptions,
     yes: bool,
 ) -> int:
-    """Run `tpuctl check` and return its exit code."""
+    """Check a target and return the exit code of `tpuctl check`."""
     if target and target.endswith(_YAML_SUFFIXES):
         # The settings are read from a file named in place of a node.
         path = app.invocation.folder / target
@@ -78,7 +103,7 @@ def run_check(
         is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
         return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
-    announce_findings(app.terminal, app.summary, app.as_typed(report))
+    announce_findings(app.terminal, app.summary, report_with_typed_options(app, report))
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
@@ -104,7 +129,7 @@ def _check_node(
 
     def show(report: CheckReport) -> None:
         view = findings_view(
-            app.as_typed(report),
+            report_with_typed_options(app, report),
             about={"target": wanted_to_json(wanted)},
             elapsed=real.monotonic() - began,
             verbose=options.shows_all or app.is_verbose,
@@ -113,8 +138,6 @@ def _check_node(
         app.show(view)
 
     if options.fix:
-        from tpuctl.check.fixes import check_and_fix  # noqa: PLC0415  # rarely needed
-
         return check_and_fix(app, check, show, yes=yes, form=app.format)
     report = check()
     show(report)
@@ -168,8 +191,6 @@ def _target_node(
     Settings of a file apply to new nodes only; `is_type_given` says that a flag names the type. If the existence of the node is
     unknown, the requested node is checked.
     """
-    from tpuctl.nodes.lookup import likely_zone, zone_to_create  # noqa: PLC0415  # completion and --help need not wait for it
-
     reference, place = app.reference(text), app.place
     project, zone = reference.project or place.project, reference.zone or place.zone
     fact = gate.nodes(project)
@@ -199,7 +220,7 @@ def _last_known_spec(app: App, reference: NodeReference, fact: Fact[NodeListing]
         raise kind(f"could not read whether the node `{node_id}` exists: {fact.reason}")
     if silent := [each for each in fact.value.unreachable if zone in {None, each}]:
         raise unreachable_zones_error(node_id, silent)
-    remembered = app.journal.past(NodeName(project, zone, node_id)).spec if zone else None
+    remembered = app.services.journal.past(NodeName(project, zone, node_id)).spec if zone else None
     if remembered is None:
         if meant := canonical_type(node_id):
             hint = f"as a type it is `{meant}`: `tpuctl check {meant}`"

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.check.ai_platform import translate_job
 from tpuctl.check.preflight import accepted_checks
 from tpuctl.check.report_rendering import findings_page, findings_view, report_summary
@@ -47,7 +48,7 @@ def translate_job_file(
 
 
 def _translation_view(app: App, translation: JobTranslation, *, is_written: bool) -> View:
-    report = app.as_typed(translation.report)
+    report = report_with_typed_options(app, translation.report)
     findings = findings_view(report, about=translation.to_json())
 
     def write(terminal: Terminal) -> None:

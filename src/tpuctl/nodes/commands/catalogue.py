@@ -55,7 +55,9 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
     layout = table.layout(app, TYPE_COLUMNS)
     if accelerator_type is not None:
         accelerator_type = check_accelerator_type(accelerator_type)
-    catalogue = fetch_offers(app.client.accelerator_types, app.client.locations, app.project, app.zones)
+    catalogue = fetch_offers(
+        app.services.client.accelerator_types, app.services.client.locations, app.project, app.zones
+    )
     entries = [
         (zone, name)
         for zone, names in catalogue.by_zone.items()
@@ -120,7 +122,7 @@ def versions(app: App) -> None:
     zone = place.zone or place.default_zone
     if zone is None:
         raise app.missing_zone()
-    found = sorted(app.client.runtime_versions(place.project, zone))
+    found = sorted(app.services.client.runtime_versions(place.project, zone))
     app.show(
         table_view(
             ("VERSION", "ZONE"),

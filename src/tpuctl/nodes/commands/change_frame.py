@@ -145,12 +145,12 @@ def change_nodes(app: App, selection: Selection, verb: NodeVerb, options: Change
             app.progress(events=options.events) as progress,
             app.in_flight(leaves, resume=verb.resume.format(names)),
         ):
-            context = app.context(progress, preflight=verb.preflight)
+            context = app.services.context(progress, preflight=verb.preflight)
             for node, step in items:
                 try:
                     with limit_cloud_calls(app.clock, time_to_answer(app, options), grace=DEADLINE_GRACE):
                         if step is not None and not selection.is_by_name:
-                            require_meant(node, app.client.get_node(node.name))
+                            require_meant(node, app.services.client.get_node(node.name))
                         sent = verb.send(context, node, step, require_meant)
                     if isinstance(sent, NodeResult):
                         results[node.name] = sent

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import cli_command, force_lease_option, if_idle_option, no_wait_option, skip_validation_option
+from tpuctl.app.options import (
+    cli_command,
+    force_lease_option,
+    if_idle_option,
+    no_wait_option,
+    skip_validation_option,
+)
 from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.selection_options import selection_options
-
-if TYPE_CHECKING:
-    from tpuctl.app.app import App
-    from tpuctl.nodes.commands.change_options import ChangeOptions
-    from tpuctl.nodes.commands.selection_options import GivenSelection
 
 _all_nodes_option = grouped_option(
     "--all-nodes", group=OptionGroup.SAFETY, is_flag=True, help="Delete a queued resource with all its nodes."
@@ -22,7 +22,8 @@ _all_nodes_option = grouped_option(
 @cli_command("start")
 @selection_options()
 @change_options(no_wait_option, skip_validation_option, force_lease_option)
-def start(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
+@body_in("tpuctl.nodes.commands.changes_run:run_start")
+def start() -> None:
     """Start stopped nodes and wait until they are READY. A start fails if the zone has no free capacity.
 
     \b
@@ -31,15 +32,13 @@ def start(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int
       tpuctl start trainer-0 trainer-1 --no-wait
       tpuctl start --mine --state STOPPED
     """
-    from tpuctl.nodes.commands.state_changes import start_nodes  # noqa: PLC0415  # not needed by --help and completion
-
-    return start_nodes(app, selection.parse(app), options)
 
 
 @cli_command("stop")
 @selection_options()
 @change_options(no_wait_option, skip_validation_option, if_idle_option)
-def stop(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
+@body_in("tpuctl.nodes.commands.changes_run:run_stop")
+def stop() -> None:
     """Stop nodes, keeping their boot disks, and wait until they are STOPPED. Slices and queued nodes cannot be stopped.
 
     It asks first, because what runs on the nodes ends: without a terminal it needs --yes.
@@ -51,16 +50,14 @@ def stop(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
       tpuctl stop trainer --if-idle
       tpuctl stop 'sweep-*' --older-than 12h
     """
-    from tpuctl.nodes.commands.state_changes import stop_nodes  # noqa: PLC0415  # as above
-
-    return stop_nodes(app, selection.parse(app), options)
 
 
 @cli_command("delete")
 @selection_options()
 @grouped_option("--ignore-not-found", group=OptionGroup.SAFETY, is_flag=True, help="Succeed if a node does not exist.")
 @change_options(_all_nodes_option, no_wait_option, if_idle_option)
-def delete(app: App, *, selection: GivenSelection, options: ChangeOptions, ignore_not_found: bool) -> int:
+@body_in("tpuctl.nodes.commands.changes_run:run_delete")
+def delete() -> None:
     """Delete nodes with their boot disks and wait until they are gone. If one does not exist, none is deleted (exit code 3).
 
     \b
@@ -69,15 +66,13 @@ def delete(app: App, *, selection: GivenSelection, options: ChangeOptions, ignor
       tpuctl delete trainer-0 trainer-1 --yes --ignore-not-found
       tpuctl delete -l team=vision --state PREEMPTED
     """
-    from tpuctl.nodes.commands.deletions import delete_selected  # noqa: PLC0415  # as above
-
-    return delete_selected(app, selection.parse(app), options, by="delete", is_strict=not ignore_not_found)
 
 
 @cli_command("down")
 @selection_options()
 @change_options(_all_nodes_option, no_wait_option, if_idle_option)
-def down(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
+@body_in("tpuctl.nodes.commands.changes_run:run_down")
+def down() -> None:
     """Delete nodes, the queued resources that own them, and preempted nodes of that name, so that nothing bills.
 
     Prints "already gone" only after a search of all zones for nodes and queued resources; of a name that the journal never
@@ -90,6 +85,3 @@ def down(app: App, *, selection: GivenSelection, options: ChangeOptions) -> int:
       tpuctl down trainer-0 trainer-1 --yes
       tpuctl down 'sweep-*' --older-than 2d
     """
-    from tpuctl.nodes.commands.deletions import delete_selected  # noqa: PLC0415  # as above
-
-    return delete_selected(app, selection.parse(app), options, by="down")

@@ -116,11 +116,11 @@ class _ProjectNodes:
 
 
 def _fetch(app: App, project: str) -> _ProjectNodes:
-    listing = app.client.list_nodes(project, app.zones)
+    listing = app.services.client.list_nodes(project, app.zones)
     nodes = tuple(sorted(listing.nodes, key=by_zone_and_name))
     # Only they know the nodes whose tier a node does not show.
     is_queued = any(node.queued_resource for node in nodes)
-    requests = queued_resources_or_none(app.client, project, app.zones) if is_queued else ()
+    requests = queued_resources_or_none(app.services.client, project, app.zones) if is_queued else ()
     return _ProjectNodes(project, nodes, requests, tuple(listing.unreachable))
 
 
@@ -129,7 +129,7 @@ def _project_costs(app: App, found: _ProjectNodes, now: datetime) -> list[NodeCo
     # A grant belongs to one project: that of the settings.
     grants = app.settings.grants() if found.project == own_project else ()
     # In a bucket, the journal of each node is a request.
-    journals = fan_out(app.journal.past, (node.name for node in found.nodes), limit=_AT_ONCE)
+    journals = fan_out(app.services.journal.past, (node.name for node in found.nodes), limit=_AT_ONCE)
     pasts = {journal.item: journal.get() for journal in journals}
     facts = CostFacts(now, found.requests, grants, pasts.__getitem__)
     return node_costs(found.nodes, facts)

@@ -36,7 +36,7 @@ def delete_selected(app: App, selection: Selection, options: ChangeOptions, *, b
 
     def find() -> DeletionChoice:
         with app.progress(events=options.events) as progress:
-            context = app.context(progress)
+            context = app.services.context(progress)
             if not selection.is_by_name:
                 return select_groups(app, context, selection)
             references = [app.reference(name.text, allow_queued=True) for name in selection.names]

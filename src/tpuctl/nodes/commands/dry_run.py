@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.spec_building import chosen_by_file
 from tpuctl.escaping import contains_mask, dump_printable_json, mask_value
 from tpuctl.models.node import OWNER_LABEL
 from tpuctl.nodes.expiry import stamp_spec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 def show_plan(app: App, steps: Iterable[PlanStep]) -> None:
     """Show the requests that a command would send next. Sends none."""
     steps = [
-        replace(step, spec=stamp_spec(step.spec, owner=app.owner_label, now=app.now())) if step.spec else step
+        replace(step, spec=stamp_spec(step.spec, owner=app.services.owner_label, now=app.now())) if step.spec else step
         for step in steps
     ]
     planned = [_described(app, step) for step in steps]
@@ -69,7 +70,7 @@ def _described(app: App, step: PlanStep) -> dict[str, Any]:
     }
     if price := _price(step):
         entry["price"] = price.to_json()
-    preview = app.client.preview(
+    preview = app.services.client.preview(
         step.verb,
         step.name,
         spec=step.spec,
@@ -105,7 +106,7 @@ def _described(app: App, step: PlanStep) -> dict[str, Any]:
 
 def _file_of_type(app: App, step: PlanStep) -> str:
     """Return which project file chose the type, in parentheses; empty if none did."""
-    kind, file = app.chosen_by_file.get("type"), app.project_file
+    kind, file = chosen_by_file(app).get("type"), app.project_file
     is_from_file = kind and file and step.spec and step.spec.accelerator_type == kind
     return f" (type {kind}: from {file.path.name})" if file and is_from_file else ""
 

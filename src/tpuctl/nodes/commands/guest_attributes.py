@@ -31,9 +31,9 @@ def command(app: App, *, node: str, worker: str, query_path: str) -> None:
       tpuctl attributes trainer --worker 3 --query-path hostkeys/ -o json
     """
     workers = WorkerSet.parse(worker)
-    found = app.find(node)
+    found = app.services.find(node)
     chosen = workers.of(found.name.node_id, found.workers)
-    published = app.client.guest_attributes(found.name, path=query_path)
+    published = app.services.client.guest_attributes(found.name, path=query_path)
     rows = [
         (number, *path.partition("/")[::2], value)
         for number, attributes in enumerate(published)

@@ -70,10 +70,10 @@ def command(app: App, *, node: str, since: timedelta | str | None, last: int | N
         _show_job(app, app.reference(node), job, last=last)
         return
     name = _find_in_journal(app, app.reference(node))
-    app.journal.check(name)
+    app.services.journal.check(name)
     now = app.clock.now()
     begin = now - since if isinstance(since, timedelta) else None
-    entries = app.journal.entries(name)
+    entries = app.services.journal.entries(name)
     past = past_of(entries, name.zone)
     lines = _timeline_lines(entries, past, now)
     lasting = [line for line in lines if begin is None or (line.until or line.at) >= begin or _is_open(line)]
@@ -105,17 +105,17 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
 
     Raises `NotFoundError` or `ConflictError` if it is not exactly one.
     """
-    known = app.journal.names()
+    known = app.services.journal.names()
     project = reference.project or (app.project if app.is_sandbox or app.settings["project"] else None)
     zone = reference.zone or next(iter(app.zones), None)
     there = [name for name in known if project in {None, name.project} and zone in {None, name.zone}]
-    found = app.journal.without_losers([name for name in there if name.node_id == reference.node_id])
+    found = app.services.journal.without_losers([name for name in there if name.node_id == reference.node_id])
     setting = app.settings["zone"]
     if len(found) > 1 and setting and setting.source.kind not in _GCLOUD_SOURCES:
         preferred = check_zone(app.settings.required("zone"))
         found = [name for name in found if name.zone == preferred] or found
     if len(found) > 1:
-        there_now = [name for name in found if app.journal.past(name).may_have_node]
+        there_now = [name for name in found if app.services.journal.past(name).may_have_node]
         found = there_now if len(there_now) == 1 else found
     if len(found) > 1:
         where = ", ".join(f"{name.zone}/{name.node_id}" for name in found)
@@ -124,7 +124,7 @@ def _find_in_journal(app: App, reference: NodeReference) -> NodeName:
             hint="name the zone: `--zone ZONE` or `ZONE/NODE`; for different projects `--project ID`",
         )
     if not found:
-        app.journal.check()
+        app.services.journal.check()
         from tpuctl.nodes.lookup import near_name  # noqa: PLC0415  # only for an unknown name
 
         near = near_name(reference.node_id, (name.node_id for name in there))
@@ -152,7 +152,7 @@ _ATTEMPT_COLUMNS = (
 
 def _show_job(app: App, reference: NodeReference, name: str, *, last: int | None) -> None:
     """Show the attempts of a kept job, in all zones. Raises `NotFoundError`."""
-    places = app.journal.kept_jobs(reference.project or app.project, reference.node_id)
+    places = app.services.journal.kept_jobs(reference.project or app.project, reference.node_id)
     job = next((place.job for place in reversed(places) if place.job.name == name), None)
     if job is None:
         known = ", ".join(f"`{place.job.name}`" for place in places)

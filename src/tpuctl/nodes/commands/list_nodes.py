@@ -13,7 +13,13 @@ from tpuctl.fan_out import fan_out
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.commands.selection_options import selection_options
-from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name, list_requests, queued_resources_or_none
+from tpuctl.nodes.lookup import (
+    IncompleteListError,
+    by_zone_and_name,
+    list_requests,
+    narrow_listing,
+    queued_resources_or_none,
+)
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
     dead_request_line,
@@ -24,6 +30,7 @@ from tpuctl.nodes.rendering import (
     unreachable_row,
 )
 from tpuctl.output.terminal import Cell, OutputFormat, View
+from tpuctl.prices import price_source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,8 +73,6 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)
     if chosen is not None:
-        from tpuctl.nodes.lookup import narrow_listing  # noqa: PLC0415  # most lists show all
-
         listing, requests = narrow_listing(app, chosen, listing, requests)
     nodes = sorted(listing.nodes, key=by_zone_and_name)
     waiting = _waiting_requests(app, nodes, requests)
@@ -112,7 +117,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
     """Return the nodes, and for a table on a terminal or for JSON the queued resources, listed at the same time."""
-    client, project, zones = app.client, app.project, app.zones
+    client, project, zones = app.services.client, app.project, app.zones
     is_table = app.terminal.is_interactive and app.format is OutputFormat.TABLE
     is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
     if not is_table and not is_json:
@@ -131,7 +136,7 @@ def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
 def _lease_holders(app: App, nodes: Sequence[Node]) -> dict[NodeName, str]:
     """Return the runs of tpuctl that hold the leases of nodes; `?` for all nodes if their store does not answer."""
     try:
-        held = app.leases.holders([node.name for node in nodes])
+        held = app.services.leases.holders([node.name for node in nodes])
     except TpuctlError as error:
         app.terminal.warn(f"the holders of leases are unknown: {error.message}")
         return dict.fromkeys((node.name for node in nodes), "?")
@@ -166,11 +171,10 @@ def _duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, Cell]:
 def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
     """Return what each node costs, and note where the prices are from."""
     from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
-    from tpuctl.prices import price_source  # noqa: PLC0415  # as above
 
     if not requests and any(node.queued_resource for node in nodes):
         # Not in the table, but they know the tiers of their nodes.
-        requests = queued_resources_or_none(app.client, app.project, app.zones)
+        requests = queued_resources_or_none(app.services.client, app.project, app.zones)
     app.terminal.note(f"dollars per hour: {price_source()}")
     return node_rates(nodes, CostFacts(app.now(), requests, app.settings.grants()))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tpuctl.errors import TpuctlError
+from tpuctl.nodes.lookup import list_requests
+from tpuctl.nodes.race_rules import race_members
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
 def lease_holder(app: App, name: NodeName) -> str:
     """Return who works on a node, or why that is unknown; empty if it is free."""
     try:
-        lease = app.leases.holder(name)
+        lease = app.services.leases.holder(name)
     except TpuctlError as error:
         return error.message
     return "" if lease is None or lease.record.ended else str(lease)
@@ -37,12 +39,11 @@ def race_lines(
 
     With `only_killed` only for those that the journal here has as begun and not ended, and that no run holds.
     """
-    from tpuctl.nodes.race import journaled_races  # noqa: PLC0415  # most projects have no race
-    from tpuctl.nodes.race_rules import race_members  # noqa: PLC0415  # as above
+    from tpuctl.nodes.race import journaled_races  # noqa: PLC0415  # with the controller; most projects have no race
 
     lines = []
     for (node_id, race_id), names in race_members(app.project, nodes, requests).items():
-        known = journaled_races(app.journal, names).get(race_id)
+        known = journaled_races(app.services.journal, names).get(race_id)
         holder = next(filter(None, (lease_holder(app, name) for name in names)), "")
         is_killed = known is not None and known.is_open and not holder and sees_runs(app)
         if len(names) < 2 or (only_killed and not is_killed):
@@ -59,10 +60,11 @@ def race_lines(
 
 def race_lines_of(app: App, node_id: str) -> list[str]:
     """Return the lines of the races for one node; none if the API does not answer: they are extra information."""
-    from tpuctl.nodes.lookup import list_requests  # noqa: PLC0415  # as above
-
     try:
-        nodes, requests = app.client.list_nodes(app.project).nodes, list_requests(app.client, app.project, ())
+        nodes, requests = (
+            app.services.client.list_nodes(app.project).nodes,
+            list_requests(app.services.client, app.project, ()),
+        )
     except TpuctlError:
         return []
     own = [node for node in nodes if node.name.node_id == node_id]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def find_named_request(app: App, reference: NodeReference) -> QueuedResource:
     """Return the queued resource of a name. Raises `NotFoundError` if every zone answered that there is none."""
-    found = find_request(app.client, app.place, reference)
+    found = find_request(app.services.client, app.place, reference)
     if found is None:
         raise request_not_found_error(app.place, reference)
     return found
@@ -34,7 +34,7 @@ def find_named_request(app: App, reference: NodeReference) -> QueuedResource:
 
 def nodes_of_request(app: App, request: QueuedResource, reference: NodeReference) -> dict[str, Node]:
     """Return the nodes of a queued resource that exist, by their ids, in its order."""
-    listing = app.client.list_nodes(reference.project or app.project, (request.zone,))
+    listing = app.services.client.list_nodes(reference.project or app.project, (request.zone,))
     there = {node.name.node_id: node for node in listing.nodes}
     return {node_id: there[node_id] for node_id in request.node_ids if node_id in there}
 
@@ -44,7 +44,7 @@ def await_named_request(
 ) -> None:
     """Wait until the queued resource of a name, or of a node, is ACTIVE or gone, and show it."""
     limit, reference = deadline(app, timeout), app.reference(name, allow_queued=True)
-    request = retry_until_answered(app, lambda: find_request(app.client, app.place, reference), timeout=limit)
+    request = retry_until_answered(app, lambda: find_request(app.services.client, app.place, reference), timeout=limit)
     if request is None and goal is RequestGoal.GONE:
         app.show(deleted_view([reference.node_id]))
         return
@@ -59,14 +59,14 @@ def await_named_request(
             undo=f"tpuctl queue cancel {request.short_name}",
         ),
     ):
-        found = await_request(app.context(progress), request.node_name(project), request, goal, timeout=limit)
+        found = await_request(app.services.context(progress), request.node_name(project), request, goal, timeout=limit)
     app.show(short_request_view(app, found, project) if found else deleted_view([request.queued_resource_id]))
 
 
 def request_view(app: App, request: QueuedResource, nodes: Mapping[str, Node] | None, project: str) -> View:
     """Return the view of one queued resource. `nodes` are its nodes that exist, by their ids; None if they are unknown."""
-    begin = queue_rendering.state_begin(app.journal, request, project)
-    error = queue_rendering.request_error(app.client, request)
+    begin = queue_rendering.state_begin(app.services.journal, request, project)
+    error = queue_rendering.request_error(app.services.client, request)
 
     def show(terminal: Terminal) -> None:
         rows = [*queue_rendering.request_details(request, begin, app.now(), nodes=nodes or {}, project=project)]

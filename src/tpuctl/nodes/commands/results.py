@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.ssh_options import refresh_ssh_entries
 from tpuctl.errors import ExitCode, TpuctlError, worst_exit_code
-from tpuctl.nodes.rendering import NODE_COLUMNS, node_labels, node_rows, nodes_view, summarize_nodes
+from tpuctl.nodes.costs import CostFacts, node_costs
+from tpuctl.nodes.lookup import queued_resources_or_none
+from tpuctl.nodes.queue_rendering import waiting_json, waiting_row
+from tpuctl.nodes.rendering import NODE_COLUMNS, node_labels, node_rows, nodes_view
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import Cell
 
@@ -20,13 +24,31 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal, View
 
 
+def show_node(app: App, node: Node) -> None:
+    """Show a node that a command changed, and update its entries in ssh's config."""
+    refresh_ssh_entries(app, [node])
+    app.show(nodes_view(app, [node], is_list=False))
+
+
+def summarize_nodes(app: App, nodes: Sequence[Node]) -> None:
+    """Add the nodes, with what they cost, to the summary of a step of GitHub Actions, if this is one."""
+    if app.summary is None:
+        return
+    requests = (
+        queued_resources_or_none(app.services.client, app.project, ())
+        if any(node.queued_resource for node in nodes)
+        else ()
+    )
+    for cost in node_costs(nodes, CostFacts(app.now(), requests, app.settings.grants())):
+        node, note = cost.node, f" ({cost.note})" if cost.note else ""
+        app.summary.describe(node.name, node.accelerator_type, str(cost.tier), f"{cost.per_hour}{note}")
+
+
 def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
     """Show the nodes that reached their goal, and the requests that wait, then each error. Return the worst exit code.
 
     Updates the nodes' entries in ssh's config. Raises the error of a single node.
     """
-    from tpuctl.app.ssh_options import refresh_ssh_entries  # noqa: PLC0415  # not needed by --help and completion
-
     errors = [result for result in results if isinstance(result, TpuctlError)]
     if errors and len(results) == 1:
         raise errors[0]
@@ -50,8 +72,6 @@ def show_results(app: App, results: Sequence[NodeResult | TpuctlError]) -> int:
 
 def _with_requests(app: App, view: View, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> View:
     """Return the view of nodes with the queued resources that wait for others, each as `list` shows it."""
-    from tpuctl.nodes.queue_rendering import waiting_json, waiting_row  # noqa: PLC0415  # most nodes are not queued
-
     now = app.now()
 
     def show(terminal: Terminal) -> None:

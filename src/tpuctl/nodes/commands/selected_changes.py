@@ -94,7 +94,7 @@ def select_groups(app: App, context: ActionContext, selection: Selection) -> Del
     permission to list queued resources, warns of it, and raises `AccessError` for what is not found.
     """
     selection, owner = bind_names(app, selection), selection_owner(app, selection)
-    client, project, zones = app.client, app.project, app.zones
+    client, project, zones = app.services.client, app.project, app.zones
     nodes = client.list_nodes(project, zones)
     requests: tuple[QueuedResource, ...] = ()
     unreachable = nodes.unreachable

@@ -16,6 +16,7 @@ from tpuctl.app.options import DurationType, option, takes_options
 from tpuctl.app.spec_options import GivenOptions
 from tpuctl.app.value_completion import complete_label, complete_node, complete_state, complete_type
 from tpuctl.errors import InvalidInputError
+from tpuctl.names import check_new_node_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -121,7 +122,6 @@ def parse_labelled(app: App, names: Sequence[str], labels: Sequence[str]) -> Sel
 
 def parse_names(app: App, texts: Sequence[str]) -> tuple[Any, ...]:  # of `NamePattern`, which --help need not import
     """Parse names and globs, each once. Raises `InvalidInputError`; its hint says if a text is the name of a local file."""
-    from tpuctl.names import check_new_node_id  # noqa: PLC0415  # as below
     from tpuctl.nodes.selection import NamePattern  # noqa: PLC0415  # not needed by --help
 
     found = []

@@ -53,7 +53,7 @@ def command(app: App, *, node: str, worker: int, form: str) -> None:
       tpuctl env trainer -o json | jq -r .TPU_CONFIG
     """
     app.set_options({"output": form if form == "json" else "table"})  # a setting must not change the shell's syntax
-    found = app.find(node)
+    found = app.services.find(node)
     (number,) = WorkerSet.parse(str(worker)).of(found.name.node_id, found.workers)
     exported = job_variables(EnvironmentOptions(tpu=True), found, number)
     if found.state is not NodeState.READY:

@@ -44,7 +44,7 @@ def find_selected_nodes(app: App, given: GivenSelection) -> tuple[list[Node], li
         try:
             check_login_state(node)
             for number in range(node.workers):
-                app.workers.check_route(node, number)
+                app.services.workers.check_route(node, number)
             reachable.append(node)
         except TpuctlError as error:
             error.node = node.name.node_id

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
+from tpuctl.app.lazy_import import body_in, constant_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command
 from tpuctl.app.value_completion import complete_job, complete_node, complete_values
-from tpuctl.errors import ExitCode, InvalidInputError
-from tpuctl.workers.commands.jobs import job_targets, show_errors, worker_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tpuctl.app.app import App
-
-
-def _signals(_ctx: click.Context) -> Iterable[str]:
-    from tpuctl.workers.worker_jobs import LINUX_SIGNALS  # noqa: PLC0415  # only for completion
-
-    return LINUX_SIGNALS
+from tpuctl.workers.commands.jobs import worker_options
 
 
 @cli_command("stacks")
@@ -38,7 +25,7 @@ def _signals(_ctx: click.Context) -> Iterable[str]:
     "--signal",
     group=OptionGroup.PROGRAM,
     metavar="NAME",
-    shell_complete=complete_values(_signals),
+    shell_complete=complete_values(constant_in("tpuctl.workers.worker_jobs:LINUX_SIGNALS")),
     help="Signal for which the programs have called faulthandler.register, such as USR1. [default: none is sent]",
 )
 @grouped_option(
@@ -47,16 +34,8 @@ def _signals(_ctx: click.Context) -> Iterable[str]:
     is_flag=True,
     help="Also show the launch that the cores of each worker are at, and which worker the others wait for.",
 )
-def command(
-    app: App,
-    *,
-    nodes: tuple[str, ...],
-    selector: tuple[str, ...],
-    worker: str,
-    job: str | None,
-    signal: str | None,
-    device: bool,
-) -> int:
+@body_in("tpuctl.workers.commands.stacks_run:run_stacks")
+def command() -> None:
     """Show where the programs on workers are: the Python stacks of the processes that hold the TPU.
 
     Workers at the same place are shown together, so that the one which hangs elsewhere stands out. The stacks are those of
@@ -70,17 +49,3 @@ def command(
       tpuctl stacks trainer --device
       tpuctl stacks trainer -o json | jq '.groups | length'
     """
-    from tpuctl.workers.device_stacks import list_device_stacks  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.worker_jobs import check_job_name, parse_signal  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.worker_stacks import list_stacks, stacks_view  # noqa: PLC0415  # as above
-
-    if not nodes and not selector:
-        raise InvalidInputError("no node given", hint="name one, or use `-l KEY=VALUE`")
-    number = parse_signal(signal) if signal is not None else None
-    scope = job_targets(app, nodes, selector, worker, job=check_job_name(job) if job is not None else None)
-    devices = list_device_stacks(scope) if device else None
-    listing = list_stacks(scope, signal=number)
-    app.show(stacks_view(listing, devices))
-    for note in listing.notes:
-        app.terminal.note(note)
-    return show_errors(app, listing.errors) if listing.errors else ExitCode.OK

@@ -14,7 +14,7 @@ from tpuctl.app.options import DurationType, TableOptions, cli_command, takes_op
 from tpuctl.app.value_completion import complete_columns, complete_node
 from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.output.terminal import OutputFormat
-from tpuctl.workers.commands.jobs import job_targets, show_errors, worker_options
+from tpuctl.workers.commands.jobs import worker_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +69,7 @@ def command(
       tpuctl top trainer --once -o json | jq '.workers[] | select(.isOutlier)'
     """
     from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.jobs_run import job_targets, show_errors  # noqa: PLC0415  # as below
     from tpuctl.workers.worker_metrics import TOP_COLUMNS, failures, top_view  # noqa: PLC0415  # as above
 
     if not nodes and not selector:
