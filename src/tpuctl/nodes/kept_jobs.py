@@ -177,6 +177,8 @@ def _after(job: KeptJob, event: str, at: datetime, entry: Mapping[str, Any]) -> 
             reason=str(entry.get("reason") or ""),
             price=None if price is None else float(price),
         )
+        # One that could not be prepared has its end in the same entry.
+        begun = _changed(begun, "job-end", at, entry) if entry.get("verdict") else begun
         return replace(job, attempts=(*job.attempts, begun))
     # Of an attempt whose start a rotation has dropped nothing is known.
     attempts = tuple(_changed(one, event, at, entry) if one.number == number else one for one in job.attempts)

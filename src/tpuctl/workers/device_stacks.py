@@ -34,13 +34,24 @@ class DeviceStacks:
         return sorted(found.values(), key=lambda group: (-len(group[1]), group[0].launch or 0))
 
     @property
+    def behind(self) -> list[WorkerState]:
+        """The workers at the lowest launch, for which the others wait; none if all are at one launch."""
+        late, others = self._late
+        return late[0][1] if others else []
+
+    @property
+    def _late(self) -> tuple[list[tuple[CoreState, list[WorkerState]]], list[tuple[CoreState, list[WorkerState]]]]:
+        """The groups at the lowest launch, and all others."""
+        known = [one for one in self.groups if one[0].launch is not None]
+        lowest = min((core.launch or 0 for core, _ in known), default=None)
+        return [one for one in known if one[0].launch == lowest], [one for one in known if one[0].launch != lowest]
+
+    @property
     def lines(self) -> Iterator[str]:
         """The lines for people: which worker is behind, and where each is."""
         groups = self.groups
-        launches = [core.launch for core, _ in groups if core.launch is not None]
-        if len(set(launches)) > 1:
-            behind = [(core, workers) for core, workers in groups if core.launch == min(launches)]
-            others = [(core, workers) for core, workers in groups if core.launch != min(launches)]
+        behind, others = self._late
+        if others:
             (core, workers), (usual, _) = behind[0], others[0]
             late = f"{_names(workers)} {'is' if len(workers) == 1 else 'are'} at launch {core.launch}{_in(core)}"
             yield f"{late}; the others wait at {usual.launch}{_in(usual)}"

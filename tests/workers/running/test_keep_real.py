@@ -93,3 +93,45 @@ def test_job_ends_with_0_through_preemption_crash_and_death_of_its_supervisor(
         lines = (saved / f"{worker}.log").read_text().splitlines()
         assert [line.split()[0] for line in lines] == ["begin", "begin", "begin", "done"]
     assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
+
+
+# Computes with all workers in each step, as a training does. The first attempt goes on until it is ended.
+COLLECTIVE = """
+import itertools, jax, jax.numpy as jnp, os, time
+jax.distributed.initialize()
+add = jax.pmap(lambda one: jax.lax.psum(one, "all"), axis_name="all")
+for step in itertools.count():
+    add(jnp.ones((jax.local_device_count(), 1), jnp.float32)).block_until_ready()
+    print("step", step, flush=True)
+    time.sleep(0.1)
+    if os.environ["TPUCTL_ATTEMPT"] != "1" and step > 10:
+        break
+"""
+
+
+@pytest.mark.sshd
+def test_hanging_worker_is_restarted_then_tested_then_replaced(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A restart of the processes does not help, and the test of the chips hangs, too."""
+    (tmp_path / "code" / "train.py").write_text(COLLECTIVE)
+    limits = ("--hang-after", "4s", "--start-grace", "4s")
+    job = real(
+        *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--zone", ZONE, "--sync", "."),
+        *(*limits, "--on-job-stall", f"cat >> '{tmp_path}/stalls'", "--", "python3 train.py"),
+    )
+    until(lambda: sum(b"step" in log.read_bytes() for log in tmp_path.glob("state/**/train.logs/1/*.log")) == 2, 60)
+    assert real("sandbox", "fault", "collective-hangs", "--node", "trainer", "--worker", "1").wait(30) == 0
+    err = job.communicate(timeout=150)[1]
+
+    assert job.returncode == 0, err
+    record = json.loads(real("history", "trainer", "--job", "train", "-o", "json").communicate(timeout=30)[0])
+    attempts = record["attempts"]
+    assert [(one["verdict"], one["worker"]) for one in attempts] == [("hang", "1"), ("hang", "1"), ("succeeded", None)]
+    assert attempts[0]["nodeId"] == attempts[1]["nodeId"] != attempts[2]["nodeId"]
+    assert "the test did not end within 4s" in err
+    (stacks, _) = sorted(tmp_path.glob("state/**/train.logs/*/stacks.txt"))
+    assert attempts[0]["evidence"].endswith(f"its stacks: {stacks}")
+    text = stacks.read_text()
+    assert "worker 1 is at launch" in text
+    assert "python3 train.py" in text

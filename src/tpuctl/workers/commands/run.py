@@ -220,6 +220,13 @@ class KeepFlags(GivenOptions):
         "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
     )
     stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
+    on_job_stall: str | None = option(
+        "--on-job-stall",
+        group=OptionGroup.HOOKS,
+        metavar="CMD",
+        help="Local command to run when the job prints nothing, or its chips are idle, for --hang-after; gets the event as JSON "
+        "on stdin.",
+    )
     on_job_end: str | None = option(
         "--on-job-end",
         group=OptionGroup.HOOKS,
@@ -306,7 +313,7 @@ def command(
         request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
         from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # as above
 
-        hooks = build_hooks(app, {EventKind.JOB_ENDED: keeping.on_job_end})
+        hooks = build_hooks(app, {EventKind.JOB_STALLED: keeping.on_job_stall, EventKind.JOB_ENDED: keeping.on_job_end})
         return keep_job(app, selection.names[0], keep, request, hooks)
     for name in keeping.given:
         raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
@@ -489,9 +496,10 @@ def parse_keep(
     settings = app.settings
     if sum((one_off.rm, flags.rm_on_success, flags.stop)) > 1:
         raise InvalidInputError("`--rm`, `--rm-on-success` and `--stop` exclude one another", hint="keep one of them")
-    if run.detach and flags.on_job_end is not None:
-        text = "`--detach` leaves the job to a supervisor, and `--on-job-end` is a command of the supervisor"
-        raise InvalidInputError(text, hint="pass it there: `tpuctl watch NODE --job JOB --on-job-end CMD`")
+    for name in ("on_job_stall", "on_job_end"):
+        if run.detach and getattr(flags, name) is not None:
+            text = f"`--detach` leaves the job to a supervisor, and `{_flag(name)}` is a command of the supervisor"
+            raise InvalidInputError(text, hint=f"pass it there: `tpuctl watch NODE --job JOB {_flag(name)} CMD`")
     end = NodeAtEnd.DELETE if one_off.rm else NodeAtEnd.DELETE_ON_SUCCESS if flags.rm_on_success else NodeAtEnd.KEEP
 
     def duration(name: str) -> timedelta:
