@@ -127,7 +127,7 @@ class HangWatch:
         return self._activity.idle_time(self._metrics.workers, now)
 
     def _save_stacks(self) -> str:
-        """Write the stacks of the programs and of the chips, and return where they are. They only explain: no failure counts."""
+        """Write the stacks of the programs and of the chips, and return where they are. No failure counts: they explain."""
         devices: DeviceStacks | None = None
         try:
             devices = list_device_stacks(self._scope)

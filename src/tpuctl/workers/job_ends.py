@@ -6,7 +6,7 @@ workers that lose a peer abort or wait for it, whatever the program is like.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import StrEnum, auto
 from typing import Final
@@ -37,6 +37,7 @@ class WorkerEnd:
     code: int | None
     after: timedelta | None = None
     why: str = ""
+    _: KW_ONLY
     was_stopped: bool = False
     has_notice: bool = (
         False  # it was preempted, and the job got a signal to save its state: 0 does not mean that it is done

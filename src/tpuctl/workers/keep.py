@@ -318,6 +318,7 @@ class Supervisor:
             takes_stdin=False,
             passes_signals=False,
             token=attempt.token,
+            notice_signal=order.preempt_signal,
             fanout=order.fanout,
         )
         with WorkerOutputStreams(self._app.terminal, targets) as streams:
@@ -687,7 +688,15 @@ def _end_of(result: WorkerResult, *, stopped: StopReason | None = None) -> Worke
     was_stopped = stopped in {StopReason.FAILED, StopReason.TIMED_OUT} and result.signal in _OURS
     why = result.why or ("it could not be started" if result.outcome is WorkerOutcome.NOT_STARTED else "")
     was_refused = result.outcome is WorkerOutcome.REFUSED
-    return WorkerEnd(result.target.label, result.code, result.duration, why, was_stopped, was_refused)
+    return WorkerEnd(
+        result.target.label,
+        result.code,
+        result.duration,
+        why,
+        was_stopped=was_stopped,
+        was_refused=was_refused,
+        has_notice=result.has_notice,
+    )
 
 
 def _entry_of(judgement: Judgement) -> dict[str, Any]:  # JSON

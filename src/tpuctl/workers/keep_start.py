@@ -48,6 +48,7 @@ class KeepRequest:
     sync: Path | None
     policy: KeepPolicy
     end: NodeAtEnd = NodeAtEnd.KEEP
+    preempt_signal: int = 0
 
 
 def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
@@ -137,6 +138,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
             budget=policy.budget,
             hang_after=policy.hang_after.total_seconds(),
             start_grace=policy.start_grace.total_seconds(),
+            preempt_signal=keep.preempt_signal,
             end=keep.end,
         )
     )

@@ -71,6 +71,7 @@ class KeptOrder:
     budget: _Seconds | None = None
     hang_after: _Seconds = 1800
     start_grace: _Seconds = 2400
+    preempt_signal: Annotated[int, Range(0, 64)] = 0
     end: NodeAtEnd = NodeAtEnd.KEEP
 
     @property

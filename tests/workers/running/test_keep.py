@@ -6,11 +6,15 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -223,6 +227,64 @@ def test_silent_job_is_a_warning(pod: Slice) -> None:
 
     assert (sorted(out.splitlines()), code) == (["[0] end", "[1] end"], 0)
     assert err.count("warning: job `train` may hang: no output for ") == 1
+
+
+@contextmanager
+def metadata_server() -> Iterator[tuple[str, threading.Event]]:
+    """Serve `instance/preempted` as Compute Engine's metadata server does; yield its address, and what sets it to TRUE."""
+    is_preempted = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            given = parse_qs(url.query)
+            assert (url.path, self.headers["Metadata-Flavor"]) == ("/computeMetadata/v1/instance/preempted", "Google")
+            if "wait_for_change" in given and given["last_etag"] == ["e0"]:
+                is_preempted.wait(float(given["timeout_sec"][0]))
+            text = b"TRUE" if is_preempted.is_set() else b"FALSE"
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("ETag", f"e{is_preempted.is_set():d}")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", is_preempted
+    is_preempted.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        pytest.param((), "10 30\n", id="default"),
+        pytest.param(("--preempt-signal", "USR1"), "usr1\n", id="another-signal"),
+    ],
+)
+def test_notice_of_a_preemption_reaches_the_job_as_a_signal(pod: Slice, options: tuple[str, ...], printed: str) -> None:
+    """A job that saves its state and ends with 0 is not done."""
+    line = (
+        "test $TPUCTL_ATTEMPT = 2 && exit 0; trap 'cat $TPUCTL_PREEMPTION_NOTICE > saved; exit 0' TERM; "
+        "trap 'echo usr1 > saved; exit 0' USR1; touch waits; while :; do sleep 0.05; done"
+    )
+    with metadata_server() as (address, is_preempted):
+        pod.plan({worker: [{"environ": {"GCE_METADATA_HOST": address}}] for worker in (0, 1)})
+        with pod.start("--keep", *options, *TWO, line) as program:
+            until(lambda: len(pod.texts("waits")) == 2)
+            is_preempted.set()
+            err = program.communicate(timeout=60)[1].decode()
+
+    assert program.returncode == 0, err
+    assert pod.texts("saved") == {0: printed, 1: printed}
+    assert [one[0] for one in verdicts(pod)] == ["preempted", "succeeded"]
 
 
 def test_time_limit_counts_from_the_first_start(pod: Slice) -> None:

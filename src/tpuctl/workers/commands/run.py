@@ -216,6 +216,11 @@ class KeepFlags(GivenOptions):
     )
     hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
     start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
+    preempt_signal: str | None = option(
+        "--preempt-signal",
+        metavar="NAME",
+        help="Signal for the job at the notice of a preemption, 10 to 30 s before its end; none: none. [default: TERM]",
+    )
     rm_on_success: bool = option(
         "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
     )
@@ -224,8 +229,8 @@ class KeepFlags(GivenOptions):
         "--on-job-stall",
         group=OptionGroup.HOOKS,
         metavar="CMD",
-        help="Local command to run when the job prints nothing, or its chips are idle, for --hang-after; gets the event as JSON "
-        "on stdin.",
+        help="Local command to run when the job prints nothing, or its chips are idle, for --hang-after; gets the event as "
+        "JSON on stdin.",
     )
     on_job_end: str | None = option(
         "--on-job-end",
@@ -477,6 +482,7 @@ def parse_keep(
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
     from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import parse_signal  # noqa: PLC0415  # as above
 
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
@@ -524,6 +530,7 @@ def parse_keep(
             budget=flags.max_cost,
         ),
         end=NodeAtEnd.STOP if flags.stop else end,
+        preempt_signal=0 if flags.preempt_signal == "none" else parse_signal(flags.preempt_signal or "TERM"),
     )
 
 
