@@ -11,6 +11,7 @@ import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.app.ssh_options import shared_connection_options
@@ -48,6 +49,7 @@ from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, ju
 from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, StartAttempt, decide_next
 from tpuctl.workers.kept_files import NodeAtEnd
 from tpuctl.workers.node_test import node_test_errors, run_node_test
+from tpuctl.workers.one_off import collect_files
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
@@ -56,7 +58,6 @@ from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -345,7 +346,8 @@ class Supervisor:
         if job is None and not silent:
             self._record_end(attempt, ends, targets)
             return
-        folder = self._files.log_folder / str(attempt.number)
+        order = self._order
+        folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
         job = job or Job(self.name, ())
         with (
             _AttemptOutput(self._app, targets, folder) as output,
@@ -354,6 +356,10 @@ class Supervisor:
             result = self._follow_to_end(output.resumed(job), listing.silent, output)
         ends += [_end_of(one, stopped=result.stopped) for one in result.results]
         diagnosis = diagnose_output(result.results, output.streams.tail)
+        answering = [one.target for one in result.results if one.code is not None]
+        if answering and (order.log_folder or order.collect):
+            with self._app.terminal.group("collect logs and files"):
+                collect_files(self._app, answering, order.collect, folder)
         self._record_end(
             attempt,
             ends,

@@ -316,6 +316,59 @@ def test_another_machine_goes_on_with_the_journal_in_a_bucket(pod: Slice, sandbo
     assert sorted(out.splitlines()) == ["[0] 1 x", "[0] 2 x", "[1] 1 x", "[1] 2 x"]
 
 
+def test_present_files_are_used_after_resync(pod: Slice, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.sh").write_text("echo old; while test ! -e ~/go; do sleep 0.05; done; exit 9\n")
+    words = ("--keep", "--name", "train", "--sync", str(code), "--workdir", "code")
+    pod.run(*words, "--detach", "--", "sh train.sh")
+    (code / "train.sh").write_text("echo new\n")
+    for worker in (0, 1):
+        (pod.home(worker) / "go").touch()
+
+    wrong = pod.run(*words[:3], "--resync", "--sync", str(tmp_path), "--", "sh train.sh")
+    out, _, exit_code = pod.run(*words, "--resync", "--", "sh train.sh")
+
+    assert (wrong[2], wrong[1].splitlines()[0]) == (
+        2,
+        "error: `--resync`: the job was begun with the files of `~/code`",
+    )
+    assert (exit_code, sorted(out.splitlines())) == (0, ["[0] new", "[0] old", "[1] new", "[1] old"])
+
+
+def test_output_and_files_of_all_attempts_are_collected(pod: Slice, tmp_path: Path) -> None:
+    """Those of the first attempt, too, which failed on one worker."""
+    line = "echo out $TPUCTL_ATTEMPT; echo $TPUCTL_ATTEMPT > result; test $TPUCTL_ATTEMPT$TPUCTL_WORKER_ID != 10"
+
+    _, err, code = keep(pod, line, "--log-dir", str(tmp_path / "logs"), "--collect", "result")
+
+    logs = {
+        str(path.relative_to(tmp_path / "logs")): path.read_text()
+        for path in tmp_path.glob("logs/*/**/*")
+        if path.is_file()
+    }
+    assert code == 0, err
+    assert logs == {
+        **{f"{attempt}/worker-{worker}.log": f"out {attempt}\n" for attempt in (1, 2) for worker in (0, 1)},
+        **{f"{attempt}/{worker}/result": f"{attempt}\n" for attempt in (1, 2) for worker in (0, 1)},
+    }
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="run"), pytest.param(("--keep", "--name", "train", "--no-sync"), id="keep")]
+)
+def test_script_runs_on_all_workers_with_its_arguments(pod: Slice, tmp_path: Path, options: tuple[str, ...]) -> None:
+    script = tmp_path / "it.sh"
+    script.write_text('#!/bin/sh\necho "$1 on $TPUCTL_WORKER_ID"; test "$#" = 2\n')
+
+    out, err, code = pod.run(*options, "--script", str(script), "--", "a b", "c")
+
+    assert (sorted(out.splitlines()), code) == (["[0] a b on 0", "[1] a b on 1"], 0), err
+    if options:
+        (job,) = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
+        assert job["command"] == f"{script} 'a b' c"
+
+
 def test_api_that_does_not_answer_never_ends_the_job(pod: Slice, sandbox: Sandbox) -> None:
     keep(pod, ALONE + "while test ! -e go; do sleep 0.05; done; touch done", "--detach")
     for worker in (0, 1):

@@ -24,7 +24,7 @@ from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
-from tpuctl.files import expand_user_path, output_path, read_user_text
+from tpuctl.files import expand_user_path, output_path, read_user_bytes, read_user_text
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
@@ -53,6 +53,12 @@ class RunFlags:
     """The options of the command itself."""
 
     line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
+    script: str | None = option(
+        "--script",
+        metavar="FILE",
+        help="Local script to run on all workers, with the words after -- as its arguments; at most 64 KiB. "
+        "[default: the command after --]",
+    )
     workdir: str | None = option(
         "--workdir", "-w", metavar="PATH", help="Working directory on the workers. [default: the home directory]"
     )
@@ -190,7 +196,7 @@ class OneOffFlags(GivenOptions):
         "--collect",
         metavar="PATH",
         multiple=True,
-        help="Path on the workers to copy back at the end, with --up. Repeatable.",
+        help="Path on the workers to copy back at the end, with --up or --keep. Repeatable.",
     )
 
 
@@ -203,6 +209,11 @@ class KeepFlags(GivenOptions):
         is_flag=True,
         help="Start the command again until it has ended with 0 on all workers, on a new node where one is needed: after a "
         "preemption, a bad machine, a failure. Takes the options of `tpuctl up`.",
+    )
+    resync: bool = option(
+        "--resync",
+        is_flag=True,
+        help="Use the present files from the next start on, for a job that was begun with others.",
     )
     max_failures: int | None = setting_option("max_failures", click.IntRange(min=0))
     healthy_after: timedelta | str | None = setting_option("healthy_after", DurationType(), "TIME")
@@ -362,9 +373,11 @@ def _parse_request(
     from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
 
+    if flags.script is not None and flags.line is not None:
+        raise InvalidInputError("`--script` and `--command` exclude each other", hint="leave one of them out")
     if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if flags.line is None and not words and flags.image is None:
+    if flags.line is None and flags.script is None and not words and flags.image is None:
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if flags.detach:
         for name in ("batch", "fail_fast", "log_dir"):
@@ -390,6 +403,13 @@ def _parse_request(
         timeout=_time_limit(flags.timeout),
         connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,
     )
+    if flags.script is not None:
+        from tpuctl.workers.local_script import LONGEST_SCRIPT, script_line  # noqa: PLC0415  # only for scripts
+
+        path = app.invocation.folder / expand_user_path(Path(flags.script))
+        content = read_user_bytes(path, limit=LONGEST_SCRIPT, what=f"`--script {flags.script}`")
+        line, shown = script_line(content, flags.script, words)
+        request, words = replace(request, line=line, shown=shown), ()
     if flags.image is None:
         if flags.mount:
             raise InvalidInputError("`--mount` needs a container", hint="add `--image IMAGE`, or leave it out")
@@ -487,10 +507,10 @@ def parse_keep(
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
     refused = {
-        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "log_dir")},
+        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable")},
         **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
         "worker": workers != WorkerSet.parse("all"),
-        **{name: getattr(one_off, name) for name in ("up", "exclusive", "collect")},
+        **{name: getattr(one_off, name) for name in ("up", "exclusive")},
     }
     for name in (name for name, value in refused.items() if value):
         hint = (
@@ -518,6 +538,8 @@ def parse_keep(
         limit=time_limit(app, limits),
         idle=idle_change(app, idling.idle, idling.on_idle),
         sync=_sync_folder(app, one_off, run.workdir),
+        resync=flags.resync,
+        collect=one_off.collect,
         policy=KeepPolicy(
             max_failures=settings.number("max_failures") if flags.max_failures is None else flags.max_failures,
             healthy_after=duration("healthy_after"),
