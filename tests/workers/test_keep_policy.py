@@ -123,6 +123,14 @@ def test_attempt_without_an_end_is_continued() -> None:
     assert step.attempt.number == 2
 
 
+def test_clock_behind_that_of_the_first_supervisor_ends_nothing() -> None:
+    late = KeptJob(name="train", began=NOW + HOUR, attempts=(attempt(Verdict.PREEMPTED, ended=NOW + HOUR, price=5.0),))
+
+    step = decide_next(KeepPolicy(timeout=HOUR, budget=100.0), late, NOW)
+
+    assert isinstance(step, StartAttempt)
+
+
 @pytest.mark.parametrize(
     ("text", "codes"),
     [

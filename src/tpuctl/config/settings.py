@@ -271,6 +271,9 @@ _SPECS: Final = (
     _any(
         "healthy_after", _DURATION, "running time after which the failures of a kept job no longer count", default="30m"
     ),
+    _any(
+        "kept_log_mib", _NUMBER, "MiB of output that are kept of a worker in an attempt of a kept job", default="1024"
+    ),
     _any("restart_on", _TEXT, "exit codes of a kept job that are never taken for a bug", default="42,128-255"),
     _any("stop_on", _TEXT, "exit codes that end a kept job"),
     _any(

@@ -117,6 +117,13 @@ class KeptJob:
         return has_succeeded or self.outcome is not None or self.stopped is not None
 
     @property
+    def words(self) -> str:
+        """One line: how it stands, and why its attempts ended."""
+        ends = ", ".join(str(one.verdict) for one in self.attempts if one.verdict)
+        number = len(self.attempts)
+        return f"{self.name}: {self.outcome or f'attempt {max(number, 1)}'}{f' ({ends})' if ends else ''}"
+
+    @property
     def cost(self) -> float:
         """The price of all attempts that ended, as far as it is known, in USD."""
         return sum(attempt.cost or 0 for attempt in self.attempts)

@@ -374,7 +374,9 @@ class Supervisor:
     def _follow_to_end(self, job: Job, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
         left = None
         if self._policy.timeout is not None:
-            left = max(self._read().began + self._policy.timeout - self._app.now(), timedelta())
+            # Another machine's clock may have written the beginning.
+            passed = max(self._app.now() - self._read().began, timedelta())
+            left = max(self._policy.timeout - passed, timedelta())
         request = RunRequest(
             fail_fast=True,
             fail_fast_after=_OWN_END_WITHIN,
@@ -426,6 +428,8 @@ class Supervisor:
     def _note_end(self, attempt: JobAttempt, judgement: Judgement) -> None:
         text = f"{judgement.verdict}: {judgement.evidence}"
         self._app.terminal.note(f"{self.name}: attempt {attempt.number} ended: {text}")
+        if self._app.summary:
+            self._app.summary.note(f"job {self.name}, attempt {attempt.number} in {attempt.zone}: {text}")
 
     def _judge(
         self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
@@ -564,6 +568,8 @@ class Supervisor:
         The node comes first: a supervisor that is killed in between leaves the rest to the next one.
         """
         self._app.terminal.note(f"{self.name}: {end.outcome}")
+        if self._app.summary:
+            self._app.summary.note(f"job {self.name}: {end.outcome}")
         code = end.exit_code
         try:
             self._end_node(job, end)
@@ -600,13 +606,14 @@ class Supervisor:
 class _AttemptOutput:
     """The output of an attempt: on the terminal, and in files here, which a later supervisor continues.
 
-    A file that cannot be written, because the disk is full, never ends the job.
+    A file that cannot be written, because the disk is full, never ends the job. Each file is bounded: the worker has it all.
     """
 
     failure = None
 
     def __init__(self, app: App, targets: Sequence[Target], folder: Path) -> None:
         self._app, self.folder = app, folder
+        self._longest = app.settings.number("kept_log_mib") << 20
         self.streams = WorkerOutputStreams(app.terminal, targets)
         self._files: dict[str, IO[bytes]] = {}
         self._sizes: dict[str, int] = {}
@@ -614,7 +621,7 @@ class _AttemptOutput:
         try:
             make_private_folder(folder)
             for target in targets:
-                file = (folder / log_name(target)).open("ab")
+                file = (folder / log_name(target)).open("ab", buffering=0)
                 self._files[target.label], self._sizes[target.label] = file, file.tell()
         except OSError as error:
             self._give_up(error)
@@ -624,27 +631,32 @@ class _AttemptOutput:
 
     def __exit__(self, *_: object) -> None:
         self.streams.__exit__()
-        for file in self._files.values():
-            with suppress(OSError):
-                file.close()
+        self._close()
 
     def resumed(self, job: Job) -> Job:
         """Return the job with the positions from which its output is not here yet."""
-        shares = tuple(
-            replace(share, starts=(min(self._sizes.get(share.target.label, 0), share.sizes[0]), 0))
-            for share in job.shares
-        )
-        return replace(job, shares=shares)
+        shares = []
+        for share in job.shares:
+            here = self._sizes.get(share.target.label, 0)
+            # Of a file that is full nothing more is kept, and nothing is shown again.
+            start = share.sizes[0] if here >= self._longest else min(here, share.sizes[0])
+            shares.append(replace(share, starts=(start, 0)))
+        return replace(job, shares=tuple(shares))
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Take a piece of a worker's output."""
         self.last_output = SystemClock().monotonic()
         if file := self._files.get(target.label):
+            room = self._longest - self._sizes[target.label]
             try:
-                file.write(data)
-                file.flush()
+                file.write(data[:room])
             except OSError as error:
                 self._give_up(error)
+            self._sizes[target.label] += len(data)
+            if len(data) >= room:
+                self._files.pop(target.label, file).close()
+                text = f"only the first {self._longest >> 20} MiB of its output are kept here"
+                self._app.terminal.warn(f"worker {target.label}: {text}; all is on the worker")
         self.streams.output(target, data, is_error=is_error)
 
     def ended(self, target: Target) -> None:
@@ -663,8 +675,14 @@ class _AttemptOutput:
         """Show something about a worker."""
         self.streams.note(target, text)
 
-    def _give_up(self, error: OSError) -> None:
+    def _close(self) -> None:
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
         self._files = {}
+
+    def _give_up(self, error: OSError) -> None:
+        self._close()
         text = f"no more output is kept in `{self.folder}`: {(error.strerror or str(error)).lower()}"
         self._app.terminal.warn(text)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.app.spec_options import build_spec
@@ -190,7 +191,7 @@ def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach:
     elif not place.job.attempts:
         app.terminal.note(f"{place.job.name}: going on with its first start")
     else:
-        age = format_duration(app.now() - place.job.began)
+        age = format_duration(max(app.now() - place.job.began, timedelta()))
         app.terminal.note(f"{place.job.name}: going on with attempt {place.job.attempts[-1].number}, begun {age} ago")
     return Supervisor(app, place, order, files, request=_restart_request(app, base), hooks=hooks, detach=detach).run()
 

@@ -24,6 +24,7 @@ from tests.lifecycle import ZONE
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.stock import put_stockout
 
 TWO = ("--name", "train", "--no-sync", "--")
 # Fails if it runs twice at the same time, or after it has ended with 0.
@@ -173,7 +174,7 @@ def test_option_that_does_not_fit_is_refused(pod: Slice, options: tuple[str, ...
     assert (code, err.splitlines()[0]) == (2, f"error: {error}")
 
 
-@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2, 3.0])
+@pytest.mark.parametrize("moment", [0.2 + 0.1 * number for number in range(30)])
 def test_supervisor_killed_at_any_moment_is_replaced(pod: Slice, moment: float) -> None:
     """The job runs once at a time, and not again after it has ended with 0."""
     line = ALONE + "echo step; sleep 0.7; touch done"
@@ -369,15 +370,72 @@ def test_script_runs_on_all_workers_with_its_arguments(pod: Slice, tmp_path: Pat
         assert job["command"] == f"{script} 'a b' c"
 
 
-def test_api_that_does_not_answer_never_ends_the_job(pod: Slice, sandbox: Sandbox) -> None:
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        pytest.param({"status": 503, "count": 250}, 0, id="api-down-for-hours"),
+        pytest.param({"status": 401, "count": 1}, 4, id="login-expired"),
+    ],
+)
+def test_failing_api_never_ends_the_job(pod: Slice, sandbox: Sandbox, fault: dict[str, Any], code: int) -> None:
     keep(pod, ALONE + "while test ! -e go; do sleep 0.05; done; touch done", "--detach")
     for worker in (0, 1):
         (pod.home(worker) / "go").touch()
-    sandbox.fault("http-error", method="*.nodes.get", status=503, count=40)
+    sandbox.fault("http-error", method="*.nodes.get", **fault)
 
-    _, _, code = pod.tpuctl("watch", "pod", "--job", "train")
+    first = pod.tpuctl("watch", "pod", "--job", "train")
+    second = pod.tpuctl("watch", "pod", "--job", "train")
 
-    assert (code, pod.texts("starts")) == (0, {0: "x\n", 1: "x\n"})
+    assert (first[2], second[2], pod.texts("starts")) == (code, 0, {0: "x\n", 1: "x\n"})
+
+
+def test_preempted_node_without_capacity_moves_to_another_zone_and_tier(pod: Slice, sandbox: Sandbox) -> None:
+    first, other = "us-west4-a", "europe-west4-b"
+    zones = ("--zone", f"{first},{other}", "--type", "v5litepod-16", "--tier", "spot,on-demand")
+    pod.tpuctl("down", "pod", "--yes")
+    pod.run("--keep", *zones, "--detach", *TWO, "test $TPUCTL_ATTEMPT = 2 || sleep 60")
+    sandbox.fault("preempt", node="pod")
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=first, accelerator_type="v5litepod-*")
+        put_stockout(session, zone=other, accelerator_type="v5litepod-*", tier="spot")
+
+    _, err, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    record = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])
+    assert [(one["zone"], one["tier"], one["verdict"]) for one in record["attempts"]] == [
+        (first, "spot", "preempted"),
+        (other, "on-demand", "succeeded"),
+    ], err
+    assert code == 0
+
+
+def test_processes_that_ignore_term_are_killed(pod: Slice) -> None:
+    line = "trap '' TERM; test $TPUCTL_ATTEMPT = 2 && exit 0; test $TPUCTL_WORKER_ID = 0 && exit 9; sleep 90; sleep 90"
+
+    _, err, code = keep(pod, line)
+
+    assert (code, verdicts(pod)) == (0, [("program", "0", 9), ("succeeded", None, 0)]), err
+
+
+def test_full_local_disk_ends_the_copy_of_the_output_only(pod: Slice, tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "1"
+    folder.mkdir(parents=True)
+    (folder / "worker-0.log").symlink_to("/dev/full")
+
+    out, err, code = keep(pod, "echo out", "--log-dir", str(tmp_path / "logs"))
+
+    assert (sorted(out.splitlines()), code) == (["[0] out", "[1] out"], 0)
+    assert f"warning: no more output is kept in `{folder}`: no space left on device\n" in err
+
+
+def test_long_output_is_kept_here_up_to_a_limit(pod: Slice, tmp_path: Path) -> None:
+    line = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 999; echo; echo end"
+
+    out, err, code = pod.run("--keep", "--log-dir", str(tmp_path / "logs"), *TWO, line, TPUCTL_KEPT_LOG_MIB="1")
+
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("logs/1/*.log"))]
+    assert (code, sizes, len(out.splitlines())) == (0, [1 << 20] * 2, 2 * (3000000 // 999 + 2))
+    assert err.count("only the first 1 MiB of its output are kept here; all is on the worker") == 2
 
 
 def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:

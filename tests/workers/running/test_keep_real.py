@@ -135,3 +135,44 @@ def test_hanging_worker_is_restarted_then_tested_then_replaced(
     text = stacks.read_text()
     assert "worker 1 is at launch" in text
     assert "python3 train.py" in text
+
+
+# Each worker says where it is. It is done after its tenth step, and works on one more second.
+STEPS = """
+step=$(cat $SAVED/step-$TPUCTL_WORKER_ID 2>/dev/null || echo 0)
+while [ $step -lt 10 ]; do step=$((step + 1)); echo step $step; echo $step > $SAVED/step-$TPUCTL_WORKER_ID; sleep 0.1; done
+echo $TPUCTL_ATTEMPT >> $SAVED/ended-$TPUCTL_WORKER_ID
+"""
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param("saved/setup", id="set-up"),
+        pytest.param("state/sandbox/workers/**/code", id="sync"),
+        pytest.param("state/sandbox/workers/**/.tpuctl/jobs/train.1", id="start"),
+        pytest.param("saved/step-0", id="output"),
+        pytest.param("saved/ended-1", id="end"),
+    ],
+)
+def test_preemption_at_any_moment_leaves_one_job_that_ends_with_0(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path, sign: str
+) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (tmp_path / "code" / "train.sh").write_text(STEPS)
+    job = real(
+        *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--spot", "--zone", ZONE, "--sync", "."),
+        *("--setup", f"touch {saved}/setup; sleep 1", "--env", f"SAVED={saved}", "--rm", "--", "sh train.sh"),
+    )
+    until(lambda: any(True for _ in tmp_path.glob(sign)), 60)
+    assert real("sandbox", "fault", "preempt", "--node", "trainer").wait(30) == 0
+    err = job.communicate(timeout=150)[1]
+
+    assert job.returncode == 0, err
+    record = json.loads(real("history", "trainer", "--job", "train", "-o", "json").communicate(timeout=30)[0])
+    verdicts = [one["verdict"] for one in record["attempts"]]
+    assert verdicts[-1] == "succeeded"
+    assert set(verdicts[:-1]) <= {"preempted"}, err
+    assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.kept_jobs import KeptJob
     from tpuctl.nodes.selection import Selection
     from tpuctl.nodes.usage import NodeUse
     from tpuctl.output.terminal import Cell, Terminal
@@ -138,6 +139,8 @@ def _details(
         if guard := describe_guard(app.journal.past(found.name), found, app.now()):
             yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
+        for job in _kept_jobs(app, found):
+            yield "job", job.words, ""
         if request:
             yield "queued", f"{request.queued_resource_id} {request.state}", ""
         return
@@ -145,6 +148,12 @@ def _details(
 
     begin = state_begin(app.journal, found, app.project)
     yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
+
+
+def _kept_jobs(app: App, node: Node) -> list[KeptJob]:
+    """Return the jobs of `run --keep` of a node: those that are not over, and the one that began last."""
+    jobs = [place.job for place in app.journal.kept_jobs(node.name.project, node.name.node_id)]
+    return [job for job in jobs if job.outcome is None or job is jobs[-1]]
 
 
 def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
@@ -170,7 +179,9 @@ def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
     """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
         request = _owner(app, found)
-        return nodes_json(app, [found], (request,) if request else (), app.journal.past)
+        values = nodes_json(app, [found], (request,) if request else (), app.journal.past)
+        jobs = [job.to_json() for job in _kept_jobs(app, found)]
+        return [{**value, **({"keptJobs": jobs} if jobs else {})} for value in values]
     from tpuctl.nodes.queue_rendering import waiting_json  # noqa: PLC0415  # most nodes exist
 
     return [waiting_json(found, app.project, app.now())]
