@@ -1,8 +1,9 @@
 """What the journal says about kept jobs: each attempt, how it ended and why. Pure.
 
 The entries of a kept job stand in the journal of one node, in their order; no two clocks are compared. `job` begins a job,
-also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt; `job-stop` says that
-a user has ended the job, and `job-over` that its supervisor is done with it, too.
+also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt, and `job-hang` says
+that it is ended because it hangs; `job-stop` says that a user has ended the job, and `job-over` that its supervisor is done
+with it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 # All entries of kept jobs; none of them says anything about the node itself.
-JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-end", "job-stop", "job-over"})
+JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-hang", "job-end", "job-stop", "job-over"})
 
 
 class Verdict(StrEnum):
@@ -52,6 +53,8 @@ class JobAttempt:
     reason: str = ""
     price: float | None = None  # USD for an hour
     has_started: bool = False  # on all workers
+    hung: str = ""  # how it was seen that it hangs, before it was ended for that
+    late_worker: str = ""  # for which the others waited
     ended: datetime | None = None
     verdict: Verdict | None = None
     worker: str = ""  # that ended first
@@ -197,6 +200,8 @@ def _changed(attempt: JobAttempt, event: str, at: datetime, entry: Mapping[str, 
         return replace(attempt, has_started=True)
     if attempt.verdict is not None:
         return attempt
+    if event == "job-hang":
+        return replace(attempt, hung=str(entry.get("text")), late_worker=str(entry.get("worker") or ""))
     verdict, ran = str(entry.get("verdict")), entry.get("took")
     return replace(
         attempt,

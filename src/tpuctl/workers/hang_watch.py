@@ -54,8 +54,8 @@ class HangWatch:
     """Looks each second whether an attempt hangs, beside the loop that follows its output.
 
     `ran` is how long it had run before. `last_output` returns the time of the newest output by the monotonic clock, None
-    without any. `warn` is called once for each time of silence or idleness, `end` when the attempt hangs: then `text` says why.
-    The stacks go to `stacks.txt` in `folder`, and `worker` is the one that the others wait for, if that is known.
+    without any. `warn` is called once for each time of silence or idleness, `end` when the attempt hangs, with `text`, which
+    says why, and `worker`, the one that the others wait for, if that is known. The stacks go to `stacks.txt` in `folder`.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HangWatch:
         ran: timedelta,
         last_output: Callable[[], timedelta | None],
         warn: Callable[[str], None],
-        end: Callable[[], None],
+        end: Callable[[str, str], None],
     ) -> None:
         self._policy, self._scope, self._folder = policy, scope, folder
         self._last_output, self._warn, self._end = last_output, warn, end
@@ -107,8 +107,13 @@ class HangWatch:
             where = self._save_stacks()
             step, why = self._state()  # that took time
             if step is HangStep.END:
-                self.text = f"{why}{where}"
-                self._end()
+                text = f"{why}{where}"
+                try:
+                    self._end(text, self.worker)
+                except TpuctlError:  # another process supervises the job, or the journal cannot be written
+                    self._is_over = True
+                else:
+                    self.text = text
 
     def _state(self) -> tuple[HangStep, str]:
         now = self._clock.monotonic()

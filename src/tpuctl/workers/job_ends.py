@@ -76,7 +76,7 @@ class Judgement:
 def judge_end(facts: EndFacts) -> Judgement:
     """Return why an attempt ended. The first rule that matches wins."""
     ends = facts.workers
-    was_signaled = bool(facts.hung) or any(end.has_notice for end in ends)
+    was_signaled = bool(facts.hung) or facts.has_timed_out or any(end.has_notice for end in ends)
     if ends and all(end.code == 0 for end in ends) and not was_signaled:
         # What is read counts, also in the second of a preemption.
         return Judgement(

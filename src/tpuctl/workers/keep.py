@@ -284,8 +284,7 @@ class Supervisor:
 
     def _launch_and_follow(self, attempt: JobAttempt, node: Node, targets: Sequence[Target]) -> None:
         """Start an attempt on the workers that do not have it; then follow it."""
-        listing = list_jobs(self._scope(targets))
-        have = {target.label for job in listing.jobs for target in job.targets}
+        have = self._workers_with_job(targets)
         missing = [target for target in targets if target.label not in have]
         if missing:
             self._require_lease()
@@ -301,6 +300,9 @@ class Supervisor:
             self._has_followed = True
             return
         self._follow(replace(attempt, has_started=True), targets)
+
+    def _workers_with_job(self, targets: Sequence[Target]) -> set[str]:
+        return {target.label for job in list_jobs(self._scope(targets)).jobs for target in job.targets}
 
     def _launch(self, attempt: JobAttempt, targets: Sequence[Target]) -> tuple[WorkerResult, ...]:
         order, reason = self._order, attempt.reason if attempt.number > 1 else ""
@@ -365,8 +367,8 @@ class Supervisor:
             ends,
             targets,
             has_timed_out=result.stopped is StopReason.TIMED_OUT,
-            hung=watch.text,
-            late_worker=watch.worker,
+            hung=watch.text or attempt.hung,
+            late_worker=watch.worker or attempt.late_worker,
             message=diagnosis.id if diagnosis else "",
             blames_machine=diagnosis is not None and diagnosis.action in {str(one) for one in _MACHINE_ACTIONS},
         )
@@ -403,7 +405,9 @@ class Supervisor:
             data = {"job": self.name, "attempt": attempt.number}
             self._hooks(NodeEvent(EventKind.JOB_STALLED, self._app.now(), self._home, text, data))
 
-        def end() -> None:
+        def end(text: str, worker: str) -> None:
+            # First: the next supervisor must not take 0 after our TERM for the end of its work.
+            self._write("job-hang", attempt=attempt.number, text=text, worker=worker)
             self._app.terminal.note(f"{self.name}: attempt {attempt.number} hangs: stopping the remote processes")
             self._stop(targets)
 
