@@ -350,10 +350,11 @@ FREE = {
     },
     "a text of the user": {
         "--command", "--description", "--env", "--message", "--metadata", "--metadata-from-file", "--name", "--prefix",
-        "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
+        "--preempt-signal", "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
     },
     "a command with its arguments": {
-        "--on-give-up", "--on-job-end", "--on-maintenance", "--on-preempt", "--on-recover", "--probe", "[-- COMMAND...]",
+        "--on-give-up", "--on-job-end", "--on-job-stall", "--on-maintenance",
+        "--on-preempt", "--on-recover", "--probe", "[-- COMMAND...]",
     },
     "a resource that only an API knows": {
         "--attach-disk", "--bucket", "--checkpoint-bucket", "--data-bucket", "--data-disk", "--detach-disk", "--image",

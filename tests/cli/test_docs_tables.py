@@ -130,9 +130,9 @@ def test_journal_has_the_documented_fields(tpuctl: Console, sandbox: Sandbox) ->
         *tpuctl(*up, "extra", "--type", "v4-8", "--setup", "true")[0].splitlines(),
     ]
 
-    # Their fields are compared with the schema by the console. Only hooks get `job-ended`.
+    # Their fields are compared with the schema by the console. Only hooks get those of jobs.
     kinds = {json.loads(line)["event"] for line in written if line.startswith("{")}
-    assert {str(kind) for kind in EventKind} - {"note", "job-ended"} <= kinds
+    assert {str(kind) for kind in EventKind} - {"note", "job-stalled", "job-ended"} <= kinds
 
     in_journal = fields("journal.md", "lines")
     lines = [

@@ -32,7 +32,11 @@ LOST = (end(0, 134, 100), end(1, None))
         pytest.param(BROKEN, CRASH, {}, Verdict.MACHINE, "0", ("1",), id="unhealthy-node"),
         pytest.param(BROKEN, (), {}, Verdict.MACHINE, "", (), id="unhealthy-node-without-workers"),
         pytest.param(ALIVE, CRASH, {"has_timed_out": True}, Verdict.TIMED_OUT, "0", ("1",), id="time-limit"),
-        pytest.param(ALIVE, (end(0, 143, 9, was_stopped=True),), {"has_hung": True}, Verdict.HANG, "", (), id="hang"),
+        pytest.param(ALIVE, (end(0, 143, 9, was_stopped=True),), {"hung": "idle"}, Verdict.HANG, "", (), id="hang"),
+        pytest.param(ALIVE, DONE, {"hung": "idle", "late_worker": "1"}, Verdict.HANG, "1", (), id="hang-that-ends-with-0"),
+        pytest.param(
+            ALIVE, (end(0, 0, 9, has_notice=True), end(1, 0, 9)), {}, Verdict.PREEMPTED, "", (), id="0-after-the-notice"
+        ),
         pytest.param(ALIVE, CRASH, {}, Verdict.PROGRAM, "0", ("1",), id="first-exit-code"),
         pytest.param(ALIVE, (end(0, 134, 200), end(1, 1, 60)), {}, Verdict.PROGRAM, "1", (), id="later-than-2-minutes"),
         pytest.param(ALIVE, LOST, {}, Verdict.MACHINE, "1", ("0",), id="lost-worker-before-survivors"),

@@ -55,34 +55,36 @@ S = {"s": timedelta(seconds=30), "m": timedelta(minutes=2), "l": timedelta(minut
 
 
 @pytest.mark.parametrize(
-    ("attempts", "pause", "new_node"),
+    ("attempts", "pause", "node"),
     [
-        pytest.param((), "n", False, id="first-start"),
-        pytest.param((PREEMPTED,), "n", False, id="preempted"),
-        pytest.param((PREEMPTED,) * 50, "n", False, id="preempted-50-times"),
-        pytest.param((CRASH,), "s", False, id="crash"),
-        pytest.param((CRASH, CRASH), "m", False, id="second-crash"),
-        pytest.param((CRASH, CRASH, CRASH), "l", False, id="third-crash"),
-        pytest.param((CRASH, CRASH, CRASH, HEALTHY_CRASH), "s", False, id="failures-given-back"),
-        pytest.param((CRASH, PREEMPTED), "n", False, id="preempted-after-a-crash"),
-        pytest.param((BUG,), "s", False, id="same-code-once"),
-        pytest.param((BUG, OTHER_BUG), "m", False, id="another-code"),
-        pytest.param((BUG, CRASH), "m", False, id="same-code-later"),
-        pytest.param((ASKS,) * 20, "l", False, id="42-asks-for-a-restart"),
-        pytest.param((SEGFAULT,) * 3, "l", False, id="signal-is-no-bug"),
-        pytest.param((BAD,), "s", False, id="bad-machine-once"),
-        pytest.param((BAD, BAD), "m", True, id="bad-machine-twice"),
-        pytest.param((BAD, attempt(Verdict.HANG)), "s", True, id="bad-machine-then-hang"),
-        pytest.param((BAD, attempt(M, None, ran=60, worker="3")), "m", False, id="two-workers"),
-        pytest.param((BAD, attempt(M, None, ran=60, node_id="8")), "m", False, id="two-nodes"),
-        pytest.param((BAD,) * 30, "l", True, id="bad-machines-have-no-limit"),
+        pytest.param((), "n", "same", id="first-start"),
+        pytest.param((PREEMPTED,), "n", "same", id="preempted"),
+        pytest.param((PREEMPTED,) * 50, "n", "same", id="preempted-50-times"),
+        pytest.param((CRASH,), "s", "same", id="crash"),
+        pytest.param((CRASH, CRASH), "m", "same", id="second-crash"),
+        pytest.param((CRASH, CRASH, CRASH), "l", "same", id="third-crash"),
+        pytest.param((CRASH, CRASH, CRASH, HEALTHY_CRASH), "s", "same", id="failures-given-back"),
+        pytest.param((CRASH, PREEMPTED), "n", "same", id="preempted-after-a-crash"),
+        pytest.param((BUG,), "s", "same", id="same-code-once"),
+        pytest.param((BUG, OTHER_BUG), "m", "same", id="another-code"),
+        pytest.param((BUG, CRASH), "m", "same", id="same-code-later"),
+        pytest.param((ASKS,) * 20, "l", "same", id="42-asks-for-a-restart"),
+        pytest.param((SEGFAULT,) * 3, "l", "same", id="signal-is-no-bug"),
+        pytest.param((BAD,), "s", "same", id="bad-machine-once"),
+        pytest.param((BAD, BAD), "m", "tested", id="bad-machine-twice"),
+        pytest.param((BAD,) * 3, "l", "new", id="bad-machine-three-times"),
+        pytest.param((BAD, attempt(Verdict.HANG)), "s", "tested", id="bad-machine-then-hang"),
+        pytest.param((BAD, attempt(M, None, ran=60, worker="3")), "m", "same", id="two-workers"),
+        pytest.param((BAD, attempt(M, None, ran=60, node_id="8")), "m", "same", id="two-nodes"),
+        pytest.param((BAD,) * 30, "l", "new", id="bad-machines-have-no-limit"),
     ],
 )
-def test_job_starts_again_after_a_pause(attempts: tuple[JobAttempt, ...], pause: str, *, new_node: bool) -> None:
+def test_job_starts_again_after_a_pause(attempts: tuple[JobAttempt, ...], pause: str, node: str) -> None:
     step = after(*attempts)
 
     assert isinstance(step, StartAttempt)
-    assert (step.number, step.pause, step.new_node) == (len(attempts) + 1, S[pause], new_node)
+    chosen = "new" if step.new_node else "tested" if step.tests_node else "same"
+    assert (step.number, step.pause, chosen) == (len(attempts) + 1, S[pause], node)
 
 
 @pytest.mark.parametrize(
@@ -119,6 +121,14 @@ def test_attempt_without_an_end_is_continued() -> None:
 
     assert isinstance(step, ContinueAttempt)
     assert step.attempt.number == 2
+
+
+def test_clock_behind_that_of_the_first_supervisor_ends_nothing() -> None:
+    late = KeptJob(name="train", began=NOW + HOUR, attempts=(attempt(Verdict.PREEMPTED, ended=NOW + HOUR, price=5.0),))
+
+    step = decide_next(KeepPolicy(timeout=HOUR, budget=100.0), late, NOW)
+
+    assert isinstance(step, StartAttempt)
 
 
 @pytest.mark.parametrize(

@@ -271,9 +271,17 @@ _SPECS: Final = (
     _any(
         "healthy_after", _DURATION, "running time after which the failures of a kept job no longer count", default="30m"
     ),
+    _any(
+        "kept_log_mib", _NUMBER, "MiB of output that are kept of a worker in an attempt of a kept job", default="1024"
+    ),
     _any("restart_on", _TEXT, "exit codes of a kept job that are never taken for a bug", default="42,128-255"),
     _any("stop_on", _TEXT, "exit codes that end a kept job"),
-    _any("hang_after", _DURATION, "time without output after which a kept job may hang: a warning", default="30m"),
+    _any(
+        "hang_after",
+        _DURATION,
+        "time without output, and without work on any chip, after which a kept job hangs",
+        default="30m",
+    ),
     _any("start_grace", _DURATION, "time after its start in which a kept job may be silent", default="40m"),
     _threshold("unhealthy_after", _DURATION, "time before repair of a READY node that is unhealthy", default="5m"),
     _threshold(

@@ -31,6 +31,7 @@ class EventKind(StrEnum):
     RECOVERED = "recovered"  # the node is usable again, after a repair or by itself
     MAINTENANCE = "maintenance"  # a maintenance window was announced, or began
     EXPIRED = "expired"  # the time of the node has ended, and the node is deleted
+    JOB_STALLED = "job-stalled"  # a kept job prints nothing, or its chips are idle
     JOB_ENDED = "job-ended"  # a kept job is over
     GAVE_UP = "gave-up"  # the run stops working on this node
     HOOK_FAILED = "hook-failed"  # a hook of the user failed, or was skipped

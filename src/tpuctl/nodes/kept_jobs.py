@@ -1,8 +1,9 @@
 """What the journal says about kept jobs: each attempt, how it ended and why. Pure.
 
 The entries of a kept job stand in the journal of one node, in their order; no two clocks are compared. `job` begins a job,
-also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt; `job-stop` says that
-a user has ended the job, and `job-over` that its supervisor is done with it, too.
+also one that has the name of an earlier job; `job-start`, `job-running` and `job-end` describe an attempt, and `job-hang` says
+that it is ended because it hangs; `job-stop` says that a user has ended the job, and `job-over` that its supervisor is done
+with it, too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 # All entries of kept jobs; none of them says anything about the node itself.
-JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-end", "job-stop", "job-over"})
+JOB_EVENTS: Final = frozenset({"job", "job-start", "job-running", "job-hang", "job-end", "job-stop", "job-over"})
 
 
 class Verdict(StrEnum):
@@ -52,6 +53,8 @@ class JobAttempt:
     reason: str = ""
     price: float | None = None  # USD for an hour
     has_started: bool = False  # on all workers
+    hung: str = ""  # how it was seen that it hangs, before it was ended for that
+    late_worker: str = ""  # for which the others waited
     ended: datetime | None = None
     verdict: Verdict | None = None
     worker: str = ""  # that ended first
@@ -117,6 +120,13 @@ class KeptJob:
         return has_succeeded or self.outcome is not None or self.stopped is not None
 
     @property
+    def words(self) -> str:
+        """One line: how it stands, and why its attempts ended."""
+        ends = ", ".join(str(one.verdict) for one in self.attempts if one.verdict)
+        number = len(self.attempts)
+        return f"{self.name}: {self.outcome or f'attempt {max(number, 1)}'}{f' ({ends})' if ends else ''}"
+
+    @property
     def cost(self) -> float:
         """The price of all attempts that ended, as far as it is known, in USD."""
         return sum(attempt.cost or 0 for attempt in self.attempts)
@@ -177,6 +187,8 @@ def _after(job: KeptJob, event: str, at: datetime, entry: Mapping[str, Any]) -> 
             reason=str(entry.get("reason") or ""),
             price=None if price is None else float(price),
         )
+        # One that could not be prepared has its end in the same entry.
+        begun = _changed(begun, "job-end", at, entry) if entry.get("verdict") else begun
         return replace(job, attempts=(*job.attempts, begun))
     # Of an attempt whose start a rotation has dropped nothing is known.
     attempts = tuple(_changed(one, event, at, entry) if one.number == number else one for one in job.attempts)
@@ -188,6 +200,8 @@ def _changed(attempt: JobAttempt, event: str, at: datetime, entry: Mapping[str, 
         return replace(attempt, has_started=True)
     if attempt.verdict is not None:
         return attempt
+    if event == "job-hang":
+        return replace(attempt, hung=str(entry.get("text")), late_worker=str(entry.get("worker") or ""))
     verdict, ran = str(entry.get("verdict")), entry.get("took")
     return replace(
         attempt,

@@ -53,7 +53,7 @@ def in_container(request: RunRequest, image: str, words: Sequence[str], *, mount
     return replace(
         request,
         line=_LINE,
-        shown=f"{image}: {request.line}" if request.line else image,
+        shown=f"{image}: {request.shown or request.line}" if request.line else image,
         environment=replace(request.environment, container_program=program),
     )
 

@@ -35,10 +35,15 @@ class DeviceStacks:
         return sorted(found.values(), key=lambda group: (-len(group[1]), group[0].launch or 0))
 
     @property
+    def behind(self) -> list[WorkerState]:
+        """The workers that the others wait for."""
+        return [worker for worker in self.workers if worker.target.label in self.late]
+
+    @property
     def lines(self) -> Iterator[str]:
         """The lines for people: which worker is behind, and where each is."""
         groups = self.groups
-        late = [worker for worker in self.workers if worker.target.label in self.late]
+        late = self.behind
         others = [core for core, workers in groups if any(worker not in late for worker in workers)]
         if late and others and (core := _slowest(late[0])) is not None:
             where = f"{_names(late)} {'is' if len(late) == 1 else 'are'} at launch {core.launch}{_in(core)}"

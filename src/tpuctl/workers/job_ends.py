@@ -6,7 +6,7 @@ workers that lose a peer abort or wait for it, whatever the program is like.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import timedelta
 from enum import StrEnum, auto
 from typing import Final
@@ -37,7 +37,11 @@ class WorkerEnd:
     code: int | None
     after: timedelta | None = None
     why: str = ""
+    _: KW_ONLY
     was_stopped: bool = False
+    has_notice: bool = (
+        False  # it was preempted, and the job got a signal to save its state: 0 does not mean that it is done
+    )
     was_refused: bool = False  # the worker answers, and could not start it: a folder is missing, say
 
 
@@ -48,7 +52,8 @@ class EndFacts:
     node: NodeFate
     node_text: str
     workers: tuple[WorkerEnd, ...]
-    has_hung: bool = False
+    hung: str = ""  # how that was seen
+    late_worker: str = ""  # for which the others waited
     has_timed_out: bool = False
     # What `explain` reads in the end of the log: the id of the message, and whether it says that the machine is bad.
     message: str = ""
@@ -71,7 +76,8 @@ class Judgement:
 def judge_end(facts: EndFacts) -> Judgement:
     """Return why an attempt ended. The first rule that matches wins."""
     ends = facts.workers
-    if ends and all(end.code == 0 for end in ends):
+    was_signaled = bool(facts.hung) or facts.has_timed_out or any(end.has_notice for end in ends)
+    if ends and all(end.code == 0 for end in ends) and not was_signaled:
         # What is read counts, also in the second of a preemption.
         return Judgement(
             verdict=Verdict.SUCCEEDED, evidence="it ended with 0 on all workers", code=0, is_same_code=True
@@ -99,17 +105,21 @@ def judge_end(facts: EndFacts) -> Judgement:
     }
     if facts.node in by_api:
         return judged(by_api[facts.node], facts.node_text)
+    if any(end.has_notice for end in ends):
+        return judged(Verdict.PREEMPTED, "its workers got the notice of a preemption")
+    if facts.hung:
+        # Its exit codes are those of our own TERM.
+        return Judgement(verdict=Verdict.HANG, evidence=facts.hung, worker=facts.late_worker)
     if facts.has_timed_out:
         return judged(Verdict.TIMED_OUT, "its time limit has passed")
-    if facts.has_hung:
-        return judged(Verdict.HANG, "no output, and no work on any chip")
     if first is None:
         return judged(Verdict.UNKNOWN, "no worker has reported an end")
     message = f"; {facts.message} in its log" if facts.message else ""
     if all(end.was_refused for end in ends):
         return judged(Verdict.PROGRAM, f"it could not be started on any worker: {first.why}")
     if first.code is None:
-        return judged(Verdict.MACHINE, f"worker {worker}: {first.why or 'its end is unknown'}{message}")
+        where = f"worker {worker}: " if worker else ""
+        return judged(Verdict.MACHINE, f"{where}{first.why or 'its end is unknown'}{message}")
     text = f"worker {worker} ended first, with {code}{message}"
     return judged(Verdict.MACHINE if facts.blames_machine else Verdict.PROGRAM, text)
 

@@ -11,12 +11,20 @@ import secrets
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_duration
-from tpuctl.errors import ConflictError, ExitCode, NotFoundError, TpuctlError
+from tpuctl.errors import (
+    ConflictError,
+    ExitCode,
+    NotFoundError,
+    RemoteCommandError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.explain.messages import Action
 from tpuctl.files import make_private_folder
 from tpuctl.models.events import EventKind, NodeEvent
@@ -33,11 +41,15 @@ from tpuctl.nodes.policies import retry_until_answered
 from tpuctl.nodes.rendering import count_words
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.prices import hourly_price
+from tpuctl.ssh.channel import AgentError
 from tpuctl.workers.environment import EnvironmentOptions, session_variables
 from tpuctl.workers.execution import WorkerOutputStreams, diagnose_output, log_name, why_gone
+from tpuctl.workers.hang_watch import HangWatch
 from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, judge_end
-from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, HangStep, StartAttempt, decide_next, judge_hang
+from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, StartAttempt, decide_next
 from tpuctl.workers.kept_files import NodeAtEnd
+from tpuctl.workers.node_test import node_test_errors, run_node_test
+from tpuctl.workers.one_off import collect_files
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
@@ -46,7 +58,6 @@ from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
 
     from tpuctl.app.app import App
     from tpuctl.models.node import Node
@@ -65,7 +76,10 @@ _LEASE_POLL = timedelta(seconds=10)
 # The other workers may report their own exit code for so long; then they are stopped, with so much time between TERM and KILL.
 _OWN_END_WITHIN = timedelta(seconds=5)
 _STOP_GRACE = timedelta(seconds=30)
-_SILENCE_CHECK = timedelta(seconds=1)
+_TEST_TIMEOUT = timedelta(minutes=10)
+# Workers have notice of a preemption for so long before the API shows it, and much longer.
+_NOTICE_LASTS = timedelta(minutes=2)
+_NOTICE_POLL = timedelta(seconds=5)
 _OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
 _MACHINE_ACTIONS = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE})
 _STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
@@ -165,47 +179,104 @@ class Supervisor:
         self._app.clock.sleep(step.pause)
         if self._read().stopped is not None:  # meanwhile
             return
-        if step.new_node:
+        if step.new_node or (step.tests_node and not self._is_sound(job.attempts[-1])):
             self._delete_node(job)
+        if job.attempts and job.attempts[-1].verdict is Verdict.PREEMPTED:
+            self._await_preemption(job.attempts[-1])
         node = self._bring_up()
+        attempt = JobAttempt(
+            number=step.number,
+            began=self._app.now(),
+            node_id=node.id,
+            zone=node.name.zone,
+            tier=str(node.tier),
+            token=secrets.token_hex(16),
+            reason=step.reason,
+        )
+        price = hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
+        entry = {
+            "node": attempt.node_id,
+            "zone": attempt.zone,
+            "tier": attempt.tier,
+            "token": attempt.token,
+            "reason": attempt.reason,
+            **({} if price is None else {"price": float(price)}),
+        }
         with self._node_lease(node):
-            targets = self._targets(node)
-            if self._order.synced_to is not None:
-                self._sync(targets)
-            self._clear(targets, step.number - 1)
+            targets: Sequence[Target] = ()
+            try:
+                targets = self._targets(node)
+                ends = self._prepare(targets, step.number - 1)
+            except TakenOverError:
+                raise
+            except (RemoteCommandError, ConflictError, TimedOutError) as error:
+                ends = [WorkerEnd("", None, why=error.message)]
             if self._read().stopped is not None:
                 return
-            attempt = JobAttempt(
-                number=step.number,
-                began=self._app.now(),
-                node_id=node.id,
-                zone=node.name.zone,
-                tier=str(node.tier),
-                token=secrets.token_hex(16),
-                reason=step.reason,
-            )
-            price = hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
-            self._write(
-                "job-start",
-                attempt=attempt.number,
-                node=attempt.node_id,
-                zone=attempt.zone,
-                tier=attempt.tier,
-                token=attempt.token,
-                reason=attempt.reason,
-                **({} if price is None else {"price": float(price)}),
-            )
+            if ends:
+                # One entry: the attempt has begun and ended, and nothing of it may be started later.
+                judgement = self._judge(attempt, ends, targets)
+                self._write("job-start", attempt=attempt.number, **entry, **_entry_of(judgement))
+                self._note_end(attempt, judgement)
+                return
+            self._write("job-start", attempt=attempt.number, **entry)
             self._launch_and_follow(attempt, node, targets)
+
+    def _prepare(self, targets: Sequence[Target], number: int) -> list[WorkerEnd]:
+        """Put the files on the workers, and end what is left of the former attempt. Return why workers cannot start.
+
+        Raises `TpuctlError` if what is left does not end, or may not have ended.
+        """
+        ends = self._sync(targets) if self._order.synced_to is not None else []
+        if not ends:
+            self._clear(targets, number)
+        return ends
+
+    def _is_sound(self, attempt: JobAttempt) -> bool:
+        """Test the node of an attempt. Return whether all its chips work, as far as they can be tested."""
+        node = self._found_node(attempt)
+        if node is None:
+            return True  # there is no such node to replace
+        self._app.terminal.note(f"{self.name}: testing `{self.node_id}` after {attempt.number} attempts")
+        try:
+            targets = self._targets(node)
+            self._stop(targets)
+            limit = min(_TEST_TIMEOUT, self._policy.hang_after)
+            fanout = self._order.fanout
+            test = run_node_test(self._app, node, targets, python="python3", timeout=limit, fanout=fanout)
+            errors = node_test_errors(test)
+        except (RemoteCommandError, ConflictError, TimedOutError) as error:
+            errors = [error]
+        text = f"not sound: {errors[0].message}" if errors else "sound"
+        self._app.terminal.note(f"{self.name}: `{self.node_id}` is {text}")
+        return not errors
+
+    def _await_preemption(self, attempt: JobAttempt) -> None:
+        """Wait until the API shows a preemption of which the workers had notice."""
+        until = self._app.now() + _NOTICE_LASTS
+        while self._found_node(attempt) is not None and self._app.now() < until:
+            self._app.clock.sleep(_NOTICE_POLL)
+
+    def _found_node(self, attempt: JobAttempt) -> Node | None:
+        """Return the node of an attempt, None if it is gone, recreated or does not run, however long the API takes."""
+        app, name = self._app, self._node_name(attempt)
+        node = retry_until_answered(app, lambda: app.services.client.find_node(name), timeout=None)
+        return node if node is not None and node.id == attempt.node_id and _may_run(node) else None
 
     def _continue(self, attempt: JobAttempt) -> None:
         """Go on with an attempt that another process started, or began to start."""
-        name = self._node_name(attempt)
-        node = retry_until_answered(self._app, lambda: self._app.services.client.find_node(name), timeout=None)
-        if node is None or node.id != attempt.node_id or not _may_run(node):
+        node = self._found_node(attempt)
+        if node is None:
             self._record_end(attempt, (), ())
             return
         with self._node_lease(node):
-            targets = self._targets(node)
+            try:
+                targets = self._targets(node)
+            except (RemoteCommandError, ConflictError, TimedOutError) as error:
+                if self._found_node(attempt) is not None:
+                    raise
+                self._record_end(attempt, [WorkerEnd("", None, why=error.message)], ())
+                return
             if attempt.has_started:
                 self._follow(attempt, targets)
             else:
@@ -213,8 +284,7 @@ class Supervisor:
 
     def _launch_and_follow(self, attempt: JobAttempt, node: Node, targets: Sequence[Target]) -> None:
         """Start an attempt on the workers that do not have it; then follow it."""
-        listing = list_jobs(self._scope(targets))
-        have = {target.label for job in listing.jobs for target in job.targets}
+        have = self._workers_with_job(targets)
         missing = [target for target in targets if target.label not in have]
         if missing:
             self._require_lease()
@@ -230,6 +300,9 @@ class Supervisor:
             self._has_followed = True
             return
         self._follow(replace(attempt, has_started=True), targets)
+
+    def _workers_with_job(self, targets: Sequence[Target]) -> set[str]:
+        return {target.label for job in list_jobs(self._scope(targets)).jobs for target in job.targets}
 
     def _launch(self, attempt: JobAttempt, targets: Sequence[Target]) -> tuple[WorkerResult, ...]:
         order, reason = self._order, attempt.reason if attempt.number > 1 else ""
@@ -248,6 +321,7 @@ class Supervisor:
             takes_stdin=False,
             passes_signals=False,
             token=attempt.token,
+            notice_signal=order.preempt_signal,
             fanout=order.fanout,
         )
         with WorkerOutputStreams(self._app.terminal, targets) as streams:
@@ -274,24 +348,37 @@ class Supervisor:
         if job is None and not silent:
             self._record_end(attempt, ends, targets)
             return
-        folder = self._files.log_folder / str(attempt.number)
-        with _AttemptOutput(self._app, targets, folder) as output, self._noting_silence(output):
+        order = self._order
+        folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
+        job = job or Job(self.name, ())
+        with (
+            _AttemptOutput(self._app, targets, folder) as output,
+            self._hang_watch(attempt, job, targets, output) as watch,
+        ):
             result = self._follow_to_end(output.resumed(job), listing.silent, output)
         ends += [_end_of(one, stopped=result.stopped) for one in result.results]
         diagnosis = diagnose_output(result.results, output.streams.tail)
+        answering = [one.target for one in result.results if one.code is not None]
+        if answering and (order.log_folder or order.collect):
+            with self._app.terminal.group("collect logs and files"):
+                collect_files(self._app, answering, order.collect, folder)
         self._record_end(
             attempt,
             ends,
             targets,
             has_timed_out=result.stopped is StopReason.TIMED_OUT,
+            hung=watch.text or attempt.hung,
+            late_worker=watch.worker or attempt.late_worker,
             message=diagnosis.id if diagnosis else "",
             blames_machine=diagnosis is not None and diagnosis.action in {str(one) for one in _MACHINE_ACTIONS},
         )
 
-    def _follow_to_end(self, job: Job | None, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
+    def _follow_to_end(self, job: Job, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
         left = None
         if self._policy.timeout is not None:
-            left = max(self._read().began + self._policy.timeout - self._app.now(), timedelta())
+            # Another machine's clock may have written the beginning.
+            passed = max(self._app.now() - self._read().began, timedelta())
+            left = max(self._policy.timeout - passed, timedelta())
         request = RunRequest(
             fail_fast=True,
             fail_fast_after=_OWN_END_WITHIN,
@@ -300,7 +387,7 @@ class Supervisor:
             fanout=self._order.fanout,
         )
         return follow_on_workers(
-            job or Job(self.name, ()),
+            job,
             silent,
             output,
             why_gone=lambda target: why_gone(self._app, target),
@@ -308,58 +395,60 @@ class Supervisor:
             request=request,
         )
 
-    @contextmanager
-    def _noting_silence(self, output: _AttemptOutput) -> Iterator[None]:
-        """Warn once for each time that the job is silent for long."""
-        clock, warned = SystemClock(), [timedelta(-1)]
-        began = clock.monotonic()
+    def _hang_watch(
+        self, attempt: JobAttempt, job: Job, targets: Sequence[Target], output: _AttemptOutput
+    ) -> HangWatch:
+        def warn(why: str) -> None:
+            where = f"`tpuctl stacks {self.node_id}` shows where it is"
+            text = f"job `{self.name}` may hang: {why}"
+            self._app.terminal.warn(f"{text}; {where}")
+            data = {"job": self.name, "attempt": attempt.number}
+            self._hooks(NodeEvent(EventKind.JOB_STALLED, self._app.now(), self._home, text, data))
 
-        def look() -> None:
-            last, now = output.last_output or began, clock.monotonic()
-            step, why = judge_hang(self._policy, running=now - began, silent=now - last, idle=None)
-            if step is HangStep.WARN and warned[0] != last:
-                warned[0] = last
-                where = f"`tpuctl stacks {self.node_id}` shows where it is"
-                self._app.terminal.warn(f"job `{self.name}` may hang: {why}; {where}")
+        def end(text: str, worker: str) -> None:
+            # First: the next supervisor must not take 0 after our TERM for the end of its work.
+            self._write("job-hang", attempt=attempt.number, text=text, worker=worker)
+            self._app.terminal.note(f"{self.name}: attempt {attempt.number} hangs: stopping the remote processes")
+            self._stop(targets)
 
-        end = clock.every(_SILENCE_CHECK, look)
-        try:
-            yield
-        finally:
-            end()
+        return HangWatch(
+            self._policy,
+            self._scope(targets),
+            output.folder,
+            ran=job.age,
+            last_output=lambda: output.last_output,
+            warn=warn,
+            end=end,
+        )
 
     def _record_end(
-        self,
-        attempt: JobAttempt,
-        ends: Sequence[WorkerEnd],
-        targets: Sequence[Target],
-        *,
-        has_timed_out: bool = False,
-        message: str = "",
-        blames_machine: bool = False,
-    ) -> None:
-        """Ask the API about the node, judge the end of an attempt, and write it."""
+        self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
+    ) -> None:  # the other fields of `EndFacts`
+        """Judge the end of an attempt, and write it."""
+        judgement = self._judge(attempt, ends, targets, **seen)
+        self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
+        self._note_end(attempt, judgement)
+
+    def _note_end(self, attempt: JobAttempt, judgement: Judgement) -> None:
+        text = f"{judgement.verdict}: {judgement.evidence}"
+        self._app.terminal.note(f"{self.name}: attempt {attempt.number} ended: {text}")
+        if self._app.summary:
+            self._app.summary.note(f"job {self.name}, attempt {attempt.number} in {attempt.zone}: {text}")
+
+    def _judge(
+        self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
+    ) -> Judgement:  # as above
+        """Ask the API about the node, and return why an attempt ended."""
         reported = {end.worker for end in ends}
         ends = [*ends, *(WorkerEnd(one.label, None) for one in targets if one.label not in reported)]
         fate, text = self._fate(attempt)
         if fate in {NodeFate.ALIVE, NodeFate.BROKEN} and any(end.code is None for end in ends):
             self._stop(targets)
-        facts = EndFacts(
-            node=fate,
-            node_text=text,
-            workers=tuple(ends),
-            has_timed_out=has_timed_out,
-            message=message,
-            blames_machine=blames_machine,
-        )
-        judgement = judge_end(facts)
+        judgement = judge_end(EndFacts(node=fate, node_text=text, workers=tuple(ends), **seen))
         stopped = self._read().stopped
         if stopped is not None and judgement.verdict is not Verdict.SUCCEEDED:
             judgement = replace(judgement, verdict=Verdict.STOPPED, evidence=stopped)
-        self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
-        self._app.terminal.note(
-            f"{self.name}: attempt {attempt.number} ended: {judgement.verdict}: {judgement.evidence}"
-        )
+        return judgement
 
     def _fate(self, attempt: JobAttempt) -> tuple[NodeFate, str]:
         """Return what the API says about the node of an attempt, however long that takes."""
@@ -421,8 +510,8 @@ class Supervisor:
                 if done.job.is_running:
                     signal_job(scope, self.name, LINUX_SIGNALS["KILL"], wait=_STOP_GRACE)
 
-    def _sync(self, targets: Sequence[Target]) -> None:
-        """Put the files of the first start on the workers."""
+    def _sync(self, targets: Sequence[Target]) -> list[WorkerEnd]:
+        """Put the files of the first start on the workers. Return why that failed on some."""
         folder = self._order.synced_to or ""
         with self._files.archived_tree() as tree:
             synced = sync_workers(
@@ -433,9 +522,15 @@ class Supervisor:
                 on_progress=lambda *_: None,
                 ssh_options=shared_connection_options(self._app),
             )
-        if synced.failed:
-            target, error = synced.failed[0]
-            raise type(error)(f"syncing failed on worker {target.label}: {error.message}", hint=error.hint)
+        return [
+            WorkerEnd(
+                target.label,
+                None,
+                why=f"syncing failed: {error.message}",
+                was_refused=not (isinstance(error, AgentError) and error.is_retriable),
+            )
+            for target, error in synced.failed
+        ]
 
     @contextmanager
     def _node_lease(self, node: Node) -> Iterator[None]:
@@ -477,6 +572,8 @@ class Supervisor:
         The node comes first: a supervisor that is killed in between leaves the rest to the next one.
         """
         self._app.terminal.note(f"{self.name}: {end.outcome}")
+        if self._app.summary:
+            self._app.summary.note(f"job {self.name}: {end.outcome}")
         code = end.exit_code
         try:
             self._end_node(job, end)
@@ -513,13 +610,14 @@ class Supervisor:
 class _AttemptOutput:
     """The output of an attempt: on the terminal, and in files here, which a later supervisor continues.
 
-    A file that cannot be written, because the disk is full, never ends the job.
+    A file that cannot be written, because the disk is full, never ends the job. Each file is bounded: the worker has it all.
     """
 
     failure = None
 
     def __init__(self, app: App, targets: Sequence[Target], folder: Path) -> None:
-        self._app, self._folder = app, folder
+        self._app, self.folder = app, folder
+        self._longest = app.settings.number("kept_log_mib") << 20
         self.streams = WorkerOutputStreams(app.terminal, targets)
         self._files: dict[str, IO[bytes]] = {}
         self._sizes: dict[str, int] = {}
@@ -527,7 +625,7 @@ class _AttemptOutput:
         try:
             make_private_folder(folder)
             for target in targets:
-                file = (folder / log_name(target)).open("ab")
+                file = (folder / log_name(target)).open("ab", buffering=0)
                 self._files[target.label], self._sizes[target.label] = file, file.tell()
         except OSError as error:
             self._give_up(error)
@@ -537,29 +635,32 @@ class _AttemptOutput:
 
     def __exit__(self, *_: object) -> None:
         self.streams.__exit__()
-        for file in self._files.values():
-            with suppress(OSError):
-                file.close()
+        self._close()
 
-    def resumed(self, job: Job | None) -> Job | None:
+    def resumed(self, job: Job) -> Job:
         """Return the job with the positions from which its output is not here yet."""
-        if job is None:
-            return None
-        shares = tuple(
-            replace(share, starts=(min(self._sizes.get(share.target.label, 0), share.sizes[0]), 0))
-            for share in job.shares
-        )
-        return replace(job, shares=shares)
+        shares = []
+        for share in job.shares:
+            here = self._sizes.get(share.target.label, 0)
+            # Of a file that is full nothing more is kept, and nothing is shown again.
+            start = share.sizes[0] if here >= self._longest else min(here, share.sizes[0])
+            shares.append(replace(share, starts=(start, 0)))
+        return replace(job, shares=tuple(shares))
 
     def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
         """Take a piece of a worker's output."""
         self.last_output = SystemClock().monotonic()
         if file := self._files.get(target.label):
+            room = self._longest - self._sizes[target.label]
             try:
-                file.write(data)
-                file.flush()
+                file.write(data[:room])
             except OSError as error:
                 self._give_up(error)
+            self._sizes[target.label] += len(data)
+            if len(data) >= room:
+                self._files.pop(target.label, file).close()
+                text = f"only the first {self._longest >> 20} MiB of its output are kept here"
+                self._app.terminal.warn(f"worker {target.label}: {text}; all is on the worker")
         self.streams.output(target, data, is_error=is_error)
 
     def ended(self, target: Target) -> None:
@@ -578,9 +679,15 @@ class _AttemptOutput:
         """Show something about a worker."""
         self.streams.note(target, text)
 
-    def _give_up(self, error: OSError) -> None:
+    def _close(self) -> None:
+        for file in self._files.values():
+            with suppress(OSError):
+                file.close()
         self._files = {}
-        text = f"no more output is kept in `{self._folder}`: {(error.strerror or str(error)).lower()}"
+
+    def _give_up(self, error: OSError) -> None:
+        self._close()
+        text = f"no more output is kept in `{self.folder}`: {(error.strerror or str(error)).lower()}"
         self._app.terminal.warn(text)
 
 
@@ -609,7 +716,15 @@ def _end_of(result: WorkerResult, *, stopped: StopReason | None = None) -> Worke
     was_stopped = stopped in {StopReason.FAILED, StopReason.TIMED_OUT} and result.signal in _OURS
     why = result.why or ("it could not be started" if result.outcome is WorkerOutcome.NOT_STARTED else "")
     was_refused = result.outcome is WorkerOutcome.REFUSED
-    return WorkerEnd(result.target.label, result.code, result.duration, why, was_stopped, was_refused)
+    return WorkerEnd(
+        result.target.label,
+        result.code,
+        result.duration,
+        why,
+        was_stopped=was_stopped,
+        was_refused=was_refused,
+        has_notice=result.has_notice,
+    )
 
 
 def _entry_of(judgement: Judgement) -> dict[str, Any]:  # JSON

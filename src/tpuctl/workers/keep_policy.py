@@ -23,7 +23,7 @@ _REQUESTS_RESTART: Final = 42
 _HIGHEST_CODE: Final = 255
 # The same code on all workers so soon after the start is a bug, if it comes twice.
 _SAME_CODE_WITHIN: Final = timedelta(minutes=2)
-# Failures of one machine before the job gets a new node.
+# Failures of one machine before it is tested; after one more the job gets a new node.
 _MACHINE_FAILURES: Final = 2
 _MACHINE_VERDICTS: Final = frozenset({Verdict.MACHINE, Verdict.HANG})
 
@@ -45,11 +45,15 @@ class KeepPolicy:
 
 @dataclass(frozen=True, slots=True)
 class StartAttempt:
-    """Start the next attempt after a pause; with `new_node` on a node that is created for it."""
+    """Start the next attempt after a pause; with `new_node` on a node that is created for it.
+
+    `tests_node`: on a new one unless the node of the last attempt passes the test of its chips.
+    """
 
     number: int
     reason: str
     pause: timedelta = timedelta()
+    tests_node: bool = False
     new_node: bool = False
 
 
@@ -88,8 +92,14 @@ def decide_next(policy: KeepPolicy, job: KeptJob, now: datetime) -> NextStep:
     if last is None:
         return StartAttempt(1, "first start")
     reason = f"{last.verdict}: {last.evidence}"
-    new_node = needs_new_node(job.attempts)
-    return StartAttempt(last.number + 1, reason, _pause(policy, job.attempts), new_node)
+    failures = count_machine_failures(job.attempts)
+    return StartAttempt(
+        last.number + 1,
+        reason,
+        _pause(policy, job.attempts),
+        tests_node=failures == _MACHINE_FAILURES,
+        new_node=failures > _MACHINE_FAILURES,
+    )
 
 
 def _end_after(policy: KeepPolicy, attempts: Sequence[JobAttempt], last: JobAttempt) -> EndJob | None:
@@ -160,17 +170,14 @@ def _pause(policy: KeepPolicy, attempts: Sequence[JobAttempt]) -> timedelta:
     return policy.pauses[min(max(early, 1), len(policy.pauses)) - 1]
 
 
-def needs_new_node(attempts: Sequence[JobAttempt]) -> bool:
-    """Return whether the last attempts failed on the same worker of the same node, often enough to replace the node."""
-    last = attempts[-1]
-    if last.verdict not in _MACHINE_VERDICTS:
-        return False
-    count = 0
+def count_machine_failures(attempts: Sequence[JobAttempt]) -> int:
+    """Return how many of the last attempts failed in a row because of the same worker of the same node."""
+    last, count = attempts[-1], 0
     for attempt in reversed(attempts):
         if (attempt.node_id, attempt.worker) != (last.node_id, last.worker) or attempt.verdict not in _MACHINE_VERDICTS:
             break
         count += 1
-    return count >= _MACHINE_FAILURES
+    return count
 
 
 class HangStep(StrEnum):

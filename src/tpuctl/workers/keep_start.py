@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.app.spec_options import build_spec
 from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
-from tpuctl.errors import ConflictError, ExitCode, NotFoundError
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
 from tpuctl.nodes.expiry import DEFAULT_GRACE
@@ -19,6 +20,7 @@ from tpuctl.nodes.zone_choice import zone_choice
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
 from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
+from tpuctl.workers.one_off import make_log_folder
 from tpuctl.workers.runner import job_name
 
 if TYPE_CHECKING:
@@ -47,7 +49,10 @@ class KeepRequest:
     idle: IdleChange
     sync: Path | None
     policy: KeepPolicy
+    resync: bool = False
+    collect: tuple[str, ...] = ()
     end: NodeAtEnd = NodeAtEnd.KEEP
+    preempt_signal: int = 0
 
 
 def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
@@ -62,6 +67,8 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks:
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
         if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
+            if keep.resync and same.job.outcome is None:
+                _keep_present_files(app, files, keep.sync)
             return _go_on(app, same, files, hooks, detach=request.detach)
         running = next((place.job for place in known if not place.job.is_over), None)
         if running is not None:
@@ -108,6 +115,8 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
     if wanted is None and found is not None:
         # A node that exists is created again as it is now.
         wanted = app.services.journal.past(home).spec_as_it_is(found)
+    if request.log_folder is not None:
+        make_log_folder(request.log_folder)
     synced_to = _keep_files(app, files, keep.sync) if keep.sync is not None else None
     folder = request.folder
     if keep.sync is not None and synced_to is not None and folder is None:
@@ -137,6 +146,9 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
             budget=policy.budget,
             hang_after=policy.hang_after.total_seconds(),
             start_grace=policy.start_grace.total_seconds(),
+            log_folder=str(request.log_folder.absolute()) if request.log_folder else None,
+            collect=keep.collect,
+            preempt_signal=keep.preempt_signal,
             end=keep.end,
         )
     )
@@ -181,7 +193,7 @@ def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach:
     elif not place.job.attempts:
         app.terminal.note(f"{place.job.name}: going on with its first start")
     else:
-        age = format_duration(app.now() - place.job.began)
+        age = format_duration(max(app.now() - place.job.began, timedelta()))
         app.terminal.note(f"{place.job.name}: going on with attempt {place.job.attempts[-1].number}, begun {age} ago")
     return Supervisor(app, place, order, files, request=_restart_request(app, base), hooks=hooks, detach=detach).run()
 
@@ -209,6 +221,17 @@ def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], 
         )
 
     return request
+
+
+def _keep_present_files(app: App, files: KeptFiles, source: Path | None) -> None:
+    """Keep the present files for the next starts. Raises `InvalidInputError` if the job was begun with another folder."""
+    synced_to = files.read_order().synced_to
+    if source is None or synced_to != default_worker_folder(source):
+        raise InvalidInputError(
+            f"`--resync`: the job was begun with {f'the files of `{synced_to}`' if synced_to else 'no files'}",
+            hint="name the same folder with `--sync DIR`",
+        )
+    _keep_files(app, files, source)
 
 
 def _keep_files(app: App, files: KeptFiles, source: Path) -> str:

@@ -70,6 +70,9 @@ class KeptOrder:
     budget: _Seconds | None = None
     hang_after: _Seconds = 1800
     start_grace: _Seconds = 2400
+    log_folder: _LongText | None = None  # here; in the state directory without it
+    collect: tuple[_LongText, ...] = ()  # paths on the workers
+    preempt_signal: Annotated[int, Range(0, 64)] = 0
     end: NodeAtEnd = NodeAtEnd.KEEP
 
     @property

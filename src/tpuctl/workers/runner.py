@@ -68,6 +68,7 @@ class RunRequest:
     fail_fast: bool = False
     fail_fast_after: timedelta = timedelta()  # how long the other workers may continue after a failure
     stop_grace: timedelta = timedelta(seconds=10)  # between TERM and KILL
+    notice_signal: int = 0  # sent to the command at the notice of a preemption; 0 for none
     token: str | None = None  # a worker starts the command at most once for one token; random without it
     timeout: timedelta | None = None
     connect_within: timedelta = timedelta(seconds=45)  # how long a worker may be unreachable before it is given up
@@ -93,6 +94,7 @@ class RunRequest:
             "linger": 0 if self.detach else self.linger.total_seconds(),
             "limit": limit.total_seconds() if limit else 0,
             "offsets": (0, 0),
+            "notice": self.notice_signal,
             "must_exist": False,
         }
 

@@ -331,7 +331,7 @@ class Job:
     @property
     def age(self) -> timedelta:
         """Time since its start on its first worker. The workers compute it, so no two clocks are compared."""
-        return max(share.age for share in self.shares)
+        return max((share.age for share in self.shares), default=timedelta())
 
     @property
     def began(self) -> datetime:

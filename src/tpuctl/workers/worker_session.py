@@ -82,7 +82,8 @@ class WorkerResult:
 
     `ssh_stderr` is the stderr of ssh if a failure of ssh prevented the command from starting or from being followed. A worker
     may report that it terminated the command because no client followed it (`orphaned`) or because it timed out
-    (`timed_out`), that its disk was full, and that processes left behind by the command can still print (`left_processes`).
+    (`timed_out`), that its disk was full, that processes left behind by the command can still print (`left_processes`), and
+    that the command got the notice of a preemption (`has_notice`).
     `is_unexpected`: the worker broke the protocol; `why` says how.
     """
 
@@ -99,6 +100,7 @@ class WorkerResult:
     timed_out: bool = False
     disk_was_full: bool = False
     left_processes: bool = False
+    has_notice: bool = False
     is_unexpected: bool = False
 
     @property
@@ -415,7 +417,7 @@ def parse_about(text: str) -> tuple[str, bool | None]:
 
 # How a command ended, as its supervisor on the worker writes it (ssh/agent/job.py).
 _END = re.compile(rb"(exit|signal) ([0-9]{1,3}) ([0-9]{1,9}(?:\.[0-9]{1,6})?)((?: [a-z]{1,9}){0,4})")
-_REMARKS = frozenset({"abandoned", "late", "full", "outlived"})
+_REMARKS = frozenset({"abandoned", "late", "full", "outlived", "preempted"})
 _HIGHEST_CODE, _HIGHEST_SIGNAL = 255, 64
 _WHYS = {
     "abandoned": "terminated by its worker: no client followed it any more",
@@ -450,4 +452,5 @@ def parse_result(target: Target, payload: bytes, sizes: tuple[int, int] = (0, 0)
         timed_out="late" in remarks,
         disk_was_full="full" in remarks,
         left_processes="outlived" in remarks,
+        has_notice="preempted" in remarks,
     )

@@ -139,15 +139,16 @@ def stacks_view(listing: StackListing, devices: DeviceStacks | None = None) -> V
     """Return the view of the stacks, below what the cores run."""
 
     def show(terminal: Terminal) -> None:
-        for text in (*(devices.lines if devices else ()), *_lines(listing)):
+        for text in stack_lines(listing, devices):
             terminal.write(text)
 
     of_devices = {"devices": devices.to_json()} if devices else {}
     return View(value=lambda: {**_stacks_json(listing), **of_devices}, text=show)
 
 
-def _lines(listing: StackListing) -> Iterator[str]:
-    """Yield the lines for people: each place once, with the workers that are there."""
+def stack_lines(listing: StackListing, devices: DeviceStacks | None = None) -> Iterator[str]:
+    """Yield the lines for people: each place once, with the workers that are there, below what the cores run."""
+    yield from devices.lines if devices else ()
     total = len(listing.workers)
     for group in listing.groups:
         first = group[0]

@@ -6,11 +6,15 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -20,6 +24,7 @@ from tests.lifecycle import ZONE
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
 from tpuctl.sandbox import administration
+from tpuctl.sandbox.stock import put_stockout
 
 TWO = ("--name", "train", "--no-sync", "--")
 # Fails if it runs twice at the same time, or after it has ended with 0.
@@ -172,7 +177,7 @@ def test_option_that_does_not_fit_is_refused(pod: Slice, options: tuple[str, ...
     assert (code, err.splitlines()[0]) == (2, f"error: {error}")
 
 
-@pytest.mark.parametrize("moment", [0.2, 0.5, 0.8, 1.1, 1.4, 1.8, 2.2, 3.0])
+@pytest.mark.parametrize("moment", [0.2 + 0.1 * number for number in range(30)])
 def test_supervisor_killed_at_any_moment_is_replaced(pod: Slice, moment: float) -> None:
     """The job runs once at a time, and not again after it has ended with 0."""
     line = ALONE + "echo step; sleep 0.7; touch done"
@@ -228,6 +233,64 @@ def test_silent_job_is_a_warning(pod: Slice) -> None:
     assert err.count("warning: job `train` may hang: no output for ") == 1
 
 
+@contextmanager
+def metadata_server() -> Iterator[tuple[str, threading.Event]]:
+    """Serve `instance/preempted` as Compute Engine's metadata server does; yield its address, and what sets it to TRUE."""
+    is_preempted = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            url = urlsplit(self.path)
+            given = parse_qs(url.query)
+            assert (url.path, self.headers["Metadata-Flavor"]) == ("/computeMetadata/v1/instance/preempted", "Google")
+            if "wait_for_change" in given and given["last_etag"] == ["e0"]:
+                is_preempted.wait(float(given["timeout_sec"][0]))
+            text = b"TRUE" if is_preempted.is_set() else b"FALSE"
+            self.send_response(200)
+            self.send_header("Metadata-Flavor", "Google")
+            self.send_header("ETag", f"e{is_preempted.is_set():d}")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", is_preempted
+    is_preempted.set()
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("options", "printed"),
+    [
+        pytest.param((), "10 30\n", id="default"),
+        pytest.param(("--preempt-signal", "USR1"), "usr1\n", id="another-signal"),
+    ],
+)
+def test_notice_of_a_preemption_reaches_the_job_as_a_signal(pod: Slice, options: tuple[str, ...], printed: str) -> None:
+    """A job that saves its state and ends with 0 is not done."""
+    line = (
+        "test $TPUCTL_ATTEMPT = 2 && exit 0; trap 'cat $TPUCTL_PREEMPTION_NOTICE > saved; exit 0' TERM; "
+        "trap 'echo usr1 > saved; exit 0' USR1; touch waits; while :; do sleep 0.05; done"
+    )
+    with metadata_server() as (address, is_preempted):
+        pod.plan({worker: [{"environ": {"GCE_METADATA_HOST": address}}] for worker in (0, 1)})
+        with pod.start("--keep", *options, *TWO, line) as program:
+            until(lambda: len(pod.texts("waits")) == 2)
+            is_preempted.set()
+            err = program.communicate(timeout=60)[1].decode()
+
+    assert program.returncode == 0, err
+    assert pod.texts("saved") == {0: printed, 1: printed}
+    assert [one[0] for one in verdicts(pod)] == ["preempted", "succeeded"]
+
+
 def test_time_limit_counts_from_the_first_start(pod: Slice) -> None:
     _, err, code = keep(pod, "sleep 60", "--timeout", "2s")
 
@@ -257,15 +320,125 @@ def test_another_machine_goes_on_with_the_journal_in_a_bucket(pod: Slice, sandbo
     assert sorted(out.splitlines()) == ["[0] 1 x", "[0] 2 x", "[1] 1 x", "[1] 2 x"]
 
 
-def test_api_that_does_not_answer_never_ends_the_job(pod: Slice, sandbox: Sandbox) -> None:
+def test_present_files_are_used_after_resync(pod: Slice, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.sh").write_text("echo old; while test ! -e ~/go; do sleep 0.05; done; exit 9\n")
+    words = ("--keep", "--name", "train", "--sync", str(code), "--workdir", "code")
+    pod.run(*words, "--detach", "--", "sh train.sh")
+    (code / "train.sh").write_text("echo new\n")
+    for worker in (0, 1):
+        (pod.home(worker) / "go").touch()
+
+    wrong = pod.run(*words[:3], "--resync", "--sync", str(tmp_path), "--", "sh train.sh")
+    out, _, exit_code = pod.run(*words, "--resync", "--", "sh train.sh")
+
+    assert (wrong[2], wrong[1].splitlines()[0]) == (
+        2,
+        "error: `--resync`: the job was begun with the files of `~/code`",
+    )
+    assert (exit_code, sorted(out.splitlines())) == (0, ["[0] new", "[0] old", "[1] new", "[1] old"])
+
+
+def test_output_and_files_of_all_attempts_are_collected(pod: Slice, tmp_path: Path) -> None:
+    """Those of the first attempt, too, which failed on one worker."""
+    line = "echo out $TPUCTL_ATTEMPT; echo $TPUCTL_ATTEMPT > result; test $TPUCTL_ATTEMPT$TPUCTL_WORKER_ID != 10"
+
+    _, err, code = keep(pod, line, "--log-dir", str(tmp_path / "logs"), "--collect", "result")
+
+    logs = {
+        str(path.relative_to(tmp_path / "logs")): path.read_text()
+        for path in tmp_path.glob("logs/*/**/*")
+        if path.is_file()
+    }
+    assert code == 0, err
+    assert logs == {
+        **{f"{attempt}/worker-{worker}.log": f"out {attempt}\n" for attempt in (1, 2) for worker in (0, 1)},
+        **{f"{attempt}/{worker}/result": f"{attempt}\n" for attempt in (1, 2) for worker in (0, 1)},
+    }
+
+
+@pytest.mark.parametrize(
+    "options", [pytest.param((), id="run"), pytest.param(("--keep", "--name", "train", "--no-sync"), id="keep")]
+)
+def test_script_runs_on_all_workers_with_its_arguments(pod: Slice, tmp_path: Path, options: tuple[str, ...]) -> None:
+    script = tmp_path / "it.sh"
+    script.write_text('#!/bin/sh\necho "$1 on $TPUCTL_WORKER_ID"; test "$#" = 2\n')
+
+    out, err, code = pod.run(*options, "--script", str(script), "--", "a b", "c")
+
+    assert (sorted(out.splitlines()), code) == (["[0] a b on 0", "[1] a b on 1"], 0), err
+    if options:
+        (job,) = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
+        assert job["command"] == f"{script} 'a b' c"
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        pytest.param({"status": 503, "count": 250}, 0, id="api-down-for-hours"),
+        pytest.param({"status": 401, "count": 1}, 4, id="login-expired"),
+    ],
+)
+def test_failing_api_never_ends_the_job(pod: Slice, sandbox: Sandbox, fault: dict[str, Any], code: int) -> None:
     keep(pod, ALONE + "while test ! -e go; do sleep 0.05; done; touch done", "--detach")
     for worker in (0, 1):
         (pod.home(worker) / "go").touch()
-    sandbox.fault("http-error", method="*.nodes.get", status=503, count=40)
+    sandbox.fault("http-error", method="*.nodes.get", **fault)
 
-    _, _, code = pod.tpuctl("watch", "pod", "--job", "train")
+    first = pod.tpuctl("watch", "pod", "--job", "train")
+    second = pod.tpuctl("watch", "pod", "--job", "train")
 
-    assert (code, pod.texts("starts")) == (0, {0: "x\n", 1: "x\n"})
+    assert (first[2], second[2], pod.texts("starts")) == (code, 0, {0: "x\n", 1: "x\n"})
+
+
+def test_preempted_node_without_capacity_moves_to_another_zone_and_tier(pod: Slice, sandbox: Sandbox) -> None:
+    first, other = "us-west4-a", "europe-west4-b"
+    zones = ("--zone", f"{first},{other}", "--type", "v5litepod-16", "--tier", "spot,on-demand")
+    pod.tpuctl("down", "pod", "--yes")
+    pod.run("--keep", *zones, "--detach", *TWO, "test $TPUCTL_ATTEMPT = 2 || sleep 60")
+    sandbox.fault("preempt", node="pod")
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=first, accelerator_type="v5litepod-*")
+        put_stockout(session, zone=other, accelerator_type="v5litepod-*", tier="spot")
+
+    _, err, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    record = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])
+    assert [(one["zone"], one["tier"], one["verdict"]) for one in record["attempts"]] == [
+        (first, "spot", "preempted"),
+        (other, "on-demand", "succeeded"),
+    ], err
+    assert code == 0
+
+
+def test_processes_that_ignore_term_are_killed(pod: Slice) -> None:
+    line = "trap '' TERM; test $TPUCTL_ATTEMPT = 2 && exit 0; test $TPUCTL_WORKER_ID = 0 && exit 9; sleep 90; sleep 90"
+
+    _, err, code = keep(pod, line)
+
+    assert (code, verdicts(pod)) == (0, [("program", "0", 9), ("succeeded", None, 0)]), err
+
+
+def test_full_local_disk_ends_the_copy_of_the_output_only(pod: Slice, tmp_path: Path) -> None:
+    folder = tmp_path / "logs" / "1"
+    folder.mkdir(parents=True)
+    (folder / "worker-0.log").symlink_to("/dev/full")
+
+    out, err, code = keep(pod, "echo out", "--log-dir", str(tmp_path / "logs"))
+
+    assert (sorted(out.splitlines()), code) == (["[0] out", "[1] out"], 0)
+    assert f"warning: no more output is kept in `{folder}`: no space left on device\n" in err
+
+
+def test_long_output_is_kept_here_up_to_a_limit(pod: Slice, tmp_path: Path) -> None:
+    line = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 999; echo; echo end"
+
+    out, err, code = pod.run("--keep", "--log-dir", str(tmp_path / "logs"), *TWO, line, TPUCTL_KEPT_LOG_MIB="1")
+
+    sizes = [path.stat().st_size for path in sorted(tmp_path.glob("logs/1/*.log"))]
+    assert (code, sizes, len(out.splitlines())) == (0, [1 << 20] * 2, 2 * (3000000 // 999 + 2))
+    assert err.count("only the first 1 MiB of its output are kept here; all is on the worker") == 2
 
 
 def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:

@@ -93,3 +93,86 @@ def test_job_ends_with_0_through_preemption_crash_and_death_of_its_supervisor(
         lines = (saved / f"{worker}.log").read_text().splitlines()
         assert [line.split()[0] for line in lines] == ["begin", "begin", "begin", "done"]
     assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
+
+
+# Computes with all workers in each step, as a training does. The first attempt goes on until it is ended.
+COLLECTIVE = """
+import itertools, jax, jax.numpy as jnp, os, time
+jax.distributed.initialize()
+add = jax.pmap(lambda one: jax.lax.psum(one, "all"), axis_name="all")
+for step in itertools.count():
+    add(jnp.ones((jax.local_device_count(), 1), jnp.float32)).block_until_ready()
+    print("step", step, flush=True)
+    time.sleep(0.1)
+    if os.environ["TPUCTL_ATTEMPT"] != "1" and step > 10:
+        break
+"""
+
+
+@pytest.mark.sshd
+def test_hanging_worker_is_restarted_then_tested_then_replaced(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """A restart of the processes does not help, and the test of the chips hangs, too."""
+    (tmp_path / "code" / "train.py").write_text(COLLECTIVE)
+    limits = ("--hang-after", "4s", "--start-grace", "4s")
+    job = real(
+        *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--zone", ZONE, "--sync", "."),
+        *(*limits, "--on-job-stall", f"cat >> '{tmp_path}/stalls'", "--", "python3 train.py"),
+    )
+    until(lambda: sum(b"step" in log.read_bytes() for log in tmp_path.glob("state/**/train.logs/1/*.log")) == 2, 60)
+    assert real("sandbox", "fault", "collective-hangs", "--node", "trainer", "--worker", "1").wait(30) == 0
+    err = job.communicate(timeout=150)[1]
+
+    assert job.returncode == 0, err
+    record = json.loads(real("history", "trainer", "--job", "train", "-o", "json").communicate(timeout=30)[0])
+    attempts = record["attempts"]
+    assert [(one["verdict"], one["worker"]) for one in attempts] == [("hang", "1"), ("hang", "1"), ("succeeded", None)]
+    assert attempts[0]["nodeId"] == attempts[1]["nodeId"] != attempts[2]["nodeId"]
+    assert "the test did not end within 4s" in err
+    (stacks, _) = sorted(tmp_path.glob("state/**/train.logs/*/stacks.txt"))
+    assert attempts[0]["evidence"].endswith(f"its stacks: {stacks}")
+    text = stacks.read_text()
+    assert "worker 1 is at launch" in text
+    assert "python3 train.py" in text
+
+
+# Each worker says where it is. It is done after its tenth step, and works on one more second.
+STEPS = """
+step=$(cat $SAVED/step-$TPUCTL_WORKER_ID 2>/dev/null || echo 0)
+while [ $step -lt 10 ]; do step=$((step + 1)); echo step $step; echo $step > $SAVED/step-$TPUCTL_WORKER_ID; sleep 0.1; done
+echo $TPUCTL_ATTEMPT >> $SAVED/ended-$TPUCTL_WORKER_ID
+"""
+
+
+@pytest.mark.sshd
+@pytest.mark.parametrize(
+    "sign",
+    [
+        pytest.param("saved/setup", id="set-up"),
+        pytest.param("state/sandbox/workers/**/code", id="sync"),
+        pytest.param("state/sandbox/workers/**/.tpuctl/jobs/train.1", id="start"),
+        pytest.param("saved/step-0", id="output"),
+        pytest.param("saved/ended-1", id="end"),
+    ],
+)
+def test_preemption_at_any_moment_leaves_one_job_that_ends_with_0(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path, sign: str
+) -> None:
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (tmp_path / "code" / "train.sh").write_text(STEPS)
+    job = real(
+        *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--spot", "--zone", ZONE, "--sync", "."),
+        *("--setup", f"touch {saved}/setup; sleep 1", "--env", f"SAVED={saved}", "--rm", "--", "sh train.sh"),
+    )
+    until(lambda: any(True for _ in tmp_path.glob(sign)), 60)
+    assert real("sandbox", "fault", "preempt", "--node", "trainer").wait(30) == 0
+    err = job.communicate(timeout=150)[1]
+
+    assert job.returncode == 0, err
+    record = json.loads(real("history", "trainer", "--job", "train", "-o", "json").communicate(timeout=30)[0])
+    verdicts = [one["verdict"] for one in record["attempts"]]
+    assert verdicts[-1] == "succeeded"
+    assert set(verdicts[:-1]) <= {"preempted"}, err
+    assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"

@@ -76,9 +76,11 @@ _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
     "on_recover": (EventKind.RECOVERED, "a node is usable again"),
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
+    "on_job_stall": (EventKind.JOB_STALLED, "a kept job prints nothing, or its chips are idle"),
     "on_job_end": (EventKind.JOB_ENDED, "a kept job is over"),
     "on_give_up": (EventKind.GAVE_UP, "a node is given up, or another hook failed"),
 }
+_NODE_KINDS = frozenset(kind for kind, _ in _HOOKS.values()) - {EventKind.JOB_STALLED, EventKind.JOB_ENDED}
 # A path at the beginning of a shell command, without characters that a shell replaces.
 _PROGRAM_PATH = re.compile(r"[\w.-]*/[\w./-]+(?=\s|$)")
 # Settings that choose cloud, identity, journal and leases: given as flags, they apply inside hooks too.
@@ -92,7 +94,7 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for name, (kind, when) in reversed(_HOOKS.items()):
-            if kind in kinds or (not kinds and kind is not EventKind.JOB_ENDED):
+            if kind in (kinds or _NODE_KINDS):
                 flag = "--" + name.replace("_", "-")
                 text = f"Local command to run when {when}; gets the event as JSON on stdin."
                 function = grouped_option(flag, name, group=OptionGroup.HOOKS, metavar="CMD", help=text)(function)

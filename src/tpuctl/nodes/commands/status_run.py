@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.names import NodeName
     from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.nodes.kept_jobs import KeptJob
     from tpuctl.nodes.selection import Selection
     from tpuctl.output.terminal import Cell, Terminal
 
@@ -126,12 +127,20 @@ def _details(
         if guard := describe_guard(app.services.journal.past(found.name), found, app.now()):
             yield "guard", guard, ""
         yield "cost", _cost_words(app, found, request), ""
+        for job in _kept_jobs(app, found):
+            yield "job", job.words, ""
         if request:
             yield "queued", f"{request.queued_resource_id} {request.state}", ""
         return
 
     begin = state_begin(app.services.journal, found, app.project)
     yield from request_details(found, begin, app.now(), nodes={}, project=app.project)
+
+
+def _kept_jobs(app: App, node: Node) -> list[KeptJob]:
+    """Return the jobs of `run --keep` of a node: those that are not over, and the one that began last."""
+    jobs = [place.job for place in app.services.journal.kept_jobs(node.name.project, node.name.node_id)]
+    return [job for job in jobs if job.outcome is None or job is jobs[-1]]
 
 
 def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
@@ -154,7 +163,9 @@ def _json(app: App, found: Node | QueuedResource) -> list[dict[str, Any]]:
     """Return the JSON of a node, or of the queued resource that requests it."""
     if isinstance(found, Node):
         request = _owner(app, found)
-        return nodes_json(app, [found], (request,) if request else (), app.services.journal.past)
+        values = nodes_json(app, [found], (request,) if request else (), app.services.journal.past)
+        jobs = [job.to_json() for job in _kept_jobs(app, found)]
+        return [{**value, **({"keptJobs": jobs} if jobs else {})} for value in values]
 
     return [waiting_json(found, app.project, app.now())]
 

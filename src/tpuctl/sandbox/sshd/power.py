@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 # The file of a worker's control folder that has the faults of its chips.
 CHIP_FAULTS = "chip-faults"
+# The value of the metadata server, and how long before the end it changes [Compute Engine documentation].
+PREEMPTED = "instance/preempted"
+PREEMPTION_NOTICE = timedelta(seconds=30)
 _SEPARATOR = "~"  # in no name of a project, a zone or a node
 
 
@@ -102,16 +105,32 @@ def end_processes_of_powered_off(sandbox: SandboxState) -> None:
         with sandbox.read() as session:
             noted = [path for path in folder.iterdir() if not path.name.startswith(".")]
             over = [path for path in noted if not _still_runs(session, path)]
-            faults = {path: _chip_faults(session, path) for path in noted if path not in over}
+            left = [path for path in noted if path not in over]
+            faults = {path: _chip_faults(session, path) for path in left}
+            preempted = [path for path in left if _has_notice(session, path)]
         for path in over:
             path.unlink()
         if over:
             end_processes(*(_folders(sandbox.path, path) for path in over))
     for path, text in faults.items():
-        place = _folders(sandbox.path, path).control / CHIP_FAULTS
-        with suppress(FileNotFoundError):  # the worker has no home yet
-            if (place.read_text("utf-8") if place.exists() else "") != text:
-                write_private_file(place, text)
+        folders = _folders(sandbox.path, path)
+        _write_changed(folders.control / CHIP_FAULTS, text)
+        if path in preempted:
+            _write_changed(folders.metadata / PREEMPTED, "TRUE")
+
+
+def _write_changed(place: Path, text: str) -> None:
+    with suppress(FileNotFoundError):  # the worker has no home yet
+        if (place.read_text("utf-8") if place.exists() else "") != text:
+            write_private_file(place, text)
+
+
+def _has_notice(session: StateSession, path: Path) -> bool:
+    """Return whether a worker is powered off by a preemption within the time of its notice."""
+    project, zone, node_id, _, _ = path.name.split(_SEPARATOR)
+    node = session.node(project, zone, node_id)
+    ahead = node.phase(session.now + PREEMPTION_NOTICE) if node else None
+    return ahead is not None and (ahead.state == "PREEMPTED" or ahead.initiator == "SERVICE")
 
 
 def _chip_faults(session: StateSession, path: Path) -> str:

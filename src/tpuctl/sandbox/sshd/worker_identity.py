@@ -98,6 +98,8 @@ def identify_worker(worker: SandboxWorker, host_name: str) -> WorkerIdentity:
             "instance/description": node.node_id,
             "instance/hostname": f"{host_name}.{node.zone}.c.{node.project}.internal",
             "instance/name": host_name,
+            # TRUE from the notice of a preemption on.
+            "instance/preempted": "FALSE",
             "instance/zone": zone,
             "project/project-id": node.project,
             "project/numeric-project-id": str(project_number),

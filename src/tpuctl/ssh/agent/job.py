@@ -8,8 +8,9 @@ starts the command and the others join it. Its files:
     lock     held while a supervisor waits for      fed        pid of its writer, number of bytes written, and `end`
              the command                            attached   held, shared, by each client that streams
     pid      the command's process group            exit       how it ended: `exit CODE SECONDS` or `signal NUMBER SECONDS`,
-                                                               and remarks: `abandoned`, `late`, `full`
+                                                               and remarks: `abandoned`, `late`, `full`, `preempted`
     trimmed  first stored bytes of out and err      ending     TERM was sent: all its processes must end
+    notice   seconds that are left of a node that is being preempted: the job got its signal
     detached the job is kept until it is removed; other jobs are removed one day after their end
 
 The command is the child of a supervisor in its own session, which outlives the connection. Frames go both ways (link.py; the
@@ -44,6 +45,7 @@ from tpuctl.ssh.agent.job_files import (
     write,
 )
 from tpuctl.ssh.agent.link import ClientLink, own_folder
+from tpuctl.ssh.agent.preemption_notice import NOTICE, start_waiting
 
 TYPE_CHECKING = False
 
@@ -302,14 +304,19 @@ def supervise(folder: str, request: dict[str, Any], feeding: int | None) -> NoRe
         os.dup2(nowhere, number)
     # Written last: its readers may signal the group.
     fill_reserved(folder, "pid", b"%d %d" % (child, os.getpid()))
+    notice = start_waiting(folder, child, request["notice"]) if request["notice"] else 0
     watch = CommandWatch(child, folder, request, began)
     # The process stays a zombie until its end is recorded, so that no other process gets its pid.
     how, number = watch.wait(feeding)
     seconds = time.monotonic() - began
+    if notice:
+        os.kill(notice, KILL)
+        os.waitpid(notice, 0)
     if watch.why or os.path.exists(folder + "/ending"):
         wait_for_others(child)
     words = [how, b"%d %.3f" % (number, seconds)]
     words += [watch.why] * bool(watch.why) + [b"full"] * (watch.is_full or is_full(folder))
+    words += [b"preempted"] * os.path.exists(os.path.join(folder, NOTICE))
     fill_reserved(folder, "exit", b" ".join(words))
     if WAITID is not None:
         os.waitpid(child, 0)
@@ -341,6 +348,8 @@ def become_command(folder: str, request: dict[str, Any]) -> NoReturn:
     signal(SIGXFSZ, SIG_DFL)
     environment = environment_of_login()
     environment.update(request["environment"])
+    if request["notice"]:
+        environment[b"TPUCTL_PREEMPTION_NOTICE"] = os.fsencode(os.path.join(folder, NOTICE))
     shell = os.environ.get("SHELL") or "/bin/sh"
     os.execve(shell, [os.path.basename(shell).encode(), b"-c", request["line"]], environment)
 

@@ -24,7 +24,7 @@ from tpuctl.app.value_completion import complete_type_or_file, complete_values
 from tpuctl.check.commands.preflight_options import CheckOptions
 from tpuctl.config.settings import SETTINGS
 from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
-from tpuctl.files import expand_user_path, output_path, read_user_text
+from tpuctl.files import expand_user_path, output_path, read_user_bytes, read_user_text
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import WorkerSet
 from tpuctl.nodes.commands.idle_options import IdleOptions
@@ -53,6 +53,12 @@ class RunFlags:
     """The options of the command itself."""
 
     line: str | None = option("--command", metavar="LINE", help="Command to run, as one shell line.")
+    script: str | None = option(
+        "--script",
+        metavar="FILE",
+        help="Local script to run on all workers, with the words after -- as its arguments; at most 64 KiB. "
+        "[default: the command after --]",
+    )
     workdir: str | None = option(
         "--workdir", "-w", metavar="PATH", help="Working directory on the workers. [default: the home directory]"
     )
@@ -190,7 +196,7 @@ class OneOffFlags(GivenOptions):
         "--collect",
         metavar="PATH",
         multiple=True,
-        help="Path on the workers to copy back at the end, with --up. Repeatable.",
+        help="Path on the workers to copy back at the end, with --up or --keep. Repeatable.",
     )
 
 
@@ -204,6 +210,11 @@ class KeepFlags(GivenOptions):
         help="Start the command again until it has ended with 0 on all workers, on a new node where one is needed: after a "
         "preemption, a bad machine, a failure. Takes the options of `tpuctl up`.",
     )
+    resync: bool = option(
+        "--resync",
+        is_flag=True,
+        help="Use the present files from the next start on, for a job that was begun with others.",
+    )
     max_failures: int | None = setting_option("max_failures", click.IntRange(min=0))
     healthy_after: timedelta | str | None = setting_option("healthy_after", DurationType(), "TIME")
     restart_on: str | None = setting_option("restart_on", None, "CODES")
@@ -216,10 +227,22 @@ class KeepFlags(GivenOptions):
     )
     hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
     start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
+    preempt_signal: str | None = option(
+        "--preempt-signal",
+        metavar="NAME",
+        help="Signal for the job at the notice of a preemption, 10 to 30 s before its end; none: none. [default: TERM]",
+    )
     rm_on_success: bool = option(
         "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
     )
     stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
+    on_job_stall: str | None = option(
+        "--on-job-stall",
+        group=OptionGroup.HOOKS,
+        metavar="CMD",
+        help="Local command to run when the job prints nothing, or its chips are idle, for --hang-after; gets the event as "
+        "JSON on stdin.",
+    )
     on_job_end: str | None = option(
         "--on-job-end",
         group=OptionGroup.HOOKS,
@@ -306,7 +329,7 @@ def command(
         request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
         from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # as above
 
-        hooks = build_hooks(app, {EventKind.JOB_ENDED: keeping.on_job_end})
+        hooks = build_hooks(app, {EventKind.JOB_STALLED: keeping.on_job_stall, EventKind.JOB_ENDED: keeping.on_job_end})
         return keep_job(app, selection.names[0], keep, request, hooks)
     for name in keeping.given:
         raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
@@ -350,9 +373,11 @@ def _parse_request(
     from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import check_job_name  # noqa: PLC0415  # as above
 
+    if flags.script is not None and flags.line is not None:
+        raise InvalidInputError("`--script` and `--command` exclude each other", hint="leave one of them out")
     if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if flags.line is None and not words and flags.image is None:
+    if flags.line is None and flags.script is None and not words and flags.image is None:
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if flags.detach:
         for name in ("batch", "fail_fast", "log_dir"):
@@ -378,6 +403,13 @@ def _parse_request(
         timeout=_time_limit(flags.timeout),
         connect_within=_time_limit(flags.connect_timeout) or RunRequest().connect_within,
     )
+    if flags.script is not None:
+        from tpuctl.workers.local_script import LONGEST_SCRIPT, script_line  # noqa: PLC0415  # only for scripts
+
+        path = app.invocation.folder / expand_user_path(Path(flags.script))
+        content = read_user_bytes(path, limit=LONGEST_SCRIPT, what=f"`--script {flags.script}`")
+        line, shown = script_line(content, flags.script, words)
+        request, words = replace(request, line=line, shown=shown), ()
     if flags.image is None:
         if flags.mount:
             raise InvalidInputError("`--mount` needs a container", hint="add `--image IMAGE`, or leave it out")
@@ -470,14 +502,15 @@ def parse_keep(
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
     from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
+    from tpuctl.workers.worker_jobs import parse_signal  # noqa: PLC0415  # as above
 
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
         raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
     refused = {
-        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable", "log_dir")},
+        **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable")},
         **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
         "worker": workers != WorkerSet.parse("all"),
-        **{name: getattr(one_off, name) for name in ("up", "exclusive", "collect")},
+        **{name: getattr(one_off, name) for name in ("up", "exclusive")},
     }
     for name in (name for name, value in refused.items() if value):
         hint = (
@@ -489,9 +522,10 @@ def parse_keep(
     settings = app.settings
     if sum((one_off.rm, flags.rm_on_success, flags.stop)) > 1:
         raise InvalidInputError("`--rm`, `--rm-on-success` and `--stop` exclude one another", hint="keep one of them")
-    if run.detach and flags.on_job_end is not None:
-        text = "`--detach` leaves the job to a supervisor, and `--on-job-end` is a command of the supervisor"
-        raise InvalidInputError(text, hint="pass it there: `tpuctl watch NODE --job JOB --on-job-end CMD`")
+    for name in ("on_job_stall", "on_job_end"):
+        if run.detach and getattr(flags, name) is not None:
+            text = f"`--detach` leaves the job to a supervisor, and `{_flag(name)}` is a command of the supervisor"
+            raise InvalidInputError(text, hint=f"pass it there: `tpuctl watch NODE --job JOB {_flag(name)} CMD`")
     end = NodeAtEnd.DELETE if one_off.rm else NodeAtEnd.DELETE_ON_SUCCESS if flags.rm_on_success else NodeAtEnd.KEEP
 
     def duration(name: str) -> timedelta:
@@ -504,6 +538,8 @@ def parse_keep(
         limit=time_limit(app, limits),
         idle=idle_change(app, idling.idle, idling.on_idle),
         sync=_sync_folder(app, one_off, run.workdir),
+        resync=flags.resync,
+        collect=one_off.collect,
         policy=KeepPolicy(
             max_failures=settings.number("max_failures") if flags.max_failures is None else flags.max_failures,
             healthy_after=duration("healthy_after"),
@@ -516,6 +552,7 @@ def parse_keep(
             budget=flags.max_cost,
         ),
         end=NodeAtEnd.STOP if flags.stop else end,
+        preempt_signal=0 if flags.preempt_signal == "none" else parse_signal(flags.preempt_signal or "TERM"),
     )
 
 

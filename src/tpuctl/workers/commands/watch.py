@@ -32,9 +32,11 @@ _OF_JOBS = frozenset({"nodes", "force_lease"})
     shell_complete=complete_job,
     help="Job of `tpuctl run --keep` to supervise until it is done, on one node.",
 )
-@hook_options(EventKind.JOB_ENDED)
+@hook_options(EventKind.JOB_STALLED, EventKind.JOB_ENDED)
 @watch_options
-def command(app: App, *, job: str | None, on_job_end: str | None, **given: Any) -> int:  # the options of `watch`
+def command(
+    app: App, *, job: str | None, on_job_stall: str | None, on_job_end: str | None, **given: Any
+) -> int:  # the options of `watch`
     """Keep nodes usable until stopped: recreate preempted ones, repair broken ones, report maintenance.
 
     Prints a line for each change, and retries while there is no capacity. If it gives up a node it says why, and continues
@@ -50,8 +52,9 @@ def command(app: App, *, job: str | None, on_job_end: str | None, **given: Any) 
       tpuctl watch trainer --job train
     """
     if job is None:
-        if on_job_end is not None:
-            raise InvalidInputError("`--on-job-end` needs `--job`", hint="add `--job JOB`, or leave it out")
+        for flag, command in (("--on-job-stall", on_job_stall), ("--on-job-end", on_job_end)):
+            if command is not None:
+                raise InvalidInputError(f"`{flag}` needs `--job`", hint="add `--job JOB`, or leave it out")
         code: int = watch(app, **given)
         return code
     from tpuctl.workers.keep_start import watch_job  # noqa: PLC0415  # not needed by --help and completion
@@ -70,7 +73,7 @@ def command(app: App, *, job: str | None, on_job_end: str | None, **given: Any) 
     if len(names) != 1:
         raise InvalidInputError("`--job` takes one node", hint="name it: `tpuctl watch NODE --job JOB`")
     try:
-        hooks = build_hooks(app, {EventKind.JOB_ENDED: on_job_end})
+        hooks = build_hooks(app, {EventKind.JOB_STALLED: on_job_stall, EventKind.JOB_ENDED: on_job_end})
         return watch_job(app, names[0], check_job_name(job), hooks, force_lease=given["force_lease"])
     except TerminatedError:
         # This is how a service is stopped.
