@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from tests.conftest import Sandbox
 from tests.lifecycle import UP
+from tpuctl.app.lazy_import import load
 from tpuctl.sandbox.state import SandboxState
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -59,3 +61,15 @@ def test_modules_of_the_step_by_step_tour_take_part(tmp_path: Path, fake_ssh: Ca
     parts = {path.rpartition("/tpuctl/")[2] for path in ran}
     assert (done.returncode, sorted(named - parts)) == (0, []), done.stderr
     assert len(named) > 15
+
+
+def test_names_that_are_imported_when_they_are_used_exist() -> None:
+    sources = [path.read_text() for path in (ROOT / "src" / "tpuctl").rglob("*.py")]
+    bodies, constants = (
+        [place for source in sources for place in re.findall(rf'{name}\("([^"]+)"\)', source)]
+        for name in ("body_in", "constant_in")
+    )
+
+    assert len(set(bodies)) == len(bodies) > 30
+    assert [place for place in bodies if next(iter(inspect.signature(load(place)).parameters)) != "app"] == []
+    assert all(load(place) for place in constants)

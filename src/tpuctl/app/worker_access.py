@@ -16,6 +16,7 @@ from tpuctl.names import check_login
 from tpuctl.nodes.key_authorization import KeyAuthorizer
 from tpuctl.nodes.ssh_workers import SshWorkers
 from tpuctl.sandbox.sshd import proxy_command
+from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, find_sshd
 from tpuctl.ssh.keys import OsLoginCache, login_name, with_metadata_key
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ def ssh_workers(app: App) -> SshWorkers:
 
 def _no_sshd() -> str | None:
     """Return why ssh cannot reach the sandbox's workers, None if it can."""
-    from tpuctl.sandbox.sshd.daemon import SshdUnavailableError, find_sshd  # noqa: PLC0415  # only for the sandbox
-
     try:
         find_sshd()
     except SshdUnavailableError as error:

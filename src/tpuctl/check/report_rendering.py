@@ -12,6 +12,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.hints import report_with_typed_options
 from tpuctl.check.colocation import TB, Relation
 from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
@@ -20,9 +21,9 @@ from tpuctl.output.column_widths import text_width
 from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled
 
 if TYPE_CHECKING:
+    from tpuctl.app.app import App
     from tpuctl.check.facts import WantedNode
     from tpuctl.check.zone_ranking import BucketProximity, ZoneRank, ZoneRanking
-    from tpuctl.output.step_summary import StepSummary
 
 # Version of the JSON. Within a version fields may be added; none is removed or changes its meaning.
 FINDINGS_SCHEMA_VERSION = 2
@@ -89,11 +90,12 @@ def _finding_texts(finding: Finding) -> tuple[str, ...]:
 _MAX_ANNOTATIONS = 10
 
 
-def announce_findings(terminal: Terminal, summary: StepSummary | None, report: CheckReport) -> None:
+def announce_findings(app: App, report: CheckReport) -> None:
     """Show errors and warnings as annotations, and all findings in the summary; in GitHub Actions only."""
+    report, summary = report_with_typed_options(app, report), app.summary
     for level, kind in ((Level.ERROR, "error"), (Level.WARNING, "warning")):
         for finding in [one for one in report.of(level) if not one.is_downgraded][:_MAX_ANNOTATIONS]:
-            terminal.annotate(kind, f"{finding.id} {finding.found.subject}", (finding.found.text,))
+            app.terminal.annotate(kind, f"{finding.id} {finding.found.subject}", (finding.found.text,))
     if summary:
         summary.table(("level", "id", "subject", "text", "why", "advice"), map(_finding_texts, report.findings))
         summary.note(report_summary(report))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.state_paths import preflight_cache_file
+from tpuctl.cli.sandbox_command import fault_flag
 from tpuctl.clock import SystemClock
 from tpuctl.command_text import command_word
 from tpuctl.config.settings import SourceKind
@@ -16,19 +17,10 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, NotConfirmedError, NotFoundError
 from tpuctl.files import MIB, expand_user_path, read_text_stream, read_user_text
 from tpuctl.output.terminal import Cell, View, table_view
-from tpuctl.sandbox.fault_kinds import KIND_KEYS, FaultKind
-
-if TYPE_CHECKING:
-    from tpuctl.app.app import App
-    from tpuctl.sandbox.faults import Fault
-    from tpuctl.sandbox.request_log import LoggedCall
-    from tpuctl.sandbox.stock import StockLevel
-
-from tpuctl.cli.sandbox_command import _flag
 from tpuctl.sandbox import faults, scenarios, shims
 from tpuctl.sandbox.administration import DEFAULT_PROJECT, DEFAULT_ZONE, advance_clock, read_status, reset_sandbox
+from tpuctl.sandbox.fault_kinds import KIND_KEYS, FaultKind
 from tpuctl.sandbox.faults import describe_fault, describe_time, parse_fault
-from tpuctl.sandbox.http_server import open_server
 from tpuctl.sandbox.request_log import EVENT_METHOD, client_name, follow_log, read_log
 from tpuctl.sandbox.scenarios import play_scenario, read_scenario
 from tpuctl.sandbox.seeding import apply_seed, read_seed
@@ -42,9 +34,17 @@ from tpuctl.sandbox.shims import (
 from tpuctl.sandbox.sshd.daemon import SshdUnavailableError
 from tpuctl.sandbox.stock import describe_level, put_level, remove_levels, show_stock
 
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.sandbox.faults import Fault
+    from tpuctl.sandbox.request_log import LoggedCall
+    from tpuctl.sandbox.stock import StockLevel
+
 
 def run_sandbox_serve(app: App, *, port: int) -> None:
     """Serve the sandbox on a local port, for gcloud, Google's libraries and curl, until Ctrl-C."""
+    from tpuctl.sandbox.http_server import open_server  # noqa: PLC0415  # the whole API
+
     sandbox = app.services.sandbox
     try:
         opened = open_server(sandbox, port, log=app.terminal.note if app.is_verbose else None)
@@ -226,7 +226,7 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
     for key in values.keys() & KIND_KEYS.keys():
         if key not in word.keys:
             kinds = ", ".join(KIND_KEYS[key].kinds(key))
-            raise InvalidInputError(f"`{word}` has no `{_flag(key)}`", hint=f"`{_flag(key)}` is for {kinds}")
+            raise InvalidInputError(f"`{word}` has no `{fault_flag(key)}`", hint=f"`{fault_flag(key)}` is for {kinds}")
     if values.get("duration") == "forever":
         del values["duration"]
         if word.duration:

@@ -669,17 +669,16 @@ def check_file_entry(kind: FileKind, key: str, value: RawValue, *, place: str) -
 
 def _check_own_labels(kind: FileKind, labels: Mapping[str, str], place: str) -> None:
     """Raise `SettingError` for a label that tpuctl acts on: it would end a node early, or keep it from every clean-up."""
-    from tpuctl.models.node import KEEP_LABEL  # noqa: PLC0415  # few files have labels
-    from tpuctl.models.spec import check_no_own_labels  # noqa: PLC0415  # as above
+    from tpuctl.models import node, spec  # noqa: PLC0415  # few files have labels
 
     try:
-        check_no_own_labels(labels)
+        spec.check_no_own_labels(labels)
     except InvalidInputError as error:
         raise SettingError(f"{place}: {error.message}", hint=error.hint) from None
-    if kind is FileKind.PROJECT and KEEP_LABEL in labels:
+    if kind is FileKind.PROJECT and node.KEEP_LABEL in labels:
         raise SettingError(
-            f"{place}: the label `{KEEP_LABEL}` is never read from a project file",
-            hint=f"pass `--labels {KEEP_LABEL}=VALUE`",
+            f"{place}: the label `{node.KEEP_LABEL}` is never read from a project file",
+            hint=f"pass `--labels {node.KEEP_LABEL}=VALUE`",
         )
 
 

@@ -78,7 +78,6 @@ def command(
       tpuctl doctor slice-0 slice-1
       tpuctl doctor --fix
     """
-    from tpuctl.app.hints import report_with_typed_options  # noqa: PLC0415  # as below
     from tpuctl.check.report_rendering import announce_findings  # noqa: PLC0415  # completion and --help do not need it
     from tpuctl.doctor.doctor_run import DoctorRun  # noqa: PLC0415  # completion and --help do not need it
 
@@ -91,7 +90,7 @@ def command(
     else:
         report = run.check()
         run.show(report)
-    announce_findings(app.terminal, app.summary, report_with_typed_options(app, report))
+    announce_findings(app, report)
     if run.failure is not None:
         raise run.failure
     return ExitCode.CHECK_FAILED if report.fails(strict=strict) else fix_code

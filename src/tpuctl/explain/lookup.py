@@ -152,11 +152,10 @@ def _own_texts() -> Mapping[str, Mapping[str, Any]]:
 
 @functools.cache
 def _finding_entries() -> Mapping[str, IdEntry]:
-    from tpuctl.check import rules  # noqa: PLC0415  # needed only for the ids of findings
-    from tpuctl.check.ai_platform import JOB_RULES  # noqa: PLC0415  # needed only for the ids of findings
+    from tpuctl.check import ai_platform, rules  # noqa: PLC0415  # needed only for the ids of findings
     from tpuctl.doctor.rule_catalogue import DOCTOR_RULES  # noqa: PLC0415  # 60 ms, needed only for the ids of findings
 
-    known: tuple[CheckRule[Any], ...] = (*rules.RULES, *JOB_RULES, *DOCTOR_RULES)
+    known: tuple[CheckRule[Any], ...] = (*rules.RULES, *ai_platform.JOB_RULES, *DOCTOR_RULES)
     entries = {rule.id: IdEntry(rule.id, IdKind.FINDING, rule.text, title=rule.title) for rule in known}
     for id_, successor in rules.RETIRED_RULES.items():
         entries[id_] = IdEntry(id_, IdKind.FINDING, f"This rule is retired: {successor}.", title="retired")

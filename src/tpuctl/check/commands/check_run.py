@@ -103,7 +103,7 @@ def run_check(
         is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
         return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
-    announce_findings(app.terminal, app.summary, report_with_typed_options(app, report))
+    announce_findings(app, report)
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)

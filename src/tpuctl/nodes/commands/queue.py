@@ -92,7 +92,7 @@ def queue_status() -> None:
 )
 @timeout_option
 @events_option
-@body_in("tpuctl.nodes.commands.queue_run:run_queue_wait")
+@body_in("tpuctl.nodes.commands.queue_change_run:run_queue_wait")
 def queue_wait() -> None:
     """Wait until a queued resource is ACTIVE, so that its nodes exist, or until it is gone. Changes nothing.
 
@@ -117,7 +117,7 @@ def queue_wait() -> None:
     ),
     no_wait_option,
 )
-@body_in("tpuctl.nodes.commands.queue_run:run_queue_cancel")
+@body_in("tpuctl.nodes.commands.queue_change_run:run_queue_cancel")
 def queue_cancel() -> None:
     """Delete queued resources and wait until they are gone, so that nothing waits and the quota is free.
 
@@ -143,7 +143,7 @@ def queue_cancel() -> None:
 @timeout_option
 @force_lease_option
 @events_option
-@body_in("tpuctl.nodes.commands.queue_run:run_queue_retry")
+@body_in("tpuctl.nodes.commands.queue_change_run:run_queue_retry")
 def queue_retry() -> None:
     """Request the node of a queued resource again, and wait until it is usable.
 

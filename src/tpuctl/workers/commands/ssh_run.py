@@ -25,9 +25,6 @@ from tpuctl.ssh.interactive import (
     run_in_foreground,
     tmux_attach_command,
 )
-from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
-from tpuctl.workers.execution import run_and_show, shell_line
-from tpuctl.workers.runner import RunRequest
 from tpuctl.workers.targets import await_key, find_node, find_targets
 
 if TYPE_CHECKING:
@@ -122,6 +119,9 @@ def run_ssh(
     if not is_read_only:
         await_key(app, found)
     if len(found) > 1 and not dry_run:
+        from tpuctl.workers.execution import run_and_show, shell_line  # noqa: PLC0415  # most sessions are with one worker
+        from tpuctl.workers.runner import RunRequest  # noqa: PLC0415  # as above
+
         return run_and_show(app, found, RunRequest(line=shell_line(words), batch=batch_size))
     sessions = [
         SshSession(node, target, words, flags, forwards, plain=plain, has_terminal=has_terminal) for target in found
@@ -260,6 +260,8 @@ def explain_failed_login(app: App, session: SshSession) -> None:
     login = run_ssh_command(session.target.connection, "true", timeout=_LOGIN_TIMEOUT)
     if login.code in {None, SSH_FAILED}:
         waited = _LOGIN_TIMEOUT if login.code is None else None
+        from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure  # noqa: PLC0415  # only for failures
+
         context = collect_failure_context(session.target, waited=waited)
         app.show_error(explain_ssh_failure(login.errors, session.target, context))
 
