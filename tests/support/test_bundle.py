@@ -47,6 +47,7 @@ def test_bundle_contains_all_evidence(site: Site) -> None:
     assert all(json.loads(data) is not None for path, data in made.files.items() if path.endswith(".json"))
     # The verdict on all of it, with its worker.
     (first, *_) = made.json("explanation.json")["verdicts"]
+    assert (first["file"], first["first_line"], first["worker"]) == ("workers/1/jobs/train/out", 1, "1")
     assert "workers/1/jobs/train/out, line 1" in made.err
     assert first["remedy"][0] in made.err
     assert b"workers/1/jobs/train/out" in made.files["README.txt"]
@@ -115,7 +116,7 @@ def test_silent_worker_delays_no_other(site: Site) -> None:
     assert made.missing["workers/1"] == "Permission denied (publickey)."
     assert "warning: missing: workers/1: Permission denied (publickey).\n" in made.err
     assert "worker 1 of `demo`: " in made.err
-    assert made.files["workers/1/errors.txt"] == b"this worker: Permission denied (publickey).\n"
+    assert b"\n  workers/1: Permission denied (publickey).\n" in made.files["README.txt"]
     assert made.files["workers/0/tpu_logs/a.log"] == b"here\n"
 
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from tpuctl.redaction import hide_metadata, hide_suspicious_values
 from tpuctl.ssh.agent.link import AGENT_MARK
 from tpuctl.ssh.channel import bootstrap
-from tpuctl.support.bundle import explain_logs
+from tpuctl.support.bundle import explain_logs, hide_guest_attributes
 from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, UniquePaths, safe_path
-from tpuctl.support.bundle_sources import hide_guest_attributes
 
 
 @given(st.text())
@@ -99,7 +98,7 @@ def test_failure_in_the_log_of_a_failed_job_is_not_over(tmp_path: Path, end: byt
     contents.add("workers/0/jobs/train/exit", end)
     contents.add("workers/0/jobs/train/out", error + b"step 3 loss 2.1\n")
 
-    explanation = explain_logs(contents.entries, {}).explanation
+    explanation = explain_logs(contents.entries, {})
 
     assert [one.id for one in explanation.conclusions] == expected
 

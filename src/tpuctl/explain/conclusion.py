@@ -531,7 +531,7 @@ def _is_naive(place: LogPlace) -> bool:
 
 _SUSPICIOUS_SHOWN = 10
 # `run --log-dir` writes `worker-3.log`; the host name of a worker is like `t1v-n-1a2b3c4d-w-3`.
-_WORKER = re.compile(r"(?:\bworker|-w)[-_.]?(\d{1,5})(?!\d)")
+_WORKER = re.compile(r"(?:\bworkers/|(?:\bworker|-w)[-_.]?)(\d{1,5})(?!\d)")
 
 
 def merge_scans(logs: Mapping[str, ScanResult]) -> ScanResult:

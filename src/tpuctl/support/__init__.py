@@ -1,8 +1,8 @@
 """`tpuctl bundle`: collect the evidence that support asks for in one file, without secrets and within limits.
 
-`bundle` collects, packs and reports; start there. `bundle_sources` gets documents from the API and this machine and, at the
-same time, files from all workers; `bundle_contents` stores and packs them; `bundle` adds the verdict on the logs and the
-list of files; `tpuctl.redaction` removes secrets. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
+`bundle` gets documents from the API and this machine, adds the verdict on the logs and the list of files, packs and reports;
+start there. `bundle_workers` gets files from all workers at the same time; `bundle_contents` stores and packs them;
+`tpuctl.redaction` removes secrets. It imports `explain` (the verdict), `doctor` (its findings), `nodes`,
 `cloud`, `ssh`, `output` and `app`.
 
 What a reader must know:
@@ -11,8 +11,8 @@ What a reader must know:
   files that tpuctl writes about the contents are added as they are.
 - Workers are not trusted: names, sizes and numbers of files are bounded here, frames by `ssh.channel`, and all of it by the
   program on the worker (`ssh.agent.worker_evidence`).
-- A source that fails is a missing item with its reason, not a failure of the command. Every query and every worker has a
-  timeout; the one deadline of the command limits them all.
+- A source that fails is a missing item with its reason, not a failure of the command. The requests to the API and every
+  worker have a timeout; the one deadline of the command limits them all.
 - The file appears complete or not at all, readable only by its owner. A bundle changes nothing, in the cloud or on workers:
   it uses the ssh key that is there.
 - A secret without a known form, or a name before it, cannot be found. So the command asks the user to review the file.

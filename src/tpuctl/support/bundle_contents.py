@@ -47,7 +47,6 @@ class BundleContents:
         self._entries: list[BundleFile] = []
         self._missing: dict[MissingItem, None] = {}
         self._paths = UniquePaths()
-        self._number = 0
         self._is_closed = False
         self._lock = Lock()
 
@@ -67,7 +66,7 @@ class BundleContents:
     def bytes_left(self) -> int:
         """The number of bytes that may still be added."""
         with self._lock:
-            return max(0, self._bytes_left)
+            return self._bytes_left
 
     @property
     def redactions(self) -> dict[str, int]:
@@ -85,65 +84,60 @@ class BundleContents:
             self._missing[MissingItem(self.clean(path), self.clean(why))] = None
 
     def begin(self, path: str, **about: Any) -> BundleFile:
-        """Begin a file; its path becomes safe and unique. Raises `RuntimeError` after `close`.
-
-        `about` are `source`, `original_size` and `modified`, as far as they are known.
-        """
+        """Begin a file; its path becomes safe and unique. `about`: see `BundleFile`. Raises `RuntimeError` after `close`."""
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the bundle is closed")
-            self._number += 1
-            file = self._folder / str(self._number)
-            return BundleFile(self, self._paths.make_unique(self.clean(path)), file, **about)
+            file = self._folder / str(len(self._entries))
+            entry = BundleFile(self, self._paths.make_unique(self.clean(path)), file, **about)
+            self._entries.append(entry)
+            return entry
 
     def close(self) -> None:
         """Let no further files begin: their folder is about to be removed."""
         with self._lock:
             self._is_closed = True
 
-    def add(self, path: str, data: bytes, *, is_own: bool = False) -> None:
-        """Add a small file, beyond the size limit if necessary.
-
-        `is_own`: tpuctl wrote it about the contents; it has no secrets, and words such as `password` are harmless.
-        """
-        writing = self.begin(path)
-        writing.write(data, ignores_limit=True, is_redacted=is_own)
+    def add(self, path: str, data: bytes, **about: Any) -> None:
+        """Add a small file, beyond the size limit if necessary."""
+        writing = self.begin(path, is_limited=False, **about)
+        writing.write(data)
         writing.end()
 
     def add_json(self, path: str, value: Any) -> None:  # JSON
         """Add a small document, without the values of metadata."""
         shown = hide_metadata(value)
-        text = _dump_json(shown)
+        text = dump_json(shown)
         try:
             json.loads(redact(text))
         except ValueError:
             # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
-            text = _dump_json(hide_suspicious_values(shown))
+            text = dump_json(hide_suspicious_values(shown))
         self.add(path, text)
 
     def reserve(self, size: int) -> int:
-        """Reserve room for `size` bytes; return the number granted."""
+        """Reserve `size` bytes; return the number granted."""
         with self._lock:
-            granted = max(0, min(size, self._bytes_left))
+            granted = min(size, self._bytes_left)
             self._bytes_left -= granted
             return granted
-
-    def add_entry(self, entry: BundleFile) -> None:
-        """Add a finished file."""
-        with self._lock:
-            self._entries.append(entry)
 
     def clean(self, text: str) -> str:
         """Return a text without its secrets."""
         return redact(text.encode("utf-8", "replace"), self.accounts).decode("utf-8", "replace")
 
 
-def _dump_json(value: Any) -> bytes:  # JSON
+def dump_json(value: Any) -> bytes:  # JSON
+    """Return a document as it stands in a bundle."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
 
 
 class BundleFile:
-    """One file: written without its secrets, and stored in a temporary folder until it is packed. Sizes are in bytes."""
+    """One file: written without its secrets, and stored in a temporary folder until it is packed. Sizes are in bytes.
+
+    `announced`: its size at its source, if that is known. `is_own`: tpuctl wrote it about the contents; it has no secrets,
+    and words such as `password` are harmless.
+    """
 
     def __init__(
         self,
@@ -152,61 +146,60 @@ class BundleFile:
         file: Path,
         *,
         source: str = "",
-        original_size: int | None = None,
+        announced: int | None = None,
         modified: datetime | None = None,
+        is_limited: bool = True,
+        is_own: bool = False,
     ) -> None:
         self.path, self.file, self.source, self.modified = path, file, contents.clean(source), modified
         self.size = 0
-        self.original_size = 0 if original_size is None else original_size  # before redaction and truncation
         self.is_truncated = False
         self.redactions: Counter[str] = Counter()  # removed secrets by kind
-        self._contents, self._is_size_known = contents, original_size is not None
+        self._contents, self._announced, self._received = contents, announced, 0
+        self._is_limited, self._is_own = is_limited, is_own
         self._stream: IO[bytes] = file.open("xb")
         self._redactor = Redactor(contents.accounts)
         self._digest = hashlib.sha256()
-        self._ignores_limit = False
+
+    @property
+    def original_size(self) -> int:
+        """The size before redaction and truncation."""
+        return self._received if self._announced is None else self._announced
 
     @property
     def sha256(self) -> str:
         """The checksum of the stored file."""
         return self._digest.hexdigest()
 
-    def write(self, data: bytes, *, ignores_limit: bool = False, is_redacted: bool = False) -> None:
-        """Write bytes without their secrets, up to the size limit unless `ignores_limit`."""
-        self._count(len(data))
-        self._ignores_limit |= ignores_limit
-        is_full = self.is_truncated and self._contents.bytes_left == 0
-        if ignores_limit or not is_full:
-            self._store(data if is_redacted else self._redactor.feed(data), ignores_limit=ignores_limit)
+    def write(self, data: bytes) -> None:
+        """Write bytes without their secrets, up to the size limit."""
+        self._received += len(data)
+        self._store(data if self._is_own else self._redactor.feed(data))
 
     def skip(self, size: int) -> None:
         """Record that bytes are omitted here."""
         self._close_part()
         self.is_truncated = True
-        self._count(max(0, size))
-        self._store(f"\n[... {size} bytes omitted ...]\n".encode(), ignores_limit=True)
+        self._received += size
+        self._write(f"\n[... {size} bytes omitted ...]\n".encode())
 
     def end(self) -> None:
-        """Finish the file, and add it to the bundle."""
+        """Finish the file."""
         self._close_part()
         self._stream.close()
-        self._contents.add_entry(self)
-
-    def _count(self, size: int) -> None:
-        if not self._is_size_known:
-            self.original_size += size
 
     def _close_part(self) -> None:
-        self._store(self._redactor.close(), ignores_limit=self._ignores_limit)
+        self._store(self._redactor.close())
         self.redactions += self._redactor.counts
         # The text after a gap is unrelated to the text before it.
         self._redactor = Redactor(self._contents.accounts)
 
-    def _store(self, data: bytes, *, ignores_limit: bool) -> None:
-        granted = len(data) if ignores_limit else self._contents.reserve(len(data))
-        if granted < len(data):
-            self.is_truncated = True
-            data = data[:granted]
+    def _store(self, data: bytes) -> None:
+        granted = self._contents.reserve(len(data)) if self._is_limited else len(data)
+        self.is_truncated |= granted < len(data)
+        self._write(data[:granted])
+
+    def _write(self, data: bytes) -> None:
         self._stream.write(data)
         self._digest.update(data)
         self.size += len(data)
@@ -256,11 +249,12 @@ def _safe_part(part: str) -> str:
     plain = plain.strip(" ")
     if set(plain) <= {"."}:
         plain = "_" * max(1, len(plain))
-    while len(plain.encode("utf-8", "replace")) > _MAX_PART_LENGTH:
-        # The end of a name is more useful than its middle.
-        half = len(plain) // 2
-        plain = plain[: half - 2] + "~" + plain[half + 2 :]
-    return plain.encode("utf-8", "replace").decode()
+    name = plain.encode()
+    if len(name) <= _MAX_PART_LENGTH:
+        return plain
+    # The end of a name is more useful than its middle.
+    half = _MAX_PART_LENGTH // 2
+    return f"{name[: half - 1].decode(errors='ignore')}~{name[-half:].decode(errors='ignore')}"
 
 
 # Text shrinks to a tenth; a higher level takes longer than it saves.

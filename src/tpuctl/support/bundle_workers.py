@@ -1,134 +1,33 @@
-"""The sources of a bundle: documents from the API and this machine, and files from the workers.
+"""What the workers send for a bundle: each has one channel, whose frames are stored as they arrive.
 
-Each document has a query of its own, which may fail without the others. Each worker gets one channel, whose frames are stored
-as they arrive; the channels run in parallel, so a worker that does not answer delays no other.
+The channels run in parallel, so a worker that does not answer delays no other.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from tpuctl.decoding import Range, Text
-from tpuctl.durations import format_duration, format_size
-from tpuctl.errors import ConflictError, NodeNotInProjectError, ServiceUnavailableError, TpuctlError
-from tpuctl.fan_out import FanOutTimeoutError, fan_out
-from tpuctl.names import NodeName
-from tpuctl.nodes.lookup import find_node
-from tpuctl.redaction import redact
+from tpuctl.durations import format_size
+from tpuctl.fan_out import fan_out
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
 from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, open_agent
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
+from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from tpuctl.clock import Clock
-    from tpuctl.cloud.tpu import TpuClient
-    from tpuctl.models.node import Node
-    from tpuctl.names import NodeReference
-    from tpuctl.nodes.lookup import SearchPlace
     from tpuctl.output.terminal import StatusLine
     from tpuctl.ssh.connection import Target
     from tpuctl.support.bundle_contents import BundleContents, BundleFile
 
 T = TypeVar("T")
-# Guest attributes without secrets [Compute Engine documentation of guest attributes].
-_HARMLESS_NAMESPACES = ("hostkeys/", "guestinventory/", "guest-agent/", "diagnostics/")
-
-
-def add_documents(contents: BundleContents, documents: Mapping[str, Callable[[], Any]], queries: TimedQueries) -> int:
-    """Fetch documents, and add them to a bundle under their names, except empty ones. Return how many were added.
-
-    Sends no more queries once the time is up.
-    """
-    found = 0
-    for path, call in documents.items():
-        if queries.left <= timedelta():
-            contents.add_missing(path, "timed out before it was requested")
-            continue
-        try:
-            value = queries.run(call)
-        except TpuctlError as error:
-            contents.add_missing(path, error.message)
-            continue
-        if value is not None and value not in ([], {}, ()):
-            contents.add_json(path, value)
-            found += 1
-    return found
-
-
-def hide_guest_attributes(workers: Sequence[Mapping[str, str]]) -> dict[str, dict[str, str]]:
-    """Return the guest attributes of each worker, without the values of namespaces that may hold secrets."""
-    return {
-        str(worker): {
-            key: text if key.lower().startswith(_HARMLESS_NAMESPACES) else f"[hidden: {len(text)} characters]"
-            for key, text in attributes.items()
-        }
-        for worker, attributes in enumerate(workers)
-    }
-
-
-def replace_folder(value: Any, folder: str) -> Any:  # JSON
-    """Return a document in which `~` replaces a folder at the beginning of paths."""
-    if isinstance(value, dict):
-        return {key: replace_folder(one, folder) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [replace_folder(one, folder) for one in value]
-    if not isinstance(value, str) or len(folder) <= 1 or folder not in value:
-        return value
-    return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
-
-
-@dataclass(frozen=True, slots=True)
-class BundleSubject:
-    """The node of a bundle. The journal and its operations still know a deleted node."""
-
-    name: NodeName
-    node: Node | None
-    error: TpuctlError | None = None  # why there is no node; None if the API says that it does not exist
-
-
-def find_subject(
-    finder: TpuClient, place: SearchPlace, reference: NodeReference, known: Sequence[NodeName], queries: TimedQueries
-) -> BundleSubject:
-    """Find the node with a name; `known` are the nodes in the journal.
-
-    Raises `ConflictError` if there are several, `NodeNotInProjectError` if neither the API nor the journal knows it, and the
-    error of the API if the journal does not know it either.
-    """
-    name = place.name(reference)
-    node, failure = None, None
-    try:
-        node = queries.run(lambda: find_node(finder, place, reference))
-    except ConflictError:
-        raise
-    except TpuctlError as error:
-        failure = error
-    if node is not None:
-        return BundleSubject(node.name, node)
-    if name is None:
-        project = reference.project or place.project
-        in_journal = [one for one in known if (one.project, one.node_id) == (project, reference.node_id)]
-        if len(in_journal) > 1:
-            zones = ", ".join(f"{one.zone}/{one.node_id}" for one in in_journal)
-            raise ConflictError(
-                f"the journal knows {len(in_journal)} nodes `{reference.node_id}`: {zones}",
-                hint="name the zone: `--zone ZONE` or `ZONE/NODE`",
-            )
-        if not in_journal:
-            raise failure or NodeNotInProjectError(reference.node_id, project)
-        name = in_journal[0]
-    return BundleSubject(name, None, failure)
-
-
-# libtpu's default folder [TPU documentation]; the worker also reads `TPU_LOG_DIR`.
-LIBTPU_LOG_DIR = "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
 # A shorter visit gets no answer.
 _MIN_TIMEOUT = timedelta(seconds=1)
 _MAX_FILE_SIZE = 16 * 1024 * 1024
@@ -200,7 +99,7 @@ class WorkerCollector:
             else:
                 why = "the connection broke" if error.has_begun else error.what
             folder.add_missing("", why)
-        folder.finish()
+        folder.end()
         self._done += 1
 
     def _receive(self, target: Target, folder: _WorkerFolder, received: Callable[[], None]) -> None:
@@ -215,7 +114,7 @@ class WorkerCollector:
             "since": self._since.total_seconds() if self._since else None,
             # It ends by itself before the timeout, and says what is missing.
             "seconds": max(1.0, timeout.total_seconds() * 0.9 - 1),
-            "logs": LIBTPU_LOG_DIR,
+            "logs": LOG_FOLDER,
             "devices": [ACCEL_FILES, VFIO_FILES],
             "lockFile": LOCK_FILE,
         }
@@ -244,14 +143,13 @@ class _WorkerFolder:
     def __init__(self, contents: BundleContents, path: str) -> None:
         self._contents, self._path = contents, path
         self._writing: BundleFile | None = None
-        self._errors: list[str] = []
-        self._files = 0
+        self._files = self._missing = 0
 
     def take(self, kind: WorkerFrame, payload: bytes) -> None:
         """Store what a frame carries. Raises `UnexpectedAnswerError`."""
         match kind:
             case WorkerFrame.FILE:
-                self._begin(payload)
+                self._begin(_decode_frame(_FileFrame, payload))
             case WorkerFrame.OUT if self._files:
                 if self._writing is not None:
                     self._writing.write(payload)
@@ -261,41 +159,38 @@ class _WorkerFolder:
                     self._writing.skip(size)
             case WorkerFrame.MISSING:
                 item = _decode_frame(_MissingFrame, payload)
-                if len(self._errors) < _MAX_MISSING:
+                self._missing += 1
+                if self._missing <= _MAX_MISSING:
                     self.add_missing(item.path, item.why)
             case _:
                 raise UnexpectedAnswerError(f"a frame `{kind.name}` out of order")
 
     def add_missing(self, path: str, why: str) -> None:
         """Record what is missing, all of the worker with an empty path."""
-        path, why = path[:_MAX_REASON_LENGTH], why[:_MAX_REASON_LENGTH]
-        self._contents.add_missing(f"{self._path}/{path}" if path else self._path, why)
-        self._errors.append(f"{path or 'this worker'}: {why}\n")
+        place = f"{self._path}/{path[:_MAX_REASON_LENGTH]}" if path else self._path
+        self._contents.add_missing(place, why[:_MAX_REASON_LENGTH])
 
-    def finish(self) -> None:
-        """End the last file, and add one about what is missing."""
-        self._end()
-        if self._files > _MAX_FILES:
-            self.add_missing("", f"{self._files - _MAX_FILES} files omitted: the worker sent more than was requested")
-        if self._errors:
-            text = "".join(self._errors).encode("utf-8", "replace")
-            self._contents.add(f"{self._path}/errors.txt", redact(text, self._contents.accounts), is_own=True)
-
-    def _begin(self, payload: bytes) -> None:
-        about, when = _decode_frame(_FileFrame, payload), None
-        if about.modified is not None:
-            with suppress(ValueError, OverflowError, OSError):  # no calendar has that time
-                when = datetime.fromtimestamp(about.modified, UTC)
-        self._end()
-        self._files += 1
-        if self._files <= _MAX_FILES:
-            path = f"{self._path}/{about.path or 'unnamed'}"
-            self._writing = self._contents.begin(path, source=about.source, original_size=about.size, modified=when)
-
-    def _end(self) -> None:
+    def end(self) -> None:
+        """End the last file."""
         if self._writing is not None:
             self._writing.end()
             self._writing = None
+        if self._files > _MAX_FILES:
+            self.add_missing("", f"{self._files - _MAX_FILES} files omitted: the worker sent more than was requested")
+
+    def _begin(self, file: _FileFrame) -> None:
+        if self._writing is not None:
+            self._writing.end()
+            self._writing = None
+        self._files += 1
+        if self._files > _MAX_FILES:
+            return
+        modified = None
+        if file.modified is not None:
+            with suppress(ValueError, OverflowError, OSError):  # no calendar has that time
+                modified = datetime.fromtimestamp(file.modified, UTC)
+        path = f"{self._path}/{file.path or 'unnamed'}"
+        self._writing = self._contents.begin(path, source=file.source, announced=file.size, modified=modified)
 
 
 _LongText = Annotated[str, Text(_MAX_PATH_LENGTH)]
@@ -321,25 +216,3 @@ class _MissingFrame:
 
 def _decode_frame(kind: type[T], payload: bytes) -> T:
     return decode_answer(kind, parse_answer(payload, longest=LONGEST_FRAME, deepest=1), "the frame")
-
-
-class TimedQueries:
-    """Sends one query after the other. `clock` is the real one: a network has no other."""
-
-    def __init__(self, clock: Clock, deadline: timedelta, *, each: timedelta, grace: timedelta) -> None:
-        """Limit each query to `each`, and all to `deadline`; `grace` is extra time for a query to end by itself."""
-        self._clock, self._deadline, self._each, self._grace = clock, deadline, each, grace
-
-    @property
-    def left(self) -> timedelta:
-        """The time limit for a query sent now; zero or negative if it is too late."""
-        return min(self._each, self._deadline - self._clock.monotonic())
-
-    def run(self, call: Callable[[], T]) -> T:
-        """Return the result. Raises what the call raises, and `ServiceUnavailableError` if it times out."""
-        timeout = self.left
-        deadline = self._clock.monotonic() + timeout + self._grace
-        (outcome,) = fan_out(lambda query: query(), [call], limit=1, deadline=deadline)
-        if isinstance(outcome.error, FanOutTimeoutError):
-            raise ServiceUnavailableError(f"no answer within {format_duration(timeout)}")
-        return outcome.get()
