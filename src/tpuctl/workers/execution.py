@@ -29,6 +29,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
+from tpuctl.explain.messages import Action, CheckFirst
 from tpuctl.explain.scanner import LogReader
 from tpuctl.fan_out import fan_out
 from tpuctl.files import create_unlinked_file
@@ -428,7 +429,8 @@ _FAILED: Final = frozenset({WorkerOutcome.EXITED, WorkerOutcome.SIGNALED, Worker
 class RunDiagnosis:
     """The most likely cause, in one line for people and as JSON for scripts.
 
-    `id` is that of a known message, `worker` the label of the first worker that printed it.
+    `id` is that of a known message, `worker` the label of the first worker that printed it. `blames_machine`: it says that the
+    machine is bad, if the node is well by the API; `action` has that only if there is no doubt.
     """
 
     id: str
@@ -437,6 +439,7 @@ class RunDiagnosis:
     confidence: str
     meaning: str
     remedy: tuple[str, ...]
+    blames_machine: bool = False
 
     @property
     def line(self) -> str:
@@ -448,7 +451,8 @@ class RunDiagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for scripts."""
-        return {**asdict(self), "remedy": list(self.remedy)}
+        fields = {name: value for name, value in asdict(self).items() if name != "blames_machine"}
+        return {**fields, "remedy": list(self.remedy)}
 
 
 def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
@@ -466,7 +470,6 @@ def diagnose_output(results: Sequence[WorkerResult], tail: OutputTail) -> RunDia
 
 
 def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis | None:
-
     first = sorted(failed, key=lambda one: (one.duration is None, one.duration.total_seconds() if one.duration else 0))
     logs = {}
     for result in first[:_MAX_DIAGNOSED]:
@@ -485,7 +488,8 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
     explained = conclude(merge_scans(logs), known=known, has_failed=True)
     for conclusion in explained.conclusions:
         if conclusion.confidence in {Confidence.HIGH, Confidence.MEDIUM}:
-            place = conclusion.sighting.first
+            place, message = conclusion.sighting.first, conclusion.sighting.message
+            is_doubtful = message.check_first is CheckFirst.SEVERAL_CAUSES
             return RunDiagnosis(
                 id=conclusion.id,
                 worker=place.source or place.worker or "",
@@ -493,6 +497,7 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
                 confidence=str(conclusion.confidence),
                 meaning=conclusion.meaning,
                 remedy=conclusion.remedy,
+                blames_machine=message.action in {Action.RESTART_NODE, Action.RECREATE_NODE} and not is_doubtful,
             )
     return None
 

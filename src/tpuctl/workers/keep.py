@@ -25,7 +25,6 @@ from tpuctl.errors import (
     TimedOutError,
     TpuctlError,
 )
-from tpuctl.explain.messages import Action
 from tpuctl.files import make_private_folder
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.models.node import Health, NodeState, WorkerSet
@@ -81,7 +80,6 @@ _TEST_TIMEOUT = timedelta(minutes=10)
 _NOTICE_LASTS = timedelta(minutes=2)
 _NOTICE_POLL = timedelta(seconds=5)
 _OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
-_MACHINE_ACTIONS = frozenset({Action.RESTART_NODE, Action.RECREATE_NODE})
 _STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
 
 
@@ -180,7 +178,7 @@ class Supervisor:
         if self._read().stopped is not None:  # meanwhile
             return
         if step.new_node or (step.tests_node and not self._is_sound(job.attempts[-1])):
-            self._delete_node(job)
+            self._delete_node(job, leaves_others=True)
         if job.attempts and job.attempts[-1].verdict is Verdict.PREEMPTED:
             self._await_preemption(job.attempts[-1])
         node = self._bring_up()
@@ -370,7 +368,7 @@ class Supervisor:
             hung=watch.text or attempt.hung,
             late_worker=watch.worker or attempt.late_worker,
             message=diagnosis.id if diagnosis else "",
-            blames_machine=diagnosis is not None and diagnosis.action in {str(one) for one in _MACHINE_ACTIONS},
+            blames_machine=diagnosis is not None and diagnosis.blames_machine,
         )
 
     def _follow_to_end(self, job: Job, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
@@ -549,8 +547,11 @@ class Supervisor:
     def _node_name(self, attempt: JobAttempt) -> NodeName:
         return replace(self._home, zone=attempt.zone)
 
-    def _delete_node(self, job: KeptJob) -> None:
-        """Delete the node of the last attempt, if it still exists. Raises why it is not deleted."""
+    def _delete_node(self, job: KeptJob, *, leaves_others: bool = False) -> None:
+        """Delete the node of the last attempt, if it still exists. Raises why it is not deleted.
+
+        Another node of its name is an error, unless it `leaves_others`: a killed supervisor may have replaced the node already.
+        """
         attempt = job.attempts[-1]
         self._require_lease()
         name = self._node_name(attempt)
@@ -561,6 +562,8 @@ class Supervisor:
             if group is None:
                 return
             if any(node.name == name and node.id != attempt.node_id for node in group.nodes):
+                if leaves_others:
+                    return
                 raise ConflictError(f"another client recreated `{name.node_id}`; leaving the new node untouched")
             (result,) = tear_down(context, [group], by="run", timeout=None)
         if isinstance(result, TpuctlError):

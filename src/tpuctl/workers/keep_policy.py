@@ -123,7 +123,7 @@ def _end_after(policy: KeepPolicy, attempts: Sequence[JobAttempt], last: JobAtte
 def _end_after_failure(policy: KeepPolicy, attempts: Sequence[JobAttempt], last: JobAttempt) -> EndJob | None:
     if last.code in policy.stop_on:
         return EndJob(ExitCode.REMOTE_FAILED, f"given up: {last.evidence}, which `--stop-on` names")
-    before = attempts[-2] if len(attempts) > 1 else None
+    before = next((one for one in reversed(attempts[:-1]) if one.verdict is not Verdict.PREEMPTED), None)
     if (
         before
         and last.code not in policy.restart_on

@@ -12,6 +12,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError
 from tpuctl.models.node import Tier
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
+from tpuctl.nodes.conditions import Repair
 from tpuctl.nodes.expiry import DEFAULT_GRACE
 from tpuctl.nodes.idle_limit import IdleAction, IdleChange
 from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
@@ -211,7 +212,16 @@ def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], 
     def request(spec: NodeSpec | None) -> UpRequest:
         # With several zones or tiers the search retries, not the attempt in one of them.
         is_one_place = zone_choice(app) is None and len(first.tiers) < 2
-        policy = repair_policy(app, {}, timeout=None, retries_without_capacity=is_one_place, queue_for=UNATTENDED_WAIT)
+        policy = repair_policy(
+            app,
+            # As after a preemption: the job brings its files and its checkpoint with it.
+            {"repair": str(Repair.RECREATE)},
+            timeout=None,
+            retries_without_capacity=is_one_place,
+            queue_for=UNATTENDED_WAIT,
+            # What ran there is over.
+            yes=True,
+        )
         return replace(
             first,
             spec=spec,

@@ -121,7 +121,7 @@ def test_hanging_worker_is_restarted_then_tested_then_replaced(
         *(*limits, "--on-job-stall", f"cat >> '{tmp_path}/stalls'", "--", "python3 train.py"),
     )
     until(lambda: sum(b"step" in log.read_bytes() for log in tmp_path.glob("state/**/train.logs/1/*.log")) == 2, 60)
-    assert real("sandbox", "fault", "collective-hangs", "--node", "trainer", "--worker", "1").wait(30) == 0
+    assert real("sandbox", "fault", "duty-zero", "--node", "trainer", "--worker", "1").wait(30) == 0
     err = job.communicate(timeout=150)[1]
 
     assert job.returncode == 0, err
