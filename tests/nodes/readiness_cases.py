@@ -44,8 +44,9 @@ SICK = {"health": "UNHEALTHY_TENSORFLOW"}
 def node(state: str = "READY", **fields: Any) -> Node:
     """A healthy v4-8 with one address, but for the fields given."""
     raw = {"name": str(NAME), "id": "7", "state": state, "acceleratorType": "v4-8", "health": "HEALTHY"}
-    workers = Node(NAME, raw | fields).workers
-    return Node(NAME, raw | {"networkEndpoints": [{"ipAddress": "10.0.0.2"}] * workers} | fields)
+    raw = {field: value for field, value in (raw | fields).items() if value is not None}
+    workers = Node(NAME, raw).workers
+    return Node(NAME, {"networkEndpoints": [{"ipAddress": "10.0.0.2"}] * workers} | raw)
 
 
 def slice_(state: str = "READY", **fields: Any) -> Node:
