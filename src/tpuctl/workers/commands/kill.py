@@ -7,9 +7,7 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.value_completion import complete_values
 from tpuctl.workers.commands.jobs import job_options
-from tpuctl.workers.worker_jobs import (
-    LINUX_SIGNALS,
-)
+from tpuctl.workers.worker_jobs import LINUX_SIGNALS
 
 
 @cli_command("kill")
