@@ -16,7 +16,6 @@ import click
 from tpuctl.app.app import App, Invocation, asked_for_json
 from tpuctl.app.options import show_usage_error
 from tpuctl.app.signals import TerminatedError, signals_ignored
-from tpuctl.cli.tree import command_tree
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError
 from tpuctl.names import escape_undecodable
 from tpuctl.output.github import GuardedStream, guard_streams
@@ -104,6 +103,8 @@ def run(invocation: Invocation) -> int:
 
 def _run(app: App) -> int:
     """Run the command, or complete the line. click's own `main` hides a closed pipe and exits with 1."""
+    from tpuctl.cli.tree import command_tree  # noqa: PLC0415  # an interruption from here on is reported
+
     tree, invocation = command_tree(), app.invocation
     app.command_tree = tree
     if instruction := invocation.environ.get(_COMPLETION_VARIABLE):

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import (
-    cli_command,
-    force_lease_option,
-    if_idle_option,
-    no_wait_option,
-    skip_validation_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, if_idle_option, no_wait_option, skip_validation_option
 from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.selection_options import selection_options
 

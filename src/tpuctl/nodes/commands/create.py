@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 from tpuctl.app.lazy_import import body_in
-from tpuctl.app.options import (
-    cli_command,
-    force_lease_option,
-    no_wait_option,
-    node_argument,
-    skip_validation_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, node_argument, skip_validation_option
 from tpuctl.app.spec_options import spec_options
 from tpuctl.check.commands.preflight_options import check_options
 from tpuctl.nodes.commands.change_options import change_options

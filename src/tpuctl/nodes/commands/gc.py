@@ -9,14 +9,7 @@ from datetime import timedelta
 
 from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup
-from tpuctl.app.options import (
-    DurationType,
-    cli_command,
-    events_option,
-    option,
-    takes_options,
-    timeout_option,
-)
+from tpuctl.app.options import DurationType, cli_command, events_option, option, takes_options, timeout_option
 from tpuctl.nodes.commands.selection_options import label_option
 
 

@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import grouped_option
-from tpuctl.app.options import (
-    cli_command,
-    if_idle_option,
-    no_wait_option,
-    node_argument,
-    timeout_option,
-    yes_option,
-)
+from tpuctl.app.options import cli_command, if_idle_option, no_wait_option, node_argument, timeout_option, yes_option
 
 
 @cli_command("maintenance")

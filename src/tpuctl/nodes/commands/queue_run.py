@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tpuctl.app.options import (
-    TableOptions,
-)
+from tpuctl.app.options import TableOptions
 from tpuctl.names import natural_key
 from tpuctl.nodes import queue_rendering
 from tpuctl.nodes.commands.request_views import find_named_request, nodes_of_request, request_view

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
-from tpuctl.app.options import (
-    cli_command,
-    force_lease_option,
-    no_wait_option,
-    nodes_argument,
-    skip_validation_option,
-)
+from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, nodes_argument, skip_validation_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import spec_options
 from tpuctl.check.commands.preflight_options import check_options

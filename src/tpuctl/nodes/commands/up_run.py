@@ -15,10 +15,7 @@ from tpuctl.nodes.as_it_was import differences_of, differences_of_request
 from tpuctl.nodes.bring_up import UpRequest, bring_up, plan_bring_up
 from tpuctl.nodes.commands.dry_run import show_plan
 from tpuctl.nodes.commands.idle_options import IdleOptions
-from tpuctl.nodes.commands.policy_options import (
-    RepairOptions,
-    build_hooks,
-)
+from tpuctl.nodes.commands.policy_options import RepairOptions, build_hooks
 from tpuctl.nodes.commands.queue_options import QueueOptions
 from tpuctl.nodes.commands.results import show_results
 from tpuctl.nodes.commands.time_options import TimeLimitOptions, time_limit

@@ -10,12 +10,7 @@ from tpuctl.app.options import events_option, force_lease_option
 from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import spec_options
 from tpuctl.nodes.commands.idle_options import idle_options
-from tpuctl.nodes.commands.policy_options import (
-    hook_options,
-    level_option,
-    probe_option,
-    repair_options,
-)
+from tpuctl.nodes.commands.policy_options import hook_options, level_option, probe_option, repair_options
 from tpuctl.nodes.commands.selection_options import selection_options
 from tpuctl.nodes.commands.time_options import MomentType
 

@@ -14,10 +14,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.nodes.commands.idle_options import IdleOptions
-from tpuctl.nodes.commands.policy_options import (
-    RepairOptions,
-    build_hooks,
-)
+from tpuctl.nodes.commands.policy_options import RepairOptions, build_hooks
 from tpuctl.nodes.controller import watch_nodes
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.hooks import HOOK_PATIENCE

@@ -10,12 +10,7 @@ from tpuctl.app.option_help import grouped_option
 from tpuctl.app.options import cli_command, node_argument
 from tpuctl.models.node import NodeState, WorkerSet
 from tpuctl.output.terminal import View
-from tpuctl.workers.environment import (
-    EnvironmentOptions,
-    fish_exports,
-    job_variables,
-    posix_exports,
-)
+from tpuctl.workers.environment import EnvironmentOptions, fish_exports, job_variables, posix_exports
 
 if TYPE_CHECKING:
     from tpuctl.app.app import App

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from tpuctl.app.lazy_import import body_in
+from tpuctl.app.lazy_import import body_in, constant_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import DurationType, cli_command, yes_option
 from tpuctl.app.value_completion import complete_values
 from tpuctl.workers.commands.jobs import job_options
-from tpuctl.workers.worker_jobs import (
-    LINUX_SIGNALS,
-)
 
 
 @cli_command("kill")
@@ -20,7 +17,7 @@ from tpuctl.workers.worker_jobs import (
     "name",
     group=OptionGroup.PROGRAM,
     metavar="NAME",
-    shell_complete=complete_values(lambda _: LINUX_SIGNALS),
+    shell_complete=complete_values(constant_in("tpuctl.workers.worker_jobs:LINUX_SIGNALS")),
     default="TERM",
     show_default=True,
     help="Signal: TERM, INT, QUIT, KILL, …, or a number.",

@@ -13,10 +13,7 @@ from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, node_argument, option, takes_options
 from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import GivenOptions
-from tpuctl.ssh.interactive import (
-    DEFAULT_TMUX_SESSION,
-    parse_ssh_options,
-)
+from tpuctl.ssh.interactive import DEFAULT_TMUX_SESSION, parse_ssh_options
 
 
 class BatchSize(click.ParamType[int | None]):
