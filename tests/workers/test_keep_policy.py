@@ -92,7 +92,9 @@ def test_job_starts_again_after_a_pause(attempts: tuple[JobAttempt, ...], pause:
     [
         pytest.param((attempt(Verdict.SUCCEEDED, 0),), {}, ExitCode.OK, id="done"),
         pytest.param((BUG, BUG), {}, ExitCode.REMOTE_FAILED, id="bug-within-two-attempts"),
-        pytest.param((BUG, PREEMPTED, BUG), {}, ExitCode.REMOTE_FAILED, id="bug-within-two-attempts-around-a-preemption"),
+        pytest.param(
+            (BUG, PREEMPTED, BUG), {}, ExitCode.REMOTE_FAILED, id="bug-within-two-attempts-around-a-preemption"
+        ),
         pytest.param((CRASH,) * 4, {}, ExitCode.REMOTE_FAILED, id="failures-used-up"),
         pytest.param((CRASH,), {"max_failures": 0}, ExitCode.REMOTE_FAILED, id="no-failure-allowed"),
         pytest.param(

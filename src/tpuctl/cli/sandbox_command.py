@@ -147,16 +147,11 @@ def _fault_kinds(_ctx: click.Context) -> Iterator[str]:
     return map(str, FaultKind)
 
 
-def fault_flag(key: str) -> str:
-    """Return the option of a key of a fault."""
-    return "--" + KIND_KEYS[key].field.replace("_", "-")
-
-
 def _kind_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options that only some kinds of faults have, from their table."""
     for key, row in reversed([*KIND_KEYS.items()]):
         if row.is_option:
-            command = grouped_option(fault_flag(key), key, **_option_of(key, row))(command)
+            command = grouped_option(row.flag, key, **_option_of(key, row))(command)
     return command
 
 

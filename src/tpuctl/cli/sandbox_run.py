@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from tpuctl.app.signals import TerminatedError
 from tpuctl.app.state_paths import preflight_cache_file
-from tpuctl.cli.sandbox_command import fault_flag
 from tpuctl.clock import SystemClock
 from tpuctl.command_text import command_word
 from tpuctl.config.settings import SourceKind
@@ -226,7 +225,9 @@ def _parse_options(kind: str | None, options: dict[str, Any]) -> Fault:
     for key in values.keys() & KIND_KEYS.keys():
         if key not in word.keys:
             kinds = ", ".join(KIND_KEYS[key].kinds(key))
-            raise InvalidInputError(f"`{word}` has no `{fault_flag(key)}`", hint=f"`{fault_flag(key)}` is for {kinds}")
+            raise InvalidInputError(
+                f"`{word}` has no `{KIND_KEYS[key].flag}`", hint=f"`{KIND_KEYS[key].flag}` is for {kinds}"
+            )
     if values.get("duration") == "forever":
         del values["duration"]
         if word.duration:

@@ -184,6 +184,11 @@ class FaultKey:
     bounds: tuple[int | None, int | None] = (None, None)
     is_option: bool = True
 
+    @property
+    def flag(self) -> str:
+        """The option of `tpuctl sandbox fault`."""
+        return "--" + self.field.replace("_", "-")
+
     def kinds(self, key: str) -> tuple[str, ...]:
         """Return the kinds that read it."""
         return tuple(str(kind) for kind in FaultKind if key in kind.keys)
