@@ -83,6 +83,7 @@ def test_resolve_without_sources_has_only_defaults() -> None:
         "healthy_after": "30m",
         "restart_on": "42,128-255",
         "hang_after": "30m",
+        "kept_log_mib": "1024",
         "start_grace": "40m",
         "unhealthy_after": "5m",
         "unanswered_after": "10m",

@@ -61,6 +61,7 @@ DESCRIBES = {
         "restart_on",
         "stop_on",
         "hang_after",
+        "kept_log_mib",
         "start_grace",
         "unhealthy_after",
         "unanswered_after",

@@ -41,9 +41,10 @@ class LiveTable:
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="ellipsis")
 
     def __enter__(self) -> Self:
-        if self._stdin is not None and os.tcgetpgrp(self._stdin) == os.getpgrp():
-            self._modes = termios.tcgetattr(self._stdin)
-            tty.setcbreak(self._stdin, termios.TCSANOW)
+        with suppress(OSError, termios.error):  # the terminal does not control this session
+            if self._stdin is not None and os.tcgetpgrp(self._stdin) == os.getpgrp():
+                self._modes = termios.tcgetattr(self._stdin)
+                tty.setcbreak(self._stdin, termios.TCSANOW)
         self._live.start()
         return self
 

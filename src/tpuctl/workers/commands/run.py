@@ -525,7 +525,7 @@ def parse_keep(
     for name in ("on_job_stall", "on_job_end"):
         if run.detach and getattr(flags, name) is not None:
             text = f"`--detach` leaves the job to a supervisor, and `{_flag(name)}` is a command of the supervisor"
-            raise InvalidInputError(text, hint=f"pass it there: `tpuctl watch NODE --job JOB {_flag(name)} CMD`")
+            raise InvalidInputError(text, hint="pass it there: `tpuctl watch NODE --job JOB`")
     end = NodeAtEnd.DELETE if one_off.rm else NodeAtEnd.DELETE_ON_SUCCESS if flags.rm_on_success else NodeAtEnd.KEEP
 
     def duration(name: str) -> timedelta:

@@ -88,7 +88,8 @@ class ChipMetrics:
         try:
             # A mark that is old is of a worker that has ended, or whose fault has.
             is_hanging = time.time() - os.stat(self.mark).st_mtime < _MARK_SECONDS
-            if is_hanging and self.stopped is None:
+            if is_hanging and not has_fault("duty-zero"):
+                # Each time: the mark may be of the program before this one.
                 with open(self.mark, encoding="ascii") as file:
                     self.launch_at_end = int(file.read() or _launch_now())
         except OSError:
