@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tpuctl.redaction import hide_metadata, hide_suspicious_values
@@ -20,6 +20,8 @@ from tpuctl.support.bundle_contents import RESERVED_BYTES, BundleContents, Uniqu
 
 
 @given(st.text())
+@example("x" + " " * 118 + "..")
+@example("x" + "." * 120)
 def test_every_path_is_safe(text: str) -> None:
     path = safe_path(text)
     parts = path.split("/")

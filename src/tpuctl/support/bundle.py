@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
@@ -201,7 +201,7 @@ class BundleBuilder:
         }
 
     def _add_documents(
-        self, contents: BundleContents, queries: Mapping[str, Callable[[], Any]], *, within: timedelta
+        self, contents: BundleContents, queries: Mapping[str, Callable[[], Any]], *, within: timedelta, home: str = ""
     ) -> int:
         """Add what queries return under their names, except empty values. Return how many were added."""
         found = 0
@@ -209,7 +209,7 @@ class BundleBuilder:
             if outcome.error is not None:
                 contents.add_missing(path, outcome.error.message)
             elif outcome.value:
-                contents.add_json(path, outcome.value)
+                contents.add_json(path, outcome.value, home=home)
                 found += 1
         return found
 
@@ -222,10 +222,14 @@ class BundleBuilder:
                 raise found.error or NodeNotFoundError(name.node_id, name.zone)
             contents.add_missing("node.json", found.error.message if found.error else "the API knows no such node")
         targets = self._targets(contents, node)
+        # The name of the user's home folder is private.
+        home = self._app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
         machine = self._machine_documents(name if targets else None)
-        collector = WorkerCollector(contents, targets, self._clock, deadline=self._deadline, since=self._options.since)
+        collector = WorkerCollector(contents, self._clock, deadline=self._deadline, since=self._options.since)
         with StatusLine(self._app.terminal, self._clock) as line:
-            collector.run(line, meanwhile=lambda: self._add_documents(contents, machine, within=self._options.timeout))
+            collector.run(
+                targets, line, lambda: self._add_documents(contents, machine, within=self._options.timeout, home=home)
+            )
         self._ssh_failures = [error for error in collector.incomplete if error.ssh_stderr]
 
     def _targets(self, contents: BundleContents, node: Node | None) -> list[Target]:
@@ -294,8 +298,6 @@ class BundleBuilder:
     def _machine_documents(self, visited: NodeName | None) -> dict[str, Callable[[], Any]]:
         """Return the queries about this machine, and about the node whose workers are visited."""
         app = self._app
-        # The name of the user's home folder is private.
-        home = app.invocation.environ.get("HOME") or os.path.expanduser("~")  # noqa: PTH111  # a text is wanted
 
         @cache
         def environment() -> EnvironmentFacts:
@@ -325,8 +327,7 @@ class BundleBuilder:
             known = {key: value for key, value in environment_json(environment()).items() if key != "settings"}
             return {"system": platform.platform(), **known}
 
-        queries = {"settings.json": settings, "doctor.json": doctor, "versions.json": versions}
-        return {path: partial(lambda query: replace_folder(query(), home), query) for path, query in queries.items()}
+        return {"settings.json": settings, "doctor.json": doctor, "versions.json": versions}
 
     def _report(self, contents: BundleContents, path: Path, explanation: Explanation) -> None:
         """Print the path of the bundle, what is missing, and the first verdict."""
@@ -384,17 +385,6 @@ def hide_guest_attributes(workers: Sequence[Mapping[str, str]]) -> dict[str, dic
         }
         for worker, attributes in enumerate(workers)
     }
-
-
-def replace_folder(value: Any, folder: str) -> Any:  # JSON
-    """Return a document in which `~` replaces a folder at the beginning of paths."""
-    if isinstance(value, dict):
-        return {key: replace_folder(one, folder) for key, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [replace_folder(one, folder) for one in value]
-    if not isinstance(value, str):
-        return value
-    return re.sub(rf"(?<![\w/.\-]){re.escape(folder.rstrip('/'))}(?=/|\W|$)", "~", value)
 
 
 # Version of the JSON. A version may gain fields; no field is removed or changes its meaning.

@@ -9,14 +9,17 @@ import gzip
 import hashlib
 import json
 import os
+import re
 import tarfile
 import tempfile
 from collections import Counter
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 from posixpath import splitext
 from threading import Lock
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
 from tpuctl.errors import ConflictError, TpuctlError
 from tpuctl.redaction import Redactor, hide_metadata, hide_suspicious_values, redact
@@ -104,8 +107,8 @@ class BundleContents:
         writing.write(data)
         writing.end()
 
-    def add_json(self, path: str, value: Any) -> None:  # JSON
-        """Add a small document, without the values of metadata."""
+    def add_json(self, path: str, value: Any, *, home: str = "") -> None:  # JSON
+        """Add a small document, without the values of metadata, and with `~` for the folder `home`."""
         shown = hide_metadata(value)
         text = dump_json(shown)
         try:
@@ -113,6 +116,8 @@ class BundleContents:
         except ValueError:
             # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
             text = dump_json(hide_suspicious_values(shown))
+        if folder := home.rstrip("/").encode():
+            text = re.sub(rb"(?<![\w/.\-])%s(?=/|\W|$)" % re.escape(folder), b"~", text)
         self.add(path, text)
 
     def reserve(self, size: int) -> int:
@@ -207,54 +212,43 @@ class BundleFile:
 
 _MAX_PART_LENGTH = 120
 _MAX_DEPTH = 10
+# Besides letters, digits and `_.-~`. All other characters may mean something to a shell, a terminal or another system.
+_SAFE_CHARACTERS = " !#$&'()+,;=@[]{}^"
 
 
 def safe_path(path: str) -> str:
-    """Return a relative path without `..`, control characters, and characters invalid on other systems; never empty."""
-    parts = [_safe_part(part) for part in path.replace("\\", "/").split("/") if part not in {"", "."}]
+    """Return a relative path without `..`, with `%XX` for unsafe characters; never empty."""
+    parts = [part for part in path.split("/") if part not in {"", "."}]
     if len(parts) > _MAX_DEPTH:
         parts = [*parts[: _MAX_DEPTH - 1], parts[-1]]
-    return "/".join(parts) or "unnamed"
+    # The end of a name says more than its beginning.
+    names = (quote(part, safe=_SAFE_CHARACTERS, errors="replace")[-_MAX_PART_LENGTH:].strip(" ") for part in parts)
+    return "/".join(name if name.strip(".") else "_" for name in names) or "unnamed"
 
 
 class UniquePaths:
     """Makes paths safe and unique."""
 
     def __init__(self) -> None:
-        self._taken: set[str] = set()
+        self._files: set[str] = set()
         self._folders: set[str] = set()
 
     def make_unique(self, path: str) -> str:
         """Return a safe path that no other file has, ignoring case."""
         safe = safe_path(path)
         # A file cannot be a folder too.
-        while above := min(_parents(safe.lower()) & self._taken, key=len, default=""):
+        while above := min(_folders_of(safe) & self._files, key=len, default=""):
             safe = f"{safe[: len(above)]}_{safe[len(above) + 1 :]}"
         stem, suffix = splitext(safe)
-        number, candidate = 1, safe
-        while candidate.lower() in self._taken or candidate.lower() in self._folders:
-            number += 1
-            candidate = f"{stem}~{number}{suffix}"
-        self._taken.add(candidate.lower())
-        self._folders |= _parents(candidate.lower())
-        return candidate
+        candidates = chain([safe], (f"{stem}~{number}{suffix}" for number in count(2)))
+        unique = next(one for one in candidates if one.lower() not in self._files and one.lower() not in self._folders)
+        self._files.add(unique.lower())
+        self._folders |= _folders_of(unique)
+        return unique
 
 
-def _parents(path: str) -> set[str]:
-    return {path[:at] for at, char in enumerate(path) if char == "/"}
-
-
-def _safe_part(part: str) -> str:
-    plain = "".join(char if char.isprintable() and char not in '<>:"|?*' else "_" for char in part)
-    plain = plain.strip(" ")
-    if set(plain) <= {"."}:
-        plain = "_" * max(1, len(plain))
-    name = plain.encode()
-    if len(name) <= _MAX_PART_LENGTH:
-        return plain
-    # The end of a name is more useful than its middle.
-    half = _MAX_PART_LENGTH // 2
-    return f"{name[: half - 1].decode(errors='ignore')}~{name[-half:].decode(errors='ignore')}"
+def _folders_of(path: str) -> set[str]:
+    return {path[:at].lower() for at, char in enumerate(path) if char == "/"}
 
 
 # Text shrinks to a tenth; a higher level takes longer than it saves.

@@ -45,36 +45,26 @@ _MAX_TIME = 1e15  # seconds
 class WorkerCollector:
     """Collects from the workers. `incomplete` are the reasons why some did not send everything."""
 
-    def __init__(
-        self,
-        contents: BundleContents,
-        targets: Sequence[Target],
-        clock: Clock,
-        *,
-        deadline: timedelta,
-        since: timedelta | None,
-    ) -> None:
+    def __init__(self, contents: BundleContents, clock: Clock, *, deadline: timedelta, since: timedelta | None) -> None:
         """`deadline`: monotonic time of the clock. `since`: the maximum age of logs."""
         self.incomplete: list[AgentError] = []
-        self._contents, self._targets, self._clock = contents, targets, clock
-        self._deadline, self._since = deadline, since
-        self._share = contents.bytes_left // max(1, len(targets))
+        self._contents, self._clock, self._deadline, self._since = contents, clock, deadline, since
         self._channels = OpenChannels()
-        self._done = 0
+        self._share = self._done = 0
 
-    def run(self, line: StatusLine, *, meanwhile: Callable[[], object]) -> None:
+    def run(self, targets: Sequence[Target], line: StatusLine, meanwhile: Callable[[], object]) -> None:
         """Collect from all workers, and do something else meanwhile. An interrupt ends all of it.
 
         Raises `SshProgramMissingError`.
         """
-        bytes_at_begin, workers = self._contents.bytes_left, len(self._targets)
+        bytes_at_begin, workers = self._contents.bytes_left, len(targets)
+        self._share = bytes_at_begin // max(1, workers)
 
         def describe() -> str:
-            status = f"{self._done} of {workers} workers done" if workers > 1 else "receiving from the worker"
-            return f"received {format_size(bytes_at_begin - self._contents.bytes_left)}; {status}"
+            return f"received {format_size(bytes_at_begin - self._contents.bytes_left)}; {self._done} of {workers} workers done"
 
-        steps: list[Callable[[], object]] = [meanwhile]
-        steps += [partial(self._collect_from, target, lambda: line.show(describe)) for target in self._targets]
+        steps: list[Callable[[], object]]
+        steps = [meanwhile, *(partial(self._collect_from, target, lambda: line.show(describe)) for target in targets)]
         try:
             for outcome in fan_out(lambda step: step(), steps, limit=MAX_CHANNELS + 1):
                 outcome.get()
