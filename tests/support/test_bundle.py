@@ -275,6 +275,16 @@ def test_timeout_limits_the_bundle(one_worker: Site) -> None:
     assert "workers/0" in made.missing
 
 
+def test_hanging_worker_leaves_time_for_the_findings_of_doctor(one_worker: Site) -> None:
+    one_worker.ssh("exec sleep 90")
+
+    made = one_worker.bundle("--timeout", "8s")
+
+    errors = [one["text"] for one in made.json("doctor.json")["findings"] if one["level"] == "error"]
+    assert errors == ["its address does not answer"]
+    assert made.missing["workers/0"].startswith("no answer within ")
+
+
 def test_hanging_api_leaves_time_for_the_rest(tpuctl: Console, site: Site) -> None:
     """It takes the connection, and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -314,8 +314,9 @@ class BundleBuilder:
         def doctor() -> Any:  # JSON
             reports = [evaluate_environment(environment())]
             if visited is not None:
-                left = self._deadline - self._clock.monotonic()
-                reports += reports_of_nodes(app, [str(visited)], timeout=min(left, _WORKERS_TIMEOUT))
+                # A worker that does not answer must not cost the findings about all else.
+                limit = (self._deadline - self._clock.monotonic()) / 2
+                reports += reports_of_nodes(app, [str(visited)], timeout=min(limit, _WORKERS_TIMEOUT))
             report = join_reports(*reports)
             self._doctor_errors += [finding.found.text for finding in report.of(Level.ERROR)]
             return {
