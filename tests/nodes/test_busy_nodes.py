@@ -354,6 +354,17 @@ def test_run_says_first_which_job_uses_the_node(tpuctl: Console, worker: Worker)
     assert not (worker.root / "begun").exists()
 
 
+def test_run_that_finds_the_tpu_locked_leads_to_its_holder(tpuctl: Console, worker: Worker) -> None:
+    worker.lock_file.touch()
+    message = "The TPU is already in use by another process probably owned by another user."
+    with worker.locked() as holder:
+        _, err, code = tpuctl("run", "demo", "--", f"echo '{message}' >&2; exit 1")
+        shown = tpuctl("unstick", "demo", "--dry-run")[0]
+
+    assert (code, "run `tpuctl unstick demo`" in err) == (11, True), err
+    assert (f"0\t{holder}\t" in shown, "lock file" in shown) == (True, True), shown
+
+
 def test_run_on_an_idle_node_says_nothing(tpuctl: Console, worker: Worker) -> None:
     worker.lock_file.touch()
 
