@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: some tests wait for gcloud, ssh or the clock of the sandbox.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test tests lock test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
+.PHONY: test story tests lock test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
 
 $(VENV)/.ready: pyproject.toml requirements.txt
 	.ci/environment $(VENV) dev $(PYTHON)
@@ -57,7 +57,11 @@ wheel: $(VENV)/.ready
 	.ci/dist
 	.ci/wheel
 
-# Two thousand lives of nodes, and two hundred combinations of options for each way to request a node; `make test` runs a few.
+# Kept jobs on a real sshd through all faults: ten minutes, and a quiet machine.
+story: $(VENV)/.ready
+	TMPDIR=$$(.ci/memory-folder) $(BIN)/python -m pytest tests/workers/running/story_of_a_kept_job.py
+
+# Two thousand lives of nodes and jobs, and two hundred combinations of options for each way to request a node; `make test` runs a few.
 simulation: $(VENV)/.ready
 	$(BIN)/python -m benchmarks.simulation --lives 2000
 	UP_TWICE_DRAWN=200 $(BIN)/python -m pytest -W error -q -n $(WORKERS) --timeout 900 tests/nodes/test_up_twice.py
