@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -175,4 +176,75 @@ def test_preemption_at_any_moment_leaves_one_job_that_ends_with_0(
     verdicts = [one["verdict"] for one in record["attempts"]]
     assert verdicts[-1] == "succeeded"
     assert set(verdicts[:-1]) <= {"preempted"}, err
+    assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
+
+
+# A hundred steps of all workers together; the checkpoint outlives the nodes, as a bucket does. At some steps it waits until
+# the test has done something to it, and at step 30 it crashes once.
+STORY = """
+import jax, jax.numpy as jnp, os, pathlib, sys, time
+jax.distributed.initialize()
+add = jax.pmap(lambda one: jax.lax.psum(one, "all"), axis_name="all")
+saved = pathlib.Path(os.environ["SAVED"])
+checkpoint = saved / "step"
+for step in range(int(checkpoint.read_text()) if checkpoint.exists() else 0, 100):
+    add(jnp.ones((jax.local_device_count(), 1), jnp.float32)).block_until_ready()
+    print("step", step, flush=True)
+    if os.environ["TPU_WORKER_ID"] == "0":
+        (saved / "new").write_text(str(step + 1))
+        os.replace(saved / "new", checkpoint)
+        while step in (12, 35, 45, 55, 70) and not (saved / f"gate-{step}").exists():
+            time.sleep(0.05)
+        if step == 30 and not (saved / "crashed").exists():
+            (saved / "crashed").touch()
+            sys.exit(1)
+    time.sleep(0.02)
+"""
+
+
+@pytest.mark.sshd
+@pytest.mark.timeout(500)
+def test_job_of_100_steps_ends_with_0_through_everything(
+    real: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Three preemptions, a crash, a lost disk, a hang, and two deaths of its supervisor: `history` tells it in ten lines."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (tmp_path / "code" / "train.py").write_text(STORY)
+
+    def fault_at(step: int, *fault: str) -> None:
+        until(lambda: (saved / "step").exists() and (saved / "step").read_text() == str(step + 1), 100)
+        if fault:
+            assert real("sandbox", "fault", *fault, "--node", "trainer").wait(30) == 0
+            time.sleep(2)  # the workers learn of it within a second
+        (saved / f"gate-{step}").touch()
+
+    first = real(
+        *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--spot", "--zone", ZONE, "--sync", "."),
+        *("--hang-after", "6s", "--start-grace", "6s", "--env", f"SAVED={saved}", "--rm", "--", "python3 train.py"),
+    )
+    until((saved / "step").exists, 60)
+    first.send_signal(signal.SIGKILL)
+    second = real("watch", "trainer", "--job", "train")
+    fault_at(12, "preempt")
+    fault_at(35, "preempt")
+    until(lambda: (saved / "step").read_text() == "46", 100)
+    lost = max(tmp_path.glob("state/sandbox/workers/**/1/.tpuctl/jobs/train.1"), key=lambda path: path.stat().st_mtime)
+    group = int((lost / "pid").read_text().split()[0])
+    lost.rename(tmp_path / "lost")
+    os.killpg(group, signal.SIGKILL)
+    fault_at(45)
+    fault_at(55, "collective-hangs", "--worker", "1")
+    until(lambda: (saved / "step").read_text() == "71", 150)
+    second.send_signal(signal.SIGKILL)
+    third = real("watch", "trainer", "--job", "train")
+    fault_at(70, "preempt")
+    err = third.communicate(timeout=150)[1]
+
+    assert third.returncode == 0, err
+    lines = real("history", "trainer", "--job", "train").communicate(timeout=30)[0].splitlines()
+    assert [line.split("\t")[5] for line in lines] == [
+        *("preempted", "program", "preempted", "machine", "hang", "preempted", "succeeded"),
+    ], "\n".join(lines)
+    assert (saved / "step").read_text() == "100"
     assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
