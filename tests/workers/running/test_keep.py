@@ -97,6 +97,10 @@ def test_kept_job_stops_all_workers_and_starts_again_when_one_fails(pod: Slice) 
     assert sorted((job["job"], job["workers"][0]["exitCode"]) for job in jobs) == [("train", 0), ("train.1", 9)]
     (record,) = [job["kept"] for job in jobs if "kept" in job]
     assert (record["outcome"], len(record["attempts"])) == ("ended with 0 on all workers in attempt 2", 2)
+    (node,) = json.loads(pod.tpuctl("status", "pod", "-o", "json")[0])
+    assert node["keptJobs"] == [record]
+    text = "train: ended with 0 on all workers in attempt 2 (program, succeeded)"
+    assert text in " ".join(pod.tpuctl("status", "pod", terminal=True)[0].split())
 
 
 def test_detached_kept_job_is_supervised_by_watch(pod: Slice) -> None:
@@ -227,10 +231,19 @@ def test_hook_gets_the_end_of_the_job(pod: Slice) -> None:
 
 
 def test_silent_job_is_a_warning(pod: Slice) -> None:
-    out, err, code = keep(pod, "sleep 2.5; echo end", "--hang-after", "1s", "--start-grace", "1s")
+    hook = ("--on-job-stall", f"cat > '{pod.root}/stalled.json'")
+
+    out, err, code = keep(pod, "sleep 2.5; echo end", "--hang-after", "1s", "--start-grace", "1s", *hook)
 
     assert (sorted(out.splitlines()), code) == (["[0] end", "[1] end"], 0)
     assert err.count("warning: job `train` may hang: no output for ") == 1
+    text = (pod.root / "stalled.json").read_text()
+    check_documents("events", text)
+    assert {name: json.loads(text)[name] for name in ("event", "job", "attempt")} == {
+        "event": "job-stalled",
+        "job": "train",
+        "attempt": 1,
+    }
 
 
 @contextmanager
