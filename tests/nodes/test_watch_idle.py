@@ -133,11 +133,13 @@ def test_watch_warns_of_a_program_that_holds_chips_and_computes_nothing(
     )
     sandbox.add_node("trainer", acceleratorType="v4-8", labels=OWNED, age=timedelta(days=1))
 
-    _, err, code = tpuctl("watch", "trainer", "--idle", "12m", "--until", "16m", TPUCTL_RECHECK_AFTER="1m")
+    watch = ("watch", "trainer", "--idle", "12m", "--until", "16m", "--events", "-")
+    out, _, code = tpuctl(*watch, TPUCTL_RECHECK_AFTER="1m")
 
     assert (code, [one for one in sandbox.changes() if one != "patch"]) == (0, [])
     text = "its chips have computed nothing for 13m20s, although a program holds them: `tpuctl stacks trainer --device`"
-    assert err.count(text) == int(warns), err
+    warnings = [one for one in map(json.loads, out.splitlines()) if "chips_idle" in one]
+    assert [(one["event"], one["text"], one["chips_idle"]) for one in warnings] == [("note", text, 800)] * warns
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -12,7 +13,7 @@ import pytest
 
 from tests.lifecycle import said
 from tests.tpu_files import running
-from tests.workers.programs import Pair
+from tests.workers.programs import GUEST, Pair
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.node_test import AllReduce, ChipTestReport, describe_steps, fold_event, judge
 
@@ -50,6 +51,20 @@ def test_test_names_the_slow_chip_and_exits_with_10(pair: Pair) -> None:
         json.loads(err)["error"]["message"] == "`pair` falls short: worker 1 (chip 3: 124 TFLOP/s, 50% of the median)"
     )
     assert code == 10
+
+
+def test_test_warns_of_a_closed_port_before_it_waits_for_it(pair: Pair) -> None:
+    path = f"{GUEST / 'frameworks' / 'jax'}{os.pathsep}{GUEST / 'frameworks' / 'chips'}"
+    network = {"PYTHONPATH": path, "TPUCTL_SANDBOX_NETWORK": "127.77", "TPUCTL_SANDBOX_BLOCKED_PORTS": "8482"}
+    pair.slice.plan({worker: [{"environ": pair.environ(worker, **network)}] for worker in (0, 1)})
+
+    out, err, code = pair.tpuctl("test", "pair", "-o", "json")
+
+    assert (json.loads(out)["closedPorts"], code) == ([{"port": 8482, "workers": [1]}], 0), err
+    assert (
+        "worker 1 does not reach worker 0 at 8482 (JAX's coordinator from 0.8.1 on): no answer; `tpuctl doctor pair`"
+        in err
+    )
 
 
 def test_test_of_a_worker_without_a_chip_ends_the_others(pair: Pair) -> None:
