@@ -55,7 +55,7 @@ class Machine:
         return TpuctlProcess(arguments, env=environ, cwd=self.folder, text=True, **streams)
 
     def changes(self) -> list[str]:
-        """Return the changes that were made. The log has no line of a request whose process was killed before it was written."""
+        """Return the changes that were made. The log may lack that of a process that was killed."""
         with SandboxState.open(self.state_file) as sandbox_state, sandbox_state.read() as session:
             return [operation.verb for _, operation in session.operations(DEFAULT_PROJECT, ZONE, limit=100)]
 
