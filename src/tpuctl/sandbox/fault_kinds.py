@@ -92,7 +92,7 @@ class FaultKind(StrEnum):
     PORT_BLOCKED = (
         "port-blocked",
         _NODE,
-        "the workers of {node} do not reach one another at {fault.port} until a restart",
+        "other workers do not reach those of {node} at TCP port {fault.port} until a restart",
         ("port",),
     )
     # Counted from the last or next start of the node.

@@ -33,7 +33,7 @@ class LifecyclePhase:
     """A state from `at` on. `lacks_chip` is the index of a worker with a missing chip.
 
     `straggler`: that of one with a slow chip. `hanging_worker`: that of one that takes part in no collective operation.
-    `blocked_ports`: TCP ports at which its workers do not reach one another, with commas.
+    `blocked_ports`: TCP ports at which other workers do not reach its own, with commas.
     `initiator`: who suspended a queued resource; of a node, who deletes it and so suspends its queued resource.
     `startup_delay`: seconds by which startup scripts run longer; negative: forever. `startup_fails`: they fail.
     `is_hidden`: the API does not show the record yet. `has_capacity`: false while a creation or a start fails for want of it.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -55,10 +56,19 @@ def test_test_names_the_slow_chip_and_exits_with_10(pair: Pair) -> None:
 
 def test_test_warns_of_a_closed_port_before_it_waits_for_it(pair: Pair) -> None:
     path = f"{GUEST / 'frameworks' / 'jax'}{os.pathsep}{GUEST / 'frameworks' / 'chips'}"
-    network = {"PYTHONPATH": path, "TPUCTL_SANDBOX_NETWORK": "127.77", "TPUCTL_SANDBOX_BLOCKED_PORTS": "8482"}
+    network = {"PYTHONPATH": path, "TPUCTL_SANDBOX_NETWORK": "127.77"}
     pair.slice.plan({worker: [{"environ": pair.environ(worker, **network)}] for worker in (0, 1)})
+    node = json.loads(pair.tpuctl("status", "pair", "-o", "json")[0])[0]
+    place = ("127.77." + node["networkEndpoints"][0]["ipAddress"].split(".", 2)[2], 8482)
 
-    out, err, code = pair.tpuctl("test", "pair", "-o", "json")
+    # A socket whose queue is full drops connections, as a firewall does.
+    with socket.socket() as server, socket.socket() as first, socket.socket() as second:
+        server.bind(place)
+        server.listen(0)
+        for waiting in (first, second):
+            waiting.settimeout(0)
+            waiting.connect_ex(place)
+        out, err, code = pair.tpuctl("test", "pair", "-o", "json")
 
     assert (json.loads(out)["closedPorts"], code) == ([{"port": 8482, "workers": [1]}], 0), err
     assert (

@@ -19,6 +19,7 @@ from tpuctl.sandbox.sshd.daemon import WorkerFolders, configure_sshd, host_key
 from tpuctl.sandbox.sshd.power import note_connection, watch_power
 from tpuctl.sandbox.sshd.worker_home import (
     REBOOT_DURATION,
+    block_ports,
     end_processes,
     is_rebooting,
     last_reboot,
@@ -102,6 +103,7 @@ def _connect(state_path: Path, address: str) -> None:
             lists.append(worker.project_metadata.get("ssh-keys", ""))
         keys = daemon.authorized_keys(login, *lists, now=now)
     start_enabled_service(folders, state_path.absolute(), address)
+    block_ports(folders, worker, state_path=state_path.absolute())
     daemon.become_sshd(sshd, configure_sshd(folders, session, keys, login=login))
 
 

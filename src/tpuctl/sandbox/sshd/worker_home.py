@@ -18,6 +18,7 @@ from datetime import timedelta
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import tpuctl
 from tpuctl.clock import SystemClock
@@ -56,7 +57,7 @@ def prepare_home(folders: WorkerFolders, worker: SandboxWorker, startup: Startup
     changed = max(path.stat().st_mtime_ns for path in sources)
     version = (tpuctl.__version__, len(sources), changed)
     phase = worker.phase
-    faults = (phase.lacks_chip, phase.straggler, phase.hanging_worker, phase.blocked_ports)
+    faults = (phase.lacks_chip, phase.straggler, phase.hanging_worker)
     facts = repr((str(state_path), sys.executable, tmux, *faults, *version))
     session, prepared = folders.control / "session", folders.control / "prepared"
     is_prepared = prepared.is_file() and prepared.read_text("utf-8") == facts
@@ -89,9 +90,7 @@ def _write_identity(folders: WorkerFolders, worker: SandboxWorker, *, state_path
         "HOSTNAME": name,
         "TPUCTL_DEVICE_ROOT": str(folders.devices),
         "TPUCTL_METADATA_ROOT": str(folders.metadata),
-        # All workers share a machine: of their addresses in the network the last two bytes are those of loopback addresses.
-        "TPUCTL_SANDBOX_NETWORK": f"127.{hashlib.sha256(str(state_path).encode()).digest()[0]}",
-        "TPUCTL_SANDBOX_BLOCKED_PORTS": worker.phase.blocked_ports,
+        "TPUCTL_SANDBOX_NETWORK": loopback_network(state_path),
         "PYTHONPATH": f"{_FRAMEWORKS / identity.framework}:{_FRAMEWORKS / 'chips'}",
         **identity.environment,
     }
@@ -210,3 +209,46 @@ def end_processes(*workers: WorkerFolders) -> None:
                 os.kill(process, signal.SIGKILL)
     if os.environ.get(WORKER_MARK) in marks:
         os.killpg(os.getpgid(0), signal.SIGKILL)
+
+
+def loopback_network(state_path: Path) -> str:
+    """Return the first two bytes of the loopback addresses that stand for those of a sandbox's network.
+
+    All workers share a machine. The last two bytes of both addresses are the same.
+    """
+    return f"127.{1 + crc32(str(state_path).encode()) % 254}"
+
+
+# Longer than a test, or a try of a user, takes.
+_BLOCKED_SECONDS = "3600"
+
+
+def block_ports(folders: WorkerFolders, worker: SandboxWorker, *, state_path: Path) -> None:
+    """Let connections from other workers to the blocked ports of a worker time out, until its processes end, or for an hour.
+
+    A socket whose queue is full drops them, as a firewall does. A process of the worker holds it.
+    """
+    import socket  # noqa: PLC0415  # 3 ms, and few workers have a blocked port
+    import subprocess  # noqa: PLC0415  # as above
+
+    last = worker.addresses[worker.index].split(".")[2:]
+    address = ".".join((loopback_network(state_path), *last))
+    for port in filter(None, worker.phase.blocked_ports.split(",")):
+        # It cannot be bound again while it is blocked.
+        with suppress(OSError), socket.socket() as server, socket.socket() as first, socket.socket() as second:
+            # Connections of a moment ago do not keep it from that.
+            server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            server.bind((address, int(port)))
+            server.listen(0)
+            for waiting in (first, second):
+                waiting.settimeout(0)
+                waiting.connect_ex((address, int(port)))
+            subprocess.Popen(
+                ["sleep", _BLOCKED_SECONDS],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, WORKER_MARK: str(folders.control)},
+                pass_fds=(server.fileno(), first.fileno(), second.fileno()),
+                start_new_session=True,
+            )
