@@ -39,9 +39,8 @@ class WorkerEnd:
     why: str = ""
     _: KW_ONLY
     was_stopped: bool = False
-    has_notice: bool = (
-        False  # it was preempted, and the job got a signal to save its state: 0 does not mean that it is done
-    )
+    # It was preempted, and the job got a signal to save its state: 0 does not mean that it is done.
+    has_notice: bool = False
     was_refused: bool = False  # the worker answers, and could not start it: a folder is missing, say
 
 

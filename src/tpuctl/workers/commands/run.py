@@ -299,8 +299,8 @@ def command(
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
       tpuctl run trainer --keep --name train --type v5litepod-16 --spot -- ./train.sh
     """
-    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # as above
-    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # completion and --help need not wait for it
+    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)

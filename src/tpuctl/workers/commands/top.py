@@ -69,7 +69,7 @@ def command(
       tpuctl top trainer --once -o json | jq '.workers[] | select(.isOutlier)'
     """
     from tpuctl.ssh.tpu_metrics import MetricsStream  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.commands.jobs_run import job_targets, show_errors  # noqa: PLC0415  # as below
+    from tpuctl.workers.commands.jobs_run import job_targets, show_errors  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_metrics import TOP_COLUMNS, failures, top_view  # noqa: PLC0415  # as above
 
     if not nodes and not selector:
