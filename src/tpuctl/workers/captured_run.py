@@ -92,7 +92,8 @@ class CapturedOutput:
         """Do nothing."""
 
     def interrupted(self) -> None:
-        """Do nothing: no signal is caught."""
+        """Start a new line on a terminal, after its `^C`."""
+        self._app.terminal.end_line()
 
     def note(self, target: Target | None, text: str) -> None:
         """Log information about a worker, or about all."""

@@ -1,33 +1,22 @@
 """`tpuctl test`: the test of the chips of workers: start it on all of them, parse what it reports, judge, show.
 
 The program is `ssh/agent/chip_test.py`. It runs as a job that is followed, so that it ends with this command, at a time limit
-and after a cut connection. `fold_event` and `judge` are pure.
+and after a cut connection. `parse_report` and `judge` are pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import timedelta
 from statistics import median
-from threading import Event, Thread, Timer
 from typing import TYPE_CHECKING, Annotated, Any
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
-from tpuctl.decoding import Line, OneOf, Range
+from tpuctl.decoding import Line, Most, OneOf, Range
 from tpuctl.durations import format_duration
-from tpuctl.errors import (
-    BrokenNodeError,
-    ConflictError,
-    ExitCode,
-    NotConfirmedError,
-    RemoteCommandError,
-    TimedOutError,
-    TpuctlError,
-)
-from tpuctl.escaping import one_line
+from tpuctl.errors import BrokenNodeError, ConflictError, ExitCode, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.models.worker_ports import COORDINATOR, OLD_COORDINATOR, SLICE_BUILDER, describe_closed
 from tpuctl.names import number_ranges
 from tpuctl.output.column_widths import Column, Kind
@@ -35,23 +24,14 @@ from tpuctl.output.terminal import Cell, StatusLine, View
 from tpuctl.ssh.agent.chip_test import CHIP_TEST_MARK, NO_FRAMEWORK
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, standalone_program
+from tpuctl.ssh.connection import last_printed_line
 from tpuctl.ssh.port_probe import probe_ports
 from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
-from tpuctl.workers.environment import EnvironmentOptions, job_variables
-from tpuctl.workers.execution import (
-    OutputTail,
-    run_error,
-    run_warnings,
-    show_diagnosis,
-    ssh_errors,
-    why_gone,
-    with_diagnosis,
-    worker_labels,
-)
-from tpuctl.workers.runner import RunRequest, StopReason, run_on_workers
+from tpuctl.workers.captured_run import CapturedOutput
+from tpuctl.workers.environment import EnvironmentOptions
+from tpuctl.workers.execution import run_error, run_into, run_warnings, show_diagnosis, ssh_errors, worker_labels
+from tpuctl.workers.runner import RunRequest, StopReason
 from tpuctl.workers.tpu_release import find_holders
-from tpuctl.workers.worker_jobs import JobScope
-from tpuctl.workers.worker_stacks import StackListing, list_stacks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,21 +54,27 @@ _PHASES = {
     "done": "done",
 }
 _HIGHEST_CHIP = 63
-_MOST_EVENTS = 1000
+_MOST_LINES = 1000
 _LONGEST_LINE = 4096
 _LINE = """exec {python} -c 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))' tpuctl-test"""
 # The chips of one worker, as libtpu writes them [observed: marin's published log; JAX's test data].
 _BOUNDS = {1: "1,1,1", 4: "2,2,1", 8: "2,4,1"}
-_REFRESH_SECONDS = 0.5
-# How long before the time limit the stacks of a test that has not ended are read: of a short limit the last third.
-_STACKS_BEFORE = timedelta(seconds=30)
 # After its connection breaks the test is of no use.
 _PATIENCE = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
+class Product:
+    """The matrix products of one device. A chip of v2 and v3 is two devices."""
+
+    chip: Annotated[int, Range(0, _HIGHEST_CHIP)]
+    teraflops: Annotated[float, Range(0, 1e9)]
+    is_right: bool
+
+
+@dataclass(frozen=True, slots=True)
 class AllReduce:
-    """A sum over all devices of the slice, as one worker measured it."""
+    """A sum over all devices of the slice, as one process measured it."""
 
     devices: Annotated[int, Range(0, 2**20)]
     duration: timedelta = field(metadata={"key": "seconds"})
@@ -98,93 +84,69 @@ class AllReduce:
 
 @dataclass(frozen=True, slots=True)
 class ChipTestReport:
-    """What a worker has reported so far. `phase` is the step that it is in; None is what it has not reported.
+    """What a worker has reported so far, and what one of its lines adds. None, or empty, is what it has not reported."""
 
-    `teraflops` are by chip; `wrong` are the chips that computed a wrong product.
-    """
-
-    phase: str = "connect"
-    device_files: int | None = None
-    python: str = ""
-    framework: str = ""
-    version: str = ""
-    chips: int | None = None
-    teraflops: Mapping[int, float] = field(default_factory=dict)
-    wrong: frozenset[int] = frozenset()
-    all_reduce: AllReduce | None = None
+    phase: Annotated[str, OneOf(tuple(_PHASES))] = "connect"  # the step that it is in
+    device_files: Annotated[int | None, Range(0, _HIGHEST_CHIP + 1)] = None
+    framework: Annotated[str, Line(20)] = ""
+    version: Annotated[str, Line(50)] = ""
+    chips: Annotated[int | None, Range(0, _HIGHEST_CHIP + 1)] = None
+    products: Annotated[tuple[Product, ...], Most(1)] = ()
+    sums: Annotated[tuple[AllReduce, ...], Most(1)] = ()
 
     @property
     def is_done(self) -> bool:
         """Whether the test has run to its end."""
         return self.phase == "done"
 
+    @property
+    def teraflops(self) -> dict[int, float]:
+        """The figure of each chip."""
+        chips = sorted({one.chip for one in self.products})
+        return {chip: sum(one.teraflops for one in self.products if one.chip == chip) for chip in chips}
 
-def fold_event(report: ChipTestReport, value: Any) -> ChipTestReport:
-    """Return the report with one more event. Raises `UnexpectedAnswerError`."""
-    kind = decode_answer(_Event, value, "the event").event
-    match decode_answer(_EVENTS[kind], value, "the event"):
-        case _Host(files, python):
-            return replace(report, device_files=files, python=python)
-        case _Framework(name, version):
-            return replace(report, framework=name, version=version)
-        case _Chips(chips):
-            return replace(report, chips=chips)
-        case _Phase(phase):
-            return replace(report, phase=phase)
-        case _Product(chip, teraflops, is_right):
-            # A chip of v2 and v3 is two devices.
-            figures = {**report.teraflops, chip: report.teraflops.get(chip, 0.0) + teraflops}
-            wrong = report.wrong if is_right else report.wrong | {chip}
-            return replace(report, teraflops=figures, wrong=wrong)
-        case AllReduce() as measured:
-            # Of the sums of several processes a wrong one counts.
-            worst = measured if report.all_reduce is None or not measured.is_right else report.all_reduce
-            return replace(report, all_reduce=worst)
-    raise AssertionError("every event has a case")
+    @property
+    def wrong(self) -> frozenset[int]:
+        """The chips that computed a wrong product."""
+        return frozenset(one.chip for one in self.products if not one.is_right)
 
+    @property
+    def all_reduce(self) -> AllReduce | None:
+        """The first sum; of several processes a wrong one counts."""
+        return min(self.sums, key=lambda one: one.is_right, default=None)
 
-@dataclass(frozen=True, slots=True)
-class _Host:
-    device_files: Annotated[int, Range(0, _HIGHEST_CHIP + 1)]
-    python: Annotated[str, Line(20)]
+    def plus(self, line: ChipTestReport) -> ChipTestReport:
+        """Return the report with what one more line says."""
+        changed: dict[str, Any] = {}
+        for one in fields(self):
+            value = getattr(line, one.name)
+            if isinstance(value, tuple):
+                changed[one.name] = (*getattr(self, one.name), *value)
+            elif value != one.default:
+                changed[one.name] = value
+        return replace(self, **changed)
 
 
-@dataclass(frozen=True, slots=True)
-class _Framework:
-    name: Annotated[str, OneOf(("JAX", "PyTorch/XLA"))]
-    version: Annotated[str, Line(50)]
+def parse_report(
+    output: bytes, worker: str, *, is_cut: bool = False
+) -> tuple[ChipTestReport, UnexpectedAnswerError | None]:
+    """Return what a worker has reported in its output, as far as its lines fit, and the error in the first that does not.
 
-
-@dataclass(frozen=True, slots=True)
-class _Chips:
-    chips: Annotated[int, Range(0, _HIGHEST_CHIP + 1)]
-
-
-@dataclass(frozen=True, slots=True)
-class _Phase:
-    phase: Annotated[str, OneOf(tuple(_PHASES))]
-
-
-@dataclass(frozen=True, slots=True)
-class _Product:
-    chip: Annotated[int, Range(0, _HIGHEST_CHIP)]
-    teraflops: Annotated[float, Range(0, 1e9)]
-    is_right: bool
-
-
-_EVENTS: Mapping[str, type[Any]] = {
-    "host": _Host,
-    "framework": _Framework,
-    "chips": _Chips,
-    "phase": _Phase,
-    "product": _Product,
-    "allReduce": AllReduce,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    event: Annotated[str, OneOf(tuple(_EVENTS))]
+    A line without its end is none. `is_cut`: the beginning of the output is missing.
+    """
+    report = ChipTestReport()
+    if is_cut:
+        return report, UnexpectedAnswerError("more output than is kept", worker=worker)
+    mark = CHIP_TEST_MARK.encode()
+    lines = [line.removeprefix(mark) for line in output.split(b"\n")[:-1] if line.startswith(mark)]
+    try:
+        for line in lines[:_MOST_LINES]:
+            report = report.plus(decode_answer(ChipTestReport, parse_answer(line, longest=_LONGEST_LINE), "the line"))
+    except UnexpectedAnswerError as error:
+        return report, error.of(worker)
+    if len(lines) > _MOST_LINES:
+        return report, UnexpectedAnswerError(f"more than {_MOST_LINES} lines", worker=worker)
+    return report, None
 
 
 def judge(reports: Sequence[ChipTestReport], *, chips: int | None) -> list[list[str]]:
@@ -197,7 +159,7 @@ def judge(reports: Sequence[ChipTestReport], *, chips: int | None) -> list[list[
         counts = [count for count in (report.device_files, report.chips) if count is not None]
         if chips is not None and counts and min(counts) < chips:
             problems.append(f"{min(counts)} of {chips} chips")
-        for chip, figure in sorted(report.teraflops.items()):
+        for chip, figure in report.teraflops.items():
             if chip in report.wrong:
                 problems.append(f"chip {chip}: wrong product")
             elif figure < THRESHOLD * middle:
@@ -208,85 +170,10 @@ def judge(reports: Sequence[ChipTestReport], *, chips: int | None) -> list[list[
     return found
 
 
-class ReportCollector:
-    """Parses the reports of the workers while they arrive, and keeps the end of their other output. An `OutputSink`."""
+def check_tpu_is_free(targets: Sequence[Target]) -> None:
+    """Raise `ConflictError` if a process holds the TPU of a worker.
 
-    failure = None
-
-    def __init__(self, terminal: Terminal, targets: Sequence[Target]) -> None:
-        self.reports = {target.label: ChipTestReport() for target in targets}
-        self.errors: dict[str, UnexpectedAnswerError] = {}
-        self.tail = OutputTail(len(targets))
-        self._terminal = terminal
-        self._events = dict.fromkeys(self.reports, 0)
-        self._pending = dict.fromkeys(self.reports, b"")
-        self._status = StatusLine(terminal, SystemClock())
-        self._closed = Event()
-        # Workers that hang write nothing, and the last line that was drawn may be of an earlier step.
-        Thread(target=self._keep_current, daemon=True).start()
-
-    def _keep_current(self) -> None:
-        while not self._closed.wait(_REFRESH_SECONDS):
-            if any(self._events.values()):
-                self._status.show(self._progress)
-
-    def output(self, target: Target, data: bytes, *, is_error: bool) -> None:
-        """Take a piece of output: lines with the mark are events, all else is kept for a diagnosis."""
-        self.tail.add(target, data, is_error=is_error)
-        if is_error or target.label in self.errors:
-            return
-        *lines, rest = (self._pending[target.label] + data).split(b"\n")
-        # Of a longer line enough for the parser to reject it.
-        self._pending[target.label] = rest[: 2 * _LONGEST_LINE]
-        for line in lines:
-            if line.startswith(CHIP_TEST_MARK.encode()):
-                self._take(target.label, line)
-        self._status.show(self._progress)
-
-    def _take(self, label: str, line: bytes) -> None:
-        self._events[label] += 1
-        if self._events[label] > _MOST_EVENTS:
-            self.errors[label] = UnexpectedAnswerError(f"more than {_MOST_EVENTS} events", worker=label)
-            return
-        try:
-            value = parse_answer(line.removeprefix(CHIP_TEST_MARK.encode()), longest=_LONGEST_LINE)
-            self.reports[label] = fold_event(self.reports[label], value)
-        except UnexpectedAnswerError as error:
-            self.errors[label] = error.of(label)
-
-    def _progress(self) -> str:
-        phases = [report.phase for report in self.reports.values()]
-        slowest = min(phases, key=list(_PHASES).index)
-        return f"testing: {_PHASES[slowest]} ({phases.count('done')} of {len(phases)} workers done)"
-
-    def ended(self, target: Target) -> None:
-        """Do nothing: a line without its end is no event."""
-
-    def connected(self, count: int, total: int) -> None:
-        """Show how many workers answer so far."""
-        self._status.show(lambda: f"reaching the workers: {count} of {total}")
-
-    def interrupted(self) -> None:
-        """Start a new line on a terminal, after its `^C`."""
-        self._status.clear()
-        self._terminal.end_line()
-
-    def note(self, target: Target | None, text: str) -> None:
-        """Print information about a worker, or about all."""
-        self._status.clear()
-        self._terminal.note(f"worker {target.label}: {text}" if target else text)
-
-    def close(self) -> None:
-        """Remove the progress line."""
-        self._closed.set()
-        self._status.clear()
-
-
-def check_tpu_is_free(app: App, targets: Sequence[Target], *, force: bool) -> None:
-    """Ask before a test on workers whose TPU is held, or refuse it if no question can be answered; `force` does neither.
-
-    Raises `ConflictError`, and `NotConfirmedError` if the user declines. What cannot be examined counts as free: the framework
-    refuses a TPU that is held.
+    What cannot be examined counts as free: the framework refuses a TPU that is held.
     """
     reports = find_holders(targets)
     if errors := [report.before for report in reports if isinstance(report.before, TpuctlError)]:
@@ -297,50 +184,42 @@ def check_tpu_is_free(app: App, targets: Sequence[Target], *, force: bool) -> No
         for one in report.holders
         if one.holds
     ]
-    if not held or force:
-        return
-    more = f", and {len(held) - 3} more" if len(held) > 3 else ""
-    text = f"the TPU is in use: {', '.join(held[:3])}{more}"
-    node = targets[0].node.name.node_id
-    if not app.terminal.may_ask:
-        hint = f"end what holds it: `tpuctl unstick {node}`; to test all the same: `--force`"
-        raise ConflictError(text, hint=hint)
-    app.terminal.warn(text)
-    if not app.terminal.confirm("test all the same?", yes=False):
-        raise NotConfirmedError("nothing was tested")
+    if held:
+        more = f", and {len(held) - 3} more" if len(held) > 3 else ""
+        hint = f"end what holds it: `tpuctl unstick {targets[0].node.name.node_id}`; to test all the same: `--force`"
+        raise ConflictError(f"the TPU is in use: {', '.join(held[:3])}{more}", hint=hint)
+
+
+@dataclass(frozen=True, slots=True)
+class TestedWorker:
+    """A worker: how its test ended, its report, an error in this, and its last line on stderr."""
+
+    result: WorkerResult
+    report: ChipTestReport
+    error: UnexpectedAnswerError | None
+    last_line: str
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTest:
-    """The test of one node: the result of the run, the report of each worker, and what is wrong with each."""
+    """The test of one node. `chips`: of a worker, None for an unknown type. `closed_ports`: see `find_closed_ports`."""
 
     node: Node
+    chips: int | None
     result: RunResult
-    reports: Mapping[str, ChipTestReport]
-    errors: Mapping[str, UnexpectedAnswerError]
-    last_lines: Mapping[str, str]
-    timeout: timedelta
-    # Where the workers were shortly before the time limit, for a test that reached it.
-    stacks: StackListing | None = None
-    # The ports at which workers do not reach the first one.
+    workers: Sequence[TestedWorker]
     closed_ports: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
 
     @property
-    def chips(self) -> int | None:
-        """The number of chips of a worker, None for an unknown type."""
-        return self.node.accelerator.chips_per_worker if self.node.accelerator else None
+    def problems(self) -> list[tuple[TestedWorker, list[str]]]:
+        """Each worker, and what is wrong with its hardware."""
+        return list(zip(self.workers, judge([one.report for one in self.workers], chips=self.chips), strict=True))
 
     @property
     def lacks_chips(self) -> bool:
         """Whether a worker has fewer device files than its type has chips."""
-        counts = [report.device_files for report in self.reports.values() if report.device_files is not None]
+        counts = [one.report.device_files for one in self.workers if one.report.device_files is not None]
         return self.chips is not None and bool(counts) and min(counts) < self.chips
-
-    @property
-    def workers(self) -> list[tuple[WorkerResult, ChipTestReport, list[str]]]:
-        """Each worker with its result, its report, and what is wrong with its hardware."""
-        reports = [self.reports[one.target.label] for one in self.result.results]
-        return list(zip(self.result.results, reports, judge(reports, chips=self.chips), strict=True))
 
 
 def run_node_test(
@@ -348,17 +227,18 @@ def run_node_test(
 ) -> NodeTest:
     """Run the test on these workers of a node."""
     is_part = len(targets) < node.workers
-    chips = node.accelerator.chips_per_worker if node.accelerator else 4
-    order = {
+    chips = node.accelerator.chips_per_worker if node.accelerator else None
+    settings = {
         "devices": [ACCEL_FILES, VFIO_FILES],
         "together": node.workers > 1 and not is_part,
-        "bounds": _BOUNDS.get(chips, f"{chips},1,1") if is_part else None,
+        "bounds": _BOUNDS.get(chips or 4, f"{chips},1,1") if is_part else None,
     }
-    program = standalone_program("chip_test", f"check_chips({order!r})")
     request = RunRequest(
         line=_LINE.format(python=python),
         shown="tpuctl test",
-        environment=EnvironmentOptions({"TPUCTL_PROGRAM": program}),
+        environment=EnvironmentOptions(
+            {"TPUCTL_PROGRAM": standalone_program("chip_test", f"check_chips({settings!r})")}
+        ),
         takes_stdin=False,
         fanout=fanout,
         # All workers wait for one that has failed.
@@ -368,24 +248,15 @@ def run_node_test(
         linger=_PATIENCE,
     )
     closed = {} if is_part else find_closed_ports(app, targets)
-    collector = ReportCollector(app.terminal, targets)
-    stacks = LateStacks(JobScope(targets, shared_connection_options(app), node.name.node_id), timeout)
-    try:
-        result = run_on_workers(
-            targets,
-            request,
-            collector,
-            environment=lambda one: job_variables(request.environment, one.node, one.worker),
-            why_gone=lambda target: why_gone(app, target),
-            ssh_options=shared_connection_options(app),
-        )
-    finally:
-        collector.close()
-        stacks.cancel()
-    last_lines = {target.label: _last_line(collector.tail, target) for target in targets}
-    result = with_diagnosis(result, collector.tail)
-    listing = stacks.listing if result.stopped is StopReason.TIMED_OUT else None
-    return NodeTest(node, result, collector.reports, collector.errors, last_lines, timeout, listing, closed)
+    with StatusLine(app.terminal, SystemClock()) as line:
+        sink = CapturedOutput(app, len(targets), lambda _: line.show(lambda: f"testing {node.name.node_id}"))
+        result = run_into(app, targets, request, sink, sink.tail)
+    workers = []
+    for one in result.results:
+        (output, is_cut), (errors, _) = (sink.tail.kept(one.target, is_error=is_error) for is_error in (False, True))
+        report, error = parse_report(output, one.target.label, is_cut=is_cut)
+        workers.append(TestedWorker(one, report, error, last_printed_line(errors.decode("utf-8", "replace"))))
+    return NodeTest(node, chips, result, workers, closed)
 
 
 def find_closed_ports(app: App, targets: Sequence[Target]) -> Mapping[int, Mapping[str, str]]:
@@ -405,37 +276,6 @@ def find_closed_ports(app: App, targets: Sequence[Target]) -> Mapping[int, Mappi
             f"{describe_closed(probe.listener, closed)}; `tpuctl doctor {node}` names the rule that opens them"
         )
     return closed
-
-
-class LateStacks:
-    """Reads the stacks of the workers shortly before a time limit, which ends the programs, unless it is cancelled before."""
-
-    def __init__(self, scope: JobScope, limit: timedelta) -> None:
-        self._scope = scope
-        self._listing: StackListing | None = None
-        self._timer = Timer((limit - min(_STACKS_BEFORE, limit / 3)).total_seconds(), self._read)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _read(self) -> None:
-        with suppress(TpuctlError):  # they only explain
-            self._listing = list_stacks(self._scope, signal=None)
-
-    def cancel(self) -> None:
-        """Read no stacks any more."""
-        self._timer.cancel()
-
-    @property
-    def listing(self) -> StackListing | None:
-        """What the workers reported, None if that was not in time."""
-        return self._listing
-
-
-def _last_line(tail: OutputTail, target: Target) -> str:
-    """Return the last line on a worker's stderr, for a failure that no message explains."""
-    *_, errors = tail.of(target)
-    lines = errors.decode("utf-8", "replace").split("\n")
-    return one_line(next((line.strip() for line in reversed(lines) if line.strip()), ""), longest=300)
 
 
 def show_node_test(app: App, test: NodeTest) -> int:
@@ -460,7 +300,7 @@ def node_test_errors(test: NodeTest) -> list[TpuctlError]:
     """Return what is wrong: broken hardware, which decides the exit code, then what kept the test from its end."""
     found: list[TpuctlError] = []
     node = test.node.name.node_id
-    broken = [f"worker {one.target.label} ({', '.join(problems)})" for one, _, problems in test.workers if problems]
+    broken = [f"worker {one.result.target.label} ({', '.join(wrong)})" for one, wrong in test.problems if wrong]
     if broken:
         hint = (
             f"reset it, which keeps its boot disk: `tpuctl reset {node} --for devices`\n"
@@ -477,50 +317,33 @@ def node_test_errors(test: NodeTest) -> list[TpuctlError]:
 def _why_incomplete(test: NodeTest) -> TpuctlError | None:
     """Return why the test did not run to its end on all workers, None if it did."""
     node = test.node.name.node_id
-    if test.errors:
-        return next(iter(test.errors.values()))
-    without = [one for one, _, _ in test.workers if one.code == NO_FRAMEWORK]
+    if error := next((one.error for one in test.workers if one.error), None):
+        return error
+    without = [one.result for one in test.workers if one.result.code == NO_FRAMEWORK]
     if without:
         return RemoteCommandError(
             f"neither JAX nor PyTorch/XLA is installed on worker {worker_labels(without)}",
             hint=f"install JAX: `tpuctl run {node} -- 'python3 -m pip install -U \"jax[tpu]\"'`\n"
             "name the Python of another environment: `--python PATH`",
         )
+    unfinished = [one for one in test.workers if not one.report.is_done]
     if test.result.stopped is StopReason.TIMED_OUT:
-        steps = {one.target.worker: report.phase for one, report, _ in test.workers if not report.is_done}
-        return TimedOutError(
-            f"the test did not end within {format_duration(test.timeout)}: {describe_steps(steps)}",
-            hint=describe_places(test.stacks) or f"show what they wait for, while a test runs: `tpuctl stacks {node}`",
-        )
-    error = run_error(test.result)
-    if error is None:
-        unfinished = [one for one, report, _ in test.workers if not report.is_done]
-        text = f"the test ended without a report on worker {worker_labels(unfinished)}"
+        limit = format_duration(test.result.timeout or timedelta())
+        steps = describe_steps({one.result.target.worker: one.report.phase for one in unfinished})
+        hint = f"show what they wait for, while a test runs: `tpuctl stacks {node}`"
+        return TimedOutError(f"the test did not end within {limit}: {steps}", hint=hint)
+    failure = run_error(test.result)
+    if failure is None:
+        text = f"the test ended without a report on worker {worker_labels(one.result for one in unfinished)}"
         return RemoteCommandError(text) if unfinished else None
-    failed = [one for one, _, _ in test.workers if not one.is_good and test.last_lines[one.target.label]]
-    first = min(failed, key=lambda one: (one.signal is not None, one.duration or timedelta.max), default=None)
-    if first is None or error.hint:
-        return error
-    hint = f"worker {first.target.label} printed: {test.last_lines[first.target.label]}"
-    return RemoteCommandError(error.message.replace("the command failed", "the test failed", 1), hint=hint)
-
-
-def describe_places(listing: StackListing | None) -> str:
-    """Return where the workers were, the fewest at one place first; empty if all were at one, or if it is not known."""
-    groups = [group for group in listing.groups if group[0].processes] if listing else []
-    if len(groups) < 2:
-        return ""
-    texts = []
-    for group in groups[:_MOST_PLACES]:
-        workers = ",".join(number_ranges([one.target.worker for one in group]))
-        frames = [frame for process in group[0].processes for thread in process.threads for frame in thread.frames]
-        place = next((f"{one.function} ({one.file}:{one.line})" if one.file else one.function for one in frames), "")
-        texts.append(f"worker {workers} in {place or group[0].processes[0].command}")
-    more = f"; {len(groups) - _MOST_PLACES} more places" if len(groups) > _MOST_PLACES else ""
-    return f"shortly before, {'; '.join(reversed(texts))}{more}"
-
-
-_MOST_PLACES = 4
+    failed = [one for one in test.workers if not one.result.is_good and one.last_line]
+    first = min(
+        failed, key=lambda one: (one.result.signal is not None, one.result.duration or timedelta.max), default=None
+    )
+    if first is None or failure.hint:
+        return failure
+    hint = f"worker {first.result.target.label} printed: {first.last_line}"
+    return RemoteCommandError(failure.message.replace("the command failed", "the test failed", 1), hint=hint)
 
 
 def describe_steps(steps: Mapping[int, str]) -> str:
@@ -547,21 +370,22 @@ _COLUMNS = (
 
 def _show_table(terminal: Terminal, test: NodeTest) -> None:
     """Write a row for each worker, and what measured it."""
-    terminal.table(_COLUMNS, [_row(test, *worker) for worker in test.workers])
-    if used := {f"{one.framework} {one.version}" for one in test.reports.values() if one.framework}:
+    terminal.table(_COLUMNS, [_row(one, wrong, chips=test.chips) for one, wrong in test.problems])
+    reports = [one.report for one in test.workers]
+    if used := {f"{one.framework} {one.version}" for one in reports if one.framework}:
         terminal.note(f"tested with {', '.join(sorted(used))}")
 
 
-def _row(test: NodeTest, one: WorkerResult, report: ChipTestReport, problems: Sequence[str]) -> tuple[Cell, ...]:
+def _row(one: TestedWorker, problems: Sequence[str], *, chips: int | None) -> tuple[Cell, ...]:
     """Return the row of a worker; what it has not reported is empty."""
-    figures, total = report.teraflops, report.all_reduce
+    report, figures, total = one.report, one.report.teraflops, one.report.all_reduce
     slowest = min(figures, key=lambda chip: figures[chip], default=None)
     counted = report.chips if report.chips is not None else report.device_files
     count = "" if counted is None else str(counted)
-    good = "ok" if report.is_done and one.is_good else f"stopped in {_PHASES[report.phase]}"
+    good = "ok" if report.is_done and one.result.is_good else f"stopped in {_PHASES[report.phase]}"
     return (
-        Cell(one.target.label),
-        Cell(f"{count} of {test.chips}" if count and test.chips else count, plain=count),
+        Cell(one.result.target.label),
+        Cell(f"{count} of {chips}" if count and chips else count, plain=count),
         Cell(f"{median(figures.values()):.0f}" if figures else ""),
         Cell("" if slowest is None else f"{figures[slowest]:.0f}"),
         Cell("" if slowest is None else str(slowest)),
@@ -581,31 +405,32 @@ def _test_json(test: NodeTest) -> dict[str, Any]:
         "closedPorts": [
             {"port": port, "workers": sorted(map(int, states))} for port, states in sorted(test.closed_ports.items())
         ],
-        "workers": [
-            {
-                "worker": one.target.worker,
-                "outcome": str(one.outcome),
-                "exitCode": one.code,
-                "phase": report.phase,
-                "deviceFiles": report.device_files,
-                "chips": report.chips,
-                "expectedChips": test.chips,
-                "framework": report.framework or None,
-                "version": report.version or None,
-                "teraflops": [
-                    {"chip": chip, "teraflops": round(figure, 1), "isRight": chip not in report.wrong}
-                    for chip, figure in sorted(report.teraflops.items())
-                ],
-                "allReduce": {
-                    "devices": report.all_reduce.devices,
-                    "seconds": report.all_reduce.duration.total_seconds(),
-                    "gigabytesPerSecond": round(report.all_reduce.gigabytes_per_second, 1),
-                    "isRight": report.all_reduce.is_right,
-                }
-                if report.all_reduce
-                else None,
-                "problems": problems,
-            }
-            for one, report, problems in test.workers
+        "workers": [_worker_json(one, wrong, chips=test.chips) for one, wrong in test.problems],
+    }
+
+
+def _worker_json(one: TestedWorker, problems: Sequence[str], *, chips: int | None) -> dict[str, Any]:
+    report, total = one.report, one.report.all_reduce
+    return {
+        "worker": one.result.target.worker,
+        "outcome": str(one.result.outcome),
+        "exitCode": one.result.code,
+        "phase": report.phase,
+        "deviceFiles": report.device_files,
+        "chips": report.chips,
+        "expectedChips": chips,
+        "framework": report.framework or None,
+        "version": report.version or None,
+        "teraflops": [
+            {"chip": chip, "teraflops": round(figure, 1), "isRight": chip not in report.wrong}
+            for chip, figure in report.teraflops.items()
         ],
+        "allReduce": total
+        and {
+            "devices": total.devices,
+            "seconds": total.duration.total_seconds(),
+            "gigabytesPerSecond": round(total.gigabytes_per_second, 1),
+            "isRight": total.is_right,
+        },
+        "problems": problems,
     }

@@ -15,11 +15,10 @@ import pytest
 from tests.lifecycle import said
 from tests.tpu_files import running
 from tests.workers.programs import GUEST, Pair
-from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.node_test import AllReduce, ChipTestReport, describe_steps, fold_event, judge
+from tpuctl.workers.node_test import AllReduce, ChipTestReport, Product, describe_steps, judge, parse_report
 
-GOOD = {0: 250.0, 1: 250.0, 2: 250.0, 3: 250.0}
-REPORT = ChipTestReport(phase="done", device_files=4, chips=4, teraflops=GOOD)
+GOOD = tuple(Product(chip, 250.0, is_right=True) for chip in range(4))
+REPORT = ChipTestReport(phase="done", device_files=4, chips=4, products=GOOD)
 
 
 @pytest.mark.parametrize("framework", ["jax", "torch_xla"])
@@ -105,11 +104,15 @@ def test_test_of_one_worker_needs_no_other(pair: Pair) -> None:
 def test_test_that_hangs_is_ended_on_all_workers_and_says_where_they_were(pair: Pair) -> None:
     pair.install("jax", faults={1: "TPUCTL_SANDBOX_DUTY_ZERO"})
 
-    _, err, code = pair.tpuctl("test", "pair", "--timeout", "12s")
+    _, err, code = pair.tpuctl("test", "pair", "--timeout", "8s")
 
-    assert (code, "\nerror: the test did not end within 12s: worker " in err) == (5, True)
-    hint = next((line for line in err.splitlines() if "shortly before, " in line), "")
-    assert ("worker 0 in " in hint, "worker 1 in " in hint) == (True, True), err
+    lines = err.splitlines()
+    (error,) = [line for line in lines if line.startswith("error: ")]
+    assert (code, re.match(r"error: the test did not end within 8s: worker \S+ in the ", error) is not None) == (
+        5,
+        True,
+    )
+    assert "  hint: show what they wait for, while a test runs: `tpuctl stacks pair`" in lines
     assert pair.slice.left() == []
 
 
@@ -147,15 +150,13 @@ def test_test_on_a_busy_tpu_is_refused_unless_forced(pair: Pair) -> None:
 
     with running("sleep", "60", path=pair.root / "1" / "dev" / "accel0") as holder:
         refused = pair.tpuctl("test", "pair")
-        declined = pair.tpuctl("test", "pair", stdin="n\n")
         forced = pair.tpuctl("test", "pair", "--force")
 
     assert re.sub(r"of \S+, for \d+s", "of USER", refused[1]) == said(
         f"error: the TPU is in use: {holder.pid} sleep of USER, on worker 1",
         "  hint: end what holds it: `tpuctl unstick pair`; to test all the same: `--force`",
     )
-    assert (refused[2], declined[2], forced[2]) == (8, 1, 0)
-    assert declined[1].endswith("test all the same? [y/N] error: nothing was tested\n")
+    assert (refused[2], forced[2]) == (8, 0)
 
 
 @pytest.mark.parametrize("path", ["python3; true", "", "$(true)", "python3 -E"])
@@ -163,6 +164,10 @@ def test_test_with_a_python_that_is_no_path_is_refused(pair: Pair, path: str) ->
     out, _, code = pair.tpuctl("test", "pair", "--python", path)
 
     assert (out, code) == ("", 2)
+
+
+def with_chip_2(teraflops: float, *, is_right: bool = True) -> tuple[Product, ...]:
+    return (*GOOD[:2], Product(2, teraflops, is_right=is_right), GOOD[3])
 
 
 SUM = AllReduce(devices=8, duration=timedelta(milliseconds=1), gigabytes_per_second=80.0, is_right=True)
@@ -175,17 +180,25 @@ SUM = AllReduce(devices=8, duration=timedelta(milliseconds=1), gigabytes_per_sec
         pytest.param([replace(REPORT, device_files=3)], [["3 of 4 chips"]], id="a device file is missing"),
         pytest.param([replace(REPORT, chips=3)], [["3 of 4 chips"]], id="the framework misses a chip"),
         pytest.param([replace(REPORT, device_files=None, chips=None)], [[]], id="no count reported"),
-        pytest.param([REPORT, replace(REPORT, teraflops={**GOOD, 2: 200.0})], [[], []], id="at the threshold"),
+        pytest.param([REPORT, replace(REPORT, products=with_chip_2(200.0))], [[], []], id="at the threshold"),
         pytest.param(
-            [REPORT, replace(REPORT, teraflops={**GOOD, 2: 199.0})],
+            [REPORT, replace(REPORT, products=with_chip_2(199.0))],
             [[], ["chip 2: 199 TFLOP/s, 80% of the median"]],
             id="below the threshold",
         ),
-        pytest.param([replace(REPORT, teraflops={0: 0.0, 1: 0.0})], [[]], id="all zero"),
-        pytest.param([replace(REPORT, wrong=frozenset({1}))], [["chip 1: wrong product"]], id="a wrong product"),
-        pytest.param([replace(REPORT, all_reduce=SUM)], [[]], id="a right sum"),
         pytest.param(
-            [replace(REPORT, all_reduce=replace(SUM, is_right=False))], [["wrong sum over all chips"]], id="a wrong sum"
+            [replace(REPORT, products=tuple(replace(one, teraflops=0.0) for one in GOOD))], [[]], id="all zero"
+        ),
+        pytest.param(
+            [replace(REPORT, products=with_chip_2(250.0, is_right=False))],
+            [["chip 2: wrong product"]],
+            id="a wrong product",
+        ),
+        pytest.param([replace(REPORT, sums=(SUM,))], [[]], id="a right sum"),
+        pytest.param(
+            [replace(REPORT, sums=(SUM, replace(SUM, is_right=False)))],
+            [["wrong sum over all chips"]],
+            id="a wrong sum",
         ),
     ],
 )
@@ -197,79 +210,93 @@ def test_judge_of_an_unknown_type_counts_no_chips() -> None:
     assert judge([replace(REPORT, chips=1)], chips=None) == [[]]
 
 
-PRODUCT = {"event": "product", "chip": 1, "teraflops": 10.5, "isRight": True}
-SUMMED = {"event": "allReduce", "devices": 8, "seconds": 0.001, "gigabytesPerSecond": 80.0, "isRight": True}
+PRODUCT = {"chip": 1, "teraflops": 10.5, "isRight": True}
+SUMMED = {"devices": 8, "seconds": 0.001, "gigabytesPerSecond": 80.0, "isRight": True}
+
+
+def printed_lines(*lines: Any) -> bytes:
+    return b"".join(b"tpuctl-test %s\n" % json.dumps(line).encode() for line in lines)
 
 
 @pytest.mark.parametrize(
-    ("events", "expected"),
+    ("output", "expected"),
     [
-        pytest.param([{"event": "phase", "phase": "start"}], ChipTestReport(phase="start"), id="a phase"),
+        pytest.param(printed_lines({"phase": "start"}), ChipTestReport(phase="start"), id="a phase"),
         pytest.param(
-            [{"event": "host", "deviceFiles": 4, "python": "3.10"}],
-            ChipTestReport(device_files=4, python="3.10"),
-            id="the host",
+            printed_lines({"deviceFiles": 4}, {"chips": 4}), ChipTestReport(device_files=4, chips=4), id="two lines"
         ),
         pytest.param(
-            [{"event": "framework", "name": "JAX", "version": "1\u001b[2J"}],
+            printed_lines({"framework": "JAX", "version": "1\u001b[2J"}),
             ChipTestReport(framework="JAX", version="1\\x1b[2J"),
             id="a version with control characters",
         ),
-        pytest.param([PRODUCT, PRODUCT], ChipTestReport(teraflops={1: 21.0}), id="two cores of a chip"),
         pytest.param(
-            [PRODUCT, {**PRODUCT, "isRight": False}],
-            ChipTestReport(teraflops={1: 21.0}, wrong=frozenset({1})),
-            id="a core computes wrongly",
+            b"I0101 hello\n" + printed_lines({"chips": 4}) + b"tpuctl-test {",
+            ChipTestReport(chips=4),
+            id="other output",
         ),
-        pytest.param([SUMMED], ChipTestReport(all_reduce=SUM), id="a sum"),
-        pytest.param(
-            [SUMMED, {**SUMMED, "isRight": False}, SUMMED],
-            ChipTestReport(all_reduce=replace(SUM, is_right=False)),
-            id="a wrong sum among right ones",
-        ),
+        pytest.param(printed_lines({"event": "chips", "chips": 4}), ChipTestReport(chips=4), id="one more field"),
     ],
 )
-def test_fold_event_collects_a_report(events: list[dict[str, Any]], expected: ChipTestReport) -> None:
-    report = ChipTestReport()
-    for event in events:
-        report = fold_event(report, event)
-    assert report == expected
+def test_lines_of_a_worker_make_a_report(output: bytes, expected: ChipTestReport) -> None:
+    assert parse_report(output, "0") == (expected, None)
+
+
+def test_figures_of_several_devices_are_those_of_their_chips() -> None:
+    wrong = {**PRODUCT, "isRight": False}
+    lines = [
+        {"products": [PRODUCT]},
+        {"products": [wrong]},
+        {"sums": [SUMMED]},
+        {"sums": [{**SUMMED, "isRight": False}]},
+    ]
+
+    report, error = parse_report(printed_lines(*lines, {"sums": [SUMMED]}), "0")
+
+    assert (report.teraflops, report.wrong, report.all_reduce) == (
+        {1: 21.0},
+        frozenset({1}),
+        replace(SUM, is_right=False),
+    )
+    assert error is None
 
 
 @pytest.mark.parametrize(
-    "event",
+    "line",
     [
         pytest.param([], id="a list"),
-        pytest.param({}, id="no event"),
-        pytest.param({"event": {}}, id="an event that is an object"),
-        pytest.param({"event": "phase", "phase": "lunch"}, id="an unknown phase"),
-        pytest.param({"event": "host", "deviceFiles": -1, "python": "3"}, id="a negative count"),
-        pytest.param({"event": "chips", "chips": 10**6}, id="a million chips"),
-        pytest.param({**PRODUCT, "chip": 64}, id="chip 64"),
-        pytest.param({**PRODUCT, "teraflops": 1e300}, id="too fast"),
-        pytest.param({**PRODUCT, "isRight": 1}, id="a number for true"),
-        pytest.param({**SUMMED, "seconds": "1"}, id="a time as text"),
-        pytest.param({**SUMMED, "seconds": 1e300}, id="a time that no date can hold"),
+        pytest.param({"phase": "lunch"}, id="an unknown phase"),
+        pytest.param({"phase": {}}, id="a phase that is an object"),
+        pytest.param({"deviceFiles": -1}, id="a negative count"),
+        pytest.param({"chips": 10**6}, id="a million chips"),
+        pytest.param({"products": [{**PRODUCT, "chip": 64}]}, id="chip 64"),
+        pytest.param({"products": [{**PRODUCT, "teraflops": 1e300}]}, id="too fast"),
+        pytest.param({"products": [{**PRODUCT, "isRight": 1}]}, id="a number for true"),
+        pytest.param({"products": [PRODUCT, PRODUCT]}, id="two products in a line"),
+        pytest.param({"sums": [{**SUMMED, "seconds": "1"}]}, id="a time as text"),
+        pytest.param({"sums": [{**SUMMED, "seconds": 1e300}]}, id="a time that no date can hold"),
     ],
 )
-def test_fold_event_rejects_what_does_not_fit(event: Any) -> None:
-    with pytest.raises(UnexpectedAnswerError):
-        fold_event(ChipTestReport(), event)
+def test_line_that_does_not_fit_is_an_error(line: Any) -> None:
+    report, error = parse_report(printed_lines({"chips": 4}, line), "3")
+
+    assert report == ChipTestReport(chips=4)
+    assert error is not None
+    assert error.message.startswith("unexpected answer from worker 3: the line")
 
 
 @pytest.mark.parametrize(
     ("printed", "expected"),
     [
-        pytest.param("echo 'tpuctl-test {\"event\": 1'", 'not JSON: `{"event": 1`', id="half an event"),
+        pytest.param("echo 'tpuctl-test {\"chips\": 1'", 'not JSON: `{"chips": 1`', id="half an object"),
+        pytest.param("yes 'tpuctl-test {\"chips\": 4}' | head -1001", "more than 1000 lines", id="too many lines"),
         pytest.param(
-            'yes \'tpuctl-test {"event": "chips", "chips": 4}\' | head -1001',
-            "more than 1000 events",
-            id="too many events",
+            "yes 'tpuctl-test {\"chips\": 4}' | head -c 3000000", "more output than is kept", id="much output"
         ),
         pytest.param(
             "printf 'tpuctl-test '; head -c 9000 /dev/zero | tr '\\0' 7; echo",
             " bytes where at most 4096 are expected",
-            id="a long event",
+            id="a long line",
         ),
     ],
 )

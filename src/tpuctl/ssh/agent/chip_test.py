@@ -1,7 +1,7 @@
 """Runs on a worker, as a job: tests its chips with JAX or PyTorch/XLA, and reports each step in a line on stdout.
 
 All workers of a slice run it at the same time, because a framework waits for all of them. A line is CHIP_TEST_MARK and a JSON
-object: `event` says which, the other fields are parsed by workers/node_test.py. The products and sums have exact results, so
+object with what it adds to the report, which workers/node_test.py parses. The products and sums have exact results, so
 that a chip that computes wrongly is found too. It must run under Python 3.8.
 """
 
@@ -36,7 +36,7 @@ def check_chips(request: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     root = os.path.realpath(os.environ["TPUCTL_DEVICE_ROOT"]) if os.environ.get("TPUCTL_DEVICE_ROOT") else ""
     files = {path for pattern in request["devices"] for path in glob.glob(glob.escape(root) + pattern)}
-    report("host", deviceFiles=len(files), python="%d.%d" % sys.version_info[:2])
+    report(deviceFiles=len(files))
     measure = measure_with_jax if importlib.util.find_spec("jax") else measure_with_torch_xla
     if measure is measure_with_torch_xla and not importlib.util.find_spec("torch_xla"):
         sys.exit(NO_FRAMEWORK)
@@ -47,7 +47,7 @@ def check_chips(request: dict[str, Any]) -> None:
         )
         os.environ["TPU_VISIBLE_DEVICES"] = ",".join(map(str, range(len(files))))
     measure(request)
-    report("phase", phase="done")
+    report(phase="done")
 
 
 def measure_with_jax(request: dict[str, Any]) -> None:
@@ -57,15 +57,15 @@ def measure_with_jax(request: dict[str, Any]) -> None:
     import jax  # noqa: PLC0415  # takes seconds, and is often missing
     import jax.numpy as jnp  # noqa: PLC0415
 
-    report("framework", name="JAX", version=jax.__version__)
-    report("phase", phase="start")
+    report(framework="JAX", version=jax.__version__)
+    report(phase="start")
     if request["together"]:
         jax.distributed.initialize()
     devices, total = jax.local_devices(), jax.device_count()
     # A chip of v2 and v3 is two devices with the same coordinates.
     chips = list(dict.fromkeys(tuple(device.coords) for device in devices))
-    report("chips", chips=len(chips))
-    report("phase", phase="product")
+    report(chips=len(chips))
+    report(phase="product")
     multiply = jax.jit(lambda ones, mean: jax.lax.fori_loop(0, PRODUCTS, lambda _, product: product @ mean, ones))
     for device in devices:
         ones = jax.device_put(jnp.ones((SIDE, SIDE), jnp.bfloat16), device)
@@ -73,7 +73,7 @@ def measure_with_jax(request: dict[str, Any]) -> None:
         seconds, product = best_of(lambda *given: multiply(*given).block_until_ready(), ones, mean)
         report_product(chips.index(tuple(device.coords)), seconds, is_right=bool((product == 1).all()))
     if total > 1:
-        report("phase", phase="all-reduce")
+        report(phase="all-reduce")
         add = jax.pmap(lambda one: jax.lax.psum(one, "devices"), axis_name="devices")
         # This places a row on each device, so that the measurement copies none.
         rows = jax.pmap(lambda one: one + 0)(jnp.ones((len(devices), SUMMED), jnp.float32))
@@ -88,11 +88,11 @@ def measure_with_torch_xla(request: dict[str, Any]) -> None:
     import torch_xla  # noqa: PLC0415  # takes seconds, and is often missing
     import torch_xla.distributed.xla_multiprocessing as xmp  # noqa: PLC0415
 
-    report("framework", name="PyTorch/XLA", version=torch_xla.__version__)
+    report(framework="PyTorch/XLA", version=torch_xla.__version__)
     if request["bounds"]:
         sys.stderr.write("PyTorch/XLA needs all workers of a slice: test it without --worker\n")
         sys.exit(CANNOT_TEST)
-    report("phase", phase="start")
+    report(phase="start")
     # This program is no file, which a spawned process would have to read.
     xmp.spawn(measure_torch_device, start_method="fork")
 
@@ -111,8 +111,8 @@ def measure_torch_device(_index: int) -> None:
     chip = xr.local_ordinal() // xr.addressable_device_count()
     is_first = xr.local_ordinal() == 0
     if is_first:
-        report("chips", chips=xr.local_process_count())
-        report("phase", phase="product")
+        report(chips=xr.local_process_count())
+        report(phase="product")
 
     def multiply() -> Any:
         product = ones
@@ -131,7 +131,7 @@ def measure_torch_device(_index: int) -> None:
     report_product(chip, seconds, is_right=bool((product == 1).all()))
     if total > 1:
         if is_first:
-            report("phase", phase="all-reduce")
+            report(phase="all-reduce")
         row = torch.ones((SUMMED,), dtype=torch.float32, device=device)
         seconds, sums = best_of(lambda: finish(xm.all_reduce(xm.REDUCE_SUM, row)))
         is_right = bool((sums == total).all())
@@ -151,15 +151,16 @@ def best_of(call: Callable[..., Any], *given: Any) -> tuple[float, Any]:
 
 def report_product(chip: int, seconds: float, *, is_right: bool) -> None:
     """Report the chain of products of a device."""
-    report("product", chip=chip, teraflops=2 * SIDE**3 * PRODUCTS / seconds / 1e12, isRight=is_right)
+    figure = 2 * SIDE**3 * PRODUCTS / seconds / 1e12
+    report(products=[{"chip": chip, "teraflops": figure, "isRight": is_right}])
 
 
 def report_sum(devices: int, seconds: float, *, is_right: bool) -> None:
     """Report the sum. Its bandwidth is that of a ring: each device sends and receives all but its own share, twice."""
-    gigabytes = 2 * (devices - 1) / devices * 4 * SUMMED / 1e9
-    report("allReduce", devices=devices, seconds=seconds, gigabytesPerSecond=gigabytes / seconds, isRight=is_right)
+    speed = 2 * (devices - 1) / devices * 4 * SUMMED / 1e9 / seconds
+    report(sums=[{"devices": devices, "seconds": seconds, "gigabytesPerSecond": speed, "isRight": is_right}])
 
 
-def report(event: str, **fields: Any) -> None:
+def report(**fields: Any) -> None:
     """Write a line, with one system call: processes of several chips share stdout."""
-    os.write(1, (CHIP_TEST_MARK + json.dumps({"event": event, **fields}) + "\n").encode("ascii"))
+    os.write(1, (CHIP_TEST_MARK + json.dumps(fields) + "\n").encode("ascii"))

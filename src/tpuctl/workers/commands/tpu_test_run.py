@@ -36,5 +36,6 @@ def run_test(
     (found,) = find_nodes(app, [node])
     targets = find_targets(app, [found], WorkerSet.parse(worker))
     await_key(app, targets)
-    check_tpu_is_free(app, targets, force=force)
+    if not force:
+        check_tpu_is_free(targets)
     return show_node_test(app, run_node_test(app, found, targets, python=python, timeout=timeout, fanout=fanout))
