@@ -54,8 +54,6 @@ class Guarded:
             "endpoint": "https://tpu.googleapis.com",
             "idle": self.idle,
             "onIdle": "delete",
-            "devices": ["/dev/accel[0-9]*"],
-            "lockFile": "/tmp/libtpu_lockfile",  # as on a worker
         }
 
     def write_files(self) -> None:

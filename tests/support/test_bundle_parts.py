@@ -119,14 +119,13 @@ def test_data_beyond_the_limit_is_omitted_and_recorded(tmp_path: Path) -> None:
 
 
 def test_program_on_worker_respects_limits(tmp_path: Path) -> None:
-    logs = tmp_path / "root" / "logs"
+    logs = tmp_path / "root" / "tmp" / "tpu_logs"
     logs.mkdir(parents=True)
     for number in range(5):
         (logs / f"{number}.log").write_bytes(b"%d\n" % number * 50_000)
         os.utime(logs / f"{number}.log", (1000 + number, 1000 + number))
     request: dict[str, Any] = {
-        "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0, "logs": "/logs",
-        "devices": [], "lockFile": "/lock",
+        "worker": 0, "room": 300_000, "each": 60_000, "since": None, "seconds": 20.0,
     }  # fmt: skip
     line, program = bootstrap("worker_evidence", f"run_agent(serve_worker_evidence, {request!r})")
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "TPUCTL_DEVICE_ROOT": str(tmp_path / "root")}

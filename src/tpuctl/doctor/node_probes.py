@@ -37,7 +37,6 @@ from tpuctl.ssh.channel import AgentError, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
 from tpuctl.ssh.port_probe import PortProbe, probe_ports
 from tpuctl.ssh.ssh_errors import collect_failure_context, explain_ssh_failure
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.ssh.tpu_guard import GuardReport
 from tpuctl.ssh.tpu_holders import HoldersFound
 
@@ -159,8 +158,6 @@ def examination_request(timeout: timedelta) -> dict[str, Any]:
     """Return the request to the program on a worker. Each step there times out after `timeout`."""
     return {
         "inspection": inspection_script(None, timeout),
-        "devices": [ACCEL_FILES, VFIO_FILES],
-        "lockFile": LOCK_FILE,
         "seconds": timeout.total_seconds(),
     }
 

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tpuctl.nodes.conditions import StartupState, WorkerIdentity
+from tpuctl.ssh.agent.tpu_devices import ACCEL_FILES, VFIO_FILES
 from tpuctl.ssh.connection import last_printed_line
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 
 if TYPE_CHECKING:
     from datetime import timedelta

@@ -26,7 +26,6 @@ from tpuctl.nodes.garbage import Idleness
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, on_each_worker, open_agent
 from tpuctl.ssh.connection import Target, save_host_keys
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
 from tpuctl.ssh.tpu_metrics import MetricsStream
 
 if TYPE_CHECKING:
@@ -277,8 +276,7 @@ def fetch_idleness(
 
     Raises `AgentError` and `UnexpectedAnswerError`, and `SshProgramMissingError` without an ssh client.
     """
-    logs = LOG_FOLDER if has_programs else None
-    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "logs": logs, "logins": has_logins}
+    request = {"programs": has_programs, "logins": has_logins}
     with open_agent(target, "worker_use", request, as_root=True, connect_within=within, shared=shared) as channel:
         return decode_answer(WorkerIdleness, channel.read(within))
 

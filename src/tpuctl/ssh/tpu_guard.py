@@ -11,7 +11,6 @@ from tpuctl.decoding import Line, Most, OneOf, Range
 from tpuctl.durations import format_duration
 from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import open_agent, standalone_program
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -121,8 +120,6 @@ def start_guard(target: Target, *, idle: tuple[timedelta, str] | None = None, ke
         "endpoint": _GOOGLE_ENDPOINT,
         "idle": int(idle[0].total_seconds()) if idle else None,
         "onIdle": idle[1] if idle else None,
-        "devices": [ACCEL_FILES, VFIO_FILES],
-        "lockFile": LOCK_FILE,
     }
     request = {"program": standalone_program("guard", "guard_main()"), "settings": settings, "keepsIdle": keeps_idle}
     return _ask(target, request, _START_TIMEOUT)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from tpuctl.decoding import Line, Most, OneOf, Pid, Range
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import open_agent
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -101,8 +100,7 @@ def end_holders(target: Target, holders: Sequence[HolderProcess], *, grace: time
 
 
 def _ask(target: Target, request: Mapping[str, Any], timeout: timedelta) -> HoldersFound:
-    files = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE}
-    with open_agent(target, "holders", {**files, **request}, as_root=True, connect_within=timeout) as channel:
+    with open_agent(target, "holders", request, as_root=True, connect_within=timeout) as channel:
         return read_holders(channel.read(timeout), request["end"]["processes"] if request else None)
 
 

@@ -18,7 +18,6 @@ from tpuctl.errors import TpuctlError
 from tpuctl.escaping import one_line
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer
 from tpuctl.ssh.channel import LONGEST_ANSWER, MAX_CHANNELS, AgentChannel, AgentError, WorkerFrame
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -136,8 +135,6 @@ class MetricsStream:
         self.workers = [WorkerState(target) for target in targets]
         self._ssh_options, self._interval = ssh_options, interval
         self._request = {
-            "devices": [ACCEL_FILES, VFIO_FILES],
-            "lockFile": LOCK_FILE,
             "interval": None if interval is None else interval.total_seconds(),
             "cores": with_cores,
         }

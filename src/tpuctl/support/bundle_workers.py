@@ -17,7 +17,6 @@ from tpuctl.durations import format_size
 from tpuctl.fan_out import fan_out
 from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answer, parse_decimal
 from tpuctl.ssh.channel import LONGEST_FRAME, MAX_CHANNELS, AgentError, OpenChannels, WorkerFrame, open_agent
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, LOG_FOLDER, VFIO_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -104,9 +103,6 @@ class WorkerCollector:
             "since": self._since.total_seconds() if self._since else None,
             # It ends by itself before the timeout, and says what is missing.
             "seconds": max(1.0, timeout.total_seconds() * 0.9 - 1),
-            "logs": LOG_FOLDER,
-            "devices": [ACCEL_FILES, VFIO_FILES],
-            "lockFile": LOCK_FILE,
         }
         # A new connection: a shared one may be what is broken.
         options = ("-o", "Compression=yes")

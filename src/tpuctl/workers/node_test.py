@@ -26,7 +26,6 @@ from tpuctl.ssh.answers import UnexpectedAnswerError, decode_answer, parse_answe
 from tpuctl.ssh.channel import AgentError, explain_agent_errors, standalone_program
 from tpuctl.ssh.connection import last_printed_line
 from tpuctl.ssh.port_probe import probe_ports
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, VFIO_FILES
 from tpuctl.workers.captured_run import CapturedOutput
 from tpuctl.workers.environment import EnvironmentOptions
 from tpuctl.workers.execution import run_error, run_into, run_warnings, show_diagnosis, ssh_errors, worker_labels
@@ -229,7 +228,6 @@ def run_node_test(
     is_part = len(targets) < node.workers
     chips = node.accelerator.chips_per_worker if node.accelerator else None
     settings = {
-        "devices": [ACCEL_FILES, VFIO_FILES],
         "together": node.workers > 1 and not is_part,
         "bounds": _BOUNDS.get(chips or 4, f"{chips},1,1") if is_part else None,
     }

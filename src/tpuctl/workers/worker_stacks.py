@@ -12,7 +12,6 @@ from tpuctl.errors import NotFoundError, TpuctlError
 from tpuctl.output.terminal import View
 from tpuctl.ssh.answers import decode_answer
 from tpuctl.ssh.channel import explain_agent_errors, on_each_worker, open_agent
-from tpuctl.ssh.tpu_devices import ACCEL_FILES, LOCK_FILE, VFIO_FILES
 from tpuctl.workers.execution import label_ranges
 
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def list_stacks(scope: JobScope, *, signal: int | None) -> StackListing:
     `signal`: that for which the programs have registered `faulthandler`. Raises `SshProgramMissingError`, and `NotFoundError`
     if no worker has a process of the job.
     """
-    request = {"devices": [ACCEL_FILES, VFIO_FILES], "lockFile": LOCK_FILE, "job": scope.job, "signal": signal}
+    request = {"job": scope.job, "signal": signal}
 
     def ask(target: Target) -> WorkerStacks:
         shared = scope.ssh_options(target.connection)

@@ -7,13 +7,14 @@ that a chip that computes wrongly is found too. It must run under Python 3.8.
 
 from __future__ import annotations
 
-import glob
 import importlib.util
 import json
 import os
 import signal
 import sys
 import time
+
+from tpuctl.ssh.agent.tpu_devices import device_files, device_root
 
 TYPE_CHECKING = False
 
@@ -34,8 +35,7 @@ def check_chips(request: dict[str, Any]) -> None:
     """Run the test. `together`: all workers of a slice of several run it; `bounds`: this worker is tested alone."""
     # Python would only note INT, and continue to wait inside libtpu.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    root = os.path.realpath(os.environ["TPUCTL_DEVICE_ROOT"]) if os.environ.get("TPUCTL_DEVICE_ROOT") else ""
-    files = {path for pattern in request["devices"] for path in glob.glob(glob.escape(root) + pattern)}
+    files = device_files(device_root())
     report(deviceFiles=len(files))
     measure = measure_with_jax if importlib.util.find_spec("jax") else measure_with_torch_xla
     if measure is measure_with_torch_xla and not importlib.util.find_spec("torch_xla"):

@@ -475,9 +475,7 @@ def guard_main() -> None:
     if not is_safe(program):
         sys.exit("%s: other users can change it: not run" % program)
     if sys.argv[1:2] == ["--activity"]:
-        with open(os.path.join(folder, "settings"), encoding="utf-8") as file:
-            settings = json.load(file)
-        in_use, unknown = examine_present_use(settings["devices"], settings["lockFile"])
+        in_use, unknown = examine_present_use()
         if not in_use and job_ended_since(float(sys.argv[2])):
             in_use.append("a job ended since the last look")
         print(json.dumps(in_use + unknown))  # noqa: T201  # for its parent

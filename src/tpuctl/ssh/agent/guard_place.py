@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 
-from tpuctl.ssh.agent.link import device_root, make_folder, own_folder
+from tpuctl.ssh.agent.link import make_folder, own_folder
+from tpuctl.ssh.agent.tpu_devices import device_root
 from tpuctl.ssh.agent.user_files import is_trusted
 
 # All users may read what the guard of their node does. Only its lock is for root alone.

@@ -17,7 +17,8 @@ import time
 from tpuctl.ssh.agent.guard_place import SHARED_FOLDER_MODE, create_guard_folder, guard_folders
 from tpuctl.ssh.agent.guard_report import guard_report, guard_settings
 from tpuctl.ssh.agent.job_files import TERM, is_locked, read
-from tpuctl.ssh.agent.link import ClientLink, device_root, make_folder
+from tpuctl.ssh.agent.link import ClientLink, make_folder
+from tpuctl.ssh.agent.tpu_devices import device_root
 
 TYPE_CHECKING = False
 

@@ -21,7 +21,8 @@ import stat
 import sys
 import time
 
-from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.tpu_devices import DEVICE_FILES, LOCK_FILE, device_root
 
 TYPE_CHECKING = False
 
@@ -39,32 +40,32 @@ PROTECTED_NAMES = {"init", "systemd", "sshd", "sshd-session", "sshd-auth"}
 
 def serve_holders(link: ClientLink, request: dict[str, Any]) -> None:
     """Send a report; first terminate the processes of the request, if it names any."""
-    link.send(b"x", json.dumps(examine_tpu(request["devices"], request["lockFile"], request.get("end"))).encode())
+    link.send(b"x", json.dumps(examine_tpu(request.get("end"))).encode())
 
 
-def examine_tpu(devices: list[str], lock_file: str, request: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Execute the request, if any, and return what holds the TPU. Paths begin at $TPUCTL_DEVICE_ROOT."""
+def examine_tpu(request: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Execute the request, if any, and return what holds the TPU."""
     root = device_root()
-    lock_file = root + lock_file
-    patterns = [root + pattern for pattern in devices]
+    lock_file = root + LOCK_FILE
     report: dict[str, Any] = {}
     if request is not None:
         report["outcomes"] = end(request)
         report["lockOutcome"] = remove_lock_file(lock_file)
-    holders, hidden = find_holders(root, patterns, lock_file)
+    holders, hidden = find_holders(root)
     report.update(holders=holders, hidden=hidden, lockFile=describe_lock(lock_file), isRoot=os.geteuid() == 0)
     return report
 
 
-def print_holders(devices: list[str], lock_file: str) -> None:
+def print_holders() -> None:
     """Print the report, for a program on the same worker."""
-    sys.stdout.write("\n" + HOLDERS_MARK + json.dumps(examine_tpu(devices, lock_file)) + "\n")
+    sys.stdout.write("\n" + HOLDERS_MARK + json.dumps(examine_tpu()) + "\n")
     sys.stdout.flush()
 
 
-def find_holders(root: str, patterns: list[str], lock_file: str) -> tuple[list[dict[str, Any]], int]:
-    """Return the processes that hold the TPU, and the number of processes that cannot be examined."""
+def find_holders(root: str) -> tuple[list[dict[str, Any]], int]:
+    """Return the processes that hold the TPU below a root, and the number of processes that cannot be examined."""
     found, hidden, family = [], 0, ancestors()
+    patterns, lock_file = [root + pattern for pattern in DEVICE_FILES], root + LOCK_FILE
     lock = identity(lock_file)
     for pid in processes():
         try:

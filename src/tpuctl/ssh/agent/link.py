@@ -67,12 +67,6 @@ def run_agent(serve: Callable[[ClientLink, dict[str, Any]], None], request: dict
     os._exit(0)
 
 
-def device_root() -> str:
-    """Return the folder that stands for `/` on a sandbox worker, empty on others."""
-    named = os.environ.get("TPUCTL_DEVICE_ROOT")
-    return os.path.realpath(named) if named else ""
-
-
 def own_folder(*names: str) -> str:
     """Return a folder in ~/.tpuctl, created if it is missing. No other user can write there, or replace it.
 

@@ -18,7 +18,8 @@ import time
 from tpuctl.ssh.agent.holders import describe, find_holders, send
 from tpuctl.ssh.agent.job import others
 from tpuctl.ssh.agent.job_files import process_group
-from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.tpu_devices import device_root
 from tpuctl.ssh.agent.user_files import is_trusted
 
 TYPE_CHECKING = False
@@ -43,11 +44,9 @@ def serve_process_stacks(link: ClientLink, request: dict[str, Any]) -> None:
 
 def examine_processes(request: dict[str, Any]) -> dict[str, Any]:
     """Return the stacks of the processes; `found` is false if there is no such job, or if it has ended."""
-    root = device_root()
     hidden = 0
     if request["job"] is None:
-        patterns = [root + pattern for pattern in request["devices"]]
-        holders, hidden = find_holders(root, patterns, root + request["lockFile"])
+        holders, hidden = find_holders(device_root())
         chosen = [one for one in holders if (one["devices"] or one["hasLockFile"]) and not one["isProtected"]]
     else:
         name = "%s.%d" % (request["job"], request["worker"])

@@ -7,7 +7,6 @@ It must run under Python 3.8, and ends when the client does.
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 import os
@@ -26,6 +25,7 @@ from tpuctl.ssh.agent.grpc_call import (
 )
 from tpuctl.ssh.agent.holders import find_holders, is_alive
 from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.tpu_devices import device_files, device_root
 
 TYPE_CHECKING = False
 
@@ -75,10 +75,7 @@ class WorkerMetrics:
     """What the reports of one session share."""
 
     def __init__(self, request: dict[str, Any]) -> None:
-        named = os.environ.get("TPUCTL_DEVICE_ROOT")
-        self.root = os.path.realpath(named) if named else ""
-        self.patterns = [self.root + pattern for pattern in request["devices"]]
-        self.lock_file = self.root + request["lockFile"]
+        self.root = device_root()
         self.with_cores = request["cores"]
         self.programs: list[dict[str, Any]] = []
         self.hidden = 0
@@ -104,7 +101,7 @@ class WorkerMetrics:
             problem = "the program listens on no port"
         before, self.cpu = self.cpu, cpu_times()
         return {
-            "chips": sum(len(glob.glob(pattern)) for pattern in self.patterns),
+            "chips": len(device_files(self.root)),
             "programs": [
                 {key: program[key] for key in ("pid", "user", "age", "command")}
                 for program in self.programs[:MOST_PROGRAMS]
@@ -128,7 +125,7 @@ class WorkerMetrics:
                 program["age"] += now - program["seen"]
                 program["seen"] = now
             return
-        holders, self.hidden = find_holders(self.root, self.patterns, self.lock_file)
+        holders, self.hidden = find_holders(self.root)
         self.programs = [
             {**holder, "seen": now}
             for holder in holders

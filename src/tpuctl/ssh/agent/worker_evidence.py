@@ -7,7 +7,6 @@ there is room. Paths begin at $TPUCTL_DEVICE_ROOT, which is empty on a real work
 
 from __future__ import annotations
 
-import glob
 import itertools
 import json
 import os
@@ -19,8 +18,9 @@ import time
 from tpuctl.ssh.agent.guard_place import installed_guard
 from tpuctl.ssh.agent.holders import HOLDERS_MARK, status, user_name
 from tpuctl.ssh.agent.job_files import job_folder, jobs_here, trimmed
-from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.link import ClientLink
 from tpuctl.ssh.agent.programs import MISSING_PROGRAM, as_root, own_program, run_programs
+from tpuctl.ssh.agent.tpu_devices import DEVICE_FILES, LOG_FOLDER, device_files, device_root
 
 TYPE_CHECKING = False
 
@@ -42,7 +42,7 @@ def serve_worker_evidence(link: ClientLink, request: dict[str, Any]) -> None:
     try:
         report_programs(report, request, is_sandbox=bool(root))
         report_processes(report, root)
-        report_devices(report, root, request["devices"])
+        report_devices(report, root)
         report_jobs(report, request)
         report_guard(report)
         report_logs(report, request, root)
@@ -81,7 +81,7 @@ def report_guard(report: EvidenceReport) -> None:
 def report_logs(report: EvidenceReport, request: dict[str, Any], root: str) -> None:
     """Send libtpu's logs, the newest first."""
     named = os.environ.get("TPU_LOG_DIR", "")
-    folders = [root + request["logs"]] + ([named] if os.path.isabs(named) else [])
+    folders = [root + LOG_FOLDER] + ([named] if os.path.isabs(named) else [])
     for number, folder in enumerate(dict.fromkeys(os.path.normpath(folder) for folder in folders)):
         name = "tpu_logs" if not number else "tpu_log_dir"
         if os.path.islink(folder) or not os.path.isdir(folder):
@@ -267,7 +267,7 @@ def report_programs(report: EvidenceReport, request: dict[str, Any], *, is_sandb
     programs = {shlex.join(words): words for commands in parts.values() for words in commands if shutil.which(words[0])}
     for name, words in programs.items():
         programs[name] = as_root(words) if words[0] in ("journalctl", "dmesg") else words
-    programs["holders"] = as_root(own_program("print_holders(%r, %r)" % (request["devices"], request["lockFile"])))
+    programs["holders"] = as_root(own_program("print_holders()"))
     patience = min(PROGRAM_TIMEOUT, report.time_left())
     outputs = run_programs(programs, patience)
     for path, commands in parts.items():
@@ -332,14 +332,14 @@ def kernel_file(path: str) -> bytes:
         return file.read()
 
 
-def report_devices(report: EvidenceReport, root: str, patterns: list[str]) -> None:
+def report_devices(report: EvidenceReport, root: str) -> None:
     """Send the device files with their owner and mode."""
     lines = []
-    for path in sorted(path for pattern in patterns for path in glob.glob(glob.escape(root) + pattern)):
+    for path in device_files(root):
         about = os.lstat(path)
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(about.st_mtime))
         lines.append("%s %s %s %s\n" % (stat.filemode(about.st_mode), user_name(about.st_uid), when, path[len(root) :]))
     if lines:
-        report.text("devices.txt", " ".join(patterns), "".join(lines), PRINTED)
+        report.text("devices.txt", " ".join(DEVICE_FILES), "".join(lines), PRINTED)
     else:
         report.missing("devices.txt", "no device files of a TPU")

@@ -16,8 +16,9 @@ import time
 from tpuctl.ssh.agent.guard_report import guard_report
 from tpuctl.ssh.agent.holders import HOLDERS_MARK
 from tpuctl.ssh.agent.job_files import job_folder, jobs_here, read
-from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.link import ClientLink
 from tpuctl.ssh.agent.programs import as_root, collect_output, own_program, run_programs, start_programs
+from tpuctl.ssh.agent.tpu_devices import LOG_FOLDER, device_root
 
 TYPE_CHECKING = False
 
@@ -107,7 +108,7 @@ def fact_programs(request: dict[str, Any], folders: list[str]) -> dict[str, list
     shell = os.environ.get("SHELL") or "/bin/sh"
     return {
         "sh": ["sh", "-c", request["inspection"]],
-        "python3": as_root(own_program("print_holders(%r, %r)" % (request["devices"], request["lockFile"]))),
+        "python3": as_root(own_program("print_holders()")),
         "df": ["df", "-P", "-k", *folders],
         "df -i": ["df", "-P", "-i", *folders],
         "dmesg": as_root(["dmesg"]),
@@ -241,7 +242,7 @@ def is_synchronized(outputs: Outputs) -> bool:
 
 def log_folder(root: str, named: str) -> dict[str, Any]:
     """Return size and state of libtpu's log folder, which is below the root like the lock file."""
-    path = named or "/tmp/tpu_logs"  # noqa: S108  # libtpu's choice
+    path = named or LOG_FOLDER
     found: dict[str, Any] = {"path": path, "state": "relative", "size": 0, "files": 0, "is_complete": True}
     if not path.startswith("/"):  # relative to the program's working directory, or libtpu's word for none
         return found

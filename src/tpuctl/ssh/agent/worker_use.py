@@ -24,7 +24,8 @@ from tpuctl.ssh.agent.holders import (
     user_name,
 )
 from tpuctl.ssh.agent.job_files import LONGEST_SMALL_FILE
-from tpuctl.ssh.agent.link import ClientLink, device_root
+from tpuctl.ssh.agent.link import ClientLink
+from tpuctl.ssh.agent.tpu_devices import LOCK_FILE, LOG_FOLDER, device_root
 from tpuctl.ssh.agent.user_files import open_below, open_entry
 
 TYPE_CHECKING = False
@@ -40,23 +41,23 @@ SESSION = re.compile(rb"sshd(-session)?: [^ ]+@")
 
 def serve_worker_use(link: ClientLink, request: dict[str, Any]) -> None:
     """Send the report."""
-    report = examine_use(request["devices"], request["lockFile"], request["logs"] or "", has_logins=request["logins"])
+    report = examine_use(has_programs=request["programs"], has_logins=request["logins"])
     link.send(b"x", json.dumps(report).encode("ascii"))
 
 
-def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bool) -> dict[str, Any]:
+def examine_use(*, has_programs: bool, has_logins: bool) -> dict[str, Any]:
     """Return what uses the worker, what is unknown, and the last trace of use with its age in seconds.
 
-    Paths begin at $TPUCTL_DEVICE_ROOT. Traces of libtpu count with `logs` only, those of logins with `has_logins`.
+    Traces of libtpu count with `has_programs` only, those of logins with `has_logins`.
     """
     root = device_root()
-    uses, unknown = find_uses(devices, lock_file)
+    uses, unknown = find_uses()
     traces = [(booted_at(root), "it booted")]
     # A followed job is removed at its end, which changes the folder that it was in.
     traces += [(newest_job(home), "a job ended") for home in user_homes(root)]
-    if logs:
-        traces += [(newest_change(root + logs), "a program wrote to libtpu's log")]
-        traces += [(modified_at(root + lock_file), "a program took libtpu's lock file")]
+    if has_programs:
+        traces += [(newest_change(root + LOG_FOLDER), "a program wrote to libtpu's log")]
+        traces += [(modified_at(root + LOCK_FILE), "a program took libtpu's lock file")]
     if has_logins:
         login = last_login(root + "/var/log/wtmp")
         if login is None:
@@ -73,9 +74,9 @@ def examine_use(devices: list[str], lock_file: str, logs: str, *, has_logins: bo
     }
 
 
-def examine_present_use(devices: list[str], lock_file: str) -> tuple[list[str], list[str]]:
+def examine_present_use() -> tuple[list[str], list[str]]:
     """Return what uses the worker now, and what cannot be examined: it is idle if both are empty."""
-    uses, unknown = find_uses(devices, lock_file)
+    uses, unknown = find_uses()
     return describe_uses(uses), unknown
 
 
@@ -93,7 +94,7 @@ def describe_uses(uses: list[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def find_uses(devices: list[str], lock_file: str) -> tuple[list[dict[str, Any]], list[str]]:
+def find_uses() -> tuple[list[dict[str, Any]], list[str]]:
     """Return what uses the worker now, jobs first, and what cannot be examined: it is idle if both are empty.
 
     A use is a `job`, a `process` that holds the TPU, `of-job` if it belongs to one of the jobs, or an ssh `session`. It has the
@@ -101,7 +102,7 @@ def find_uses(devices: list[str], lock_file: str) -> tuple[list[dict[str, Any]],
     """
     root = device_root()
     unknown = []
-    report = examine_tpu(devices, lock_file)
+    report = examine_tpu()
     holders = [one for one in report["holders"] if one["devices"] or one["hasLockFile"]]
     # Processes of other users cannot belong to a sandbox worker.
     if report["hidden"] and not root:
