@@ -56,7 +56,7 @@ _PATIENCE = timedelta(days=1)
 MAX_TEXT = 16 * 1024
 # Bytes that are read at once; longer reads go directly to their destination.
 _BUFFER = 1 << 16
-# Of one copy or sync; a frame has its own limit of bytes.
+# The limit for one copy or sync; a frame has its own limit of bytes.
 MAX_FILES = 5_000_000
 _KINDS = ("missing", "folder", "refused", "target", "new folder", "full", "read-only", "disk")
 _MAX_TIME = 2**63 - 1

@@ -116,7 +116,7 @@ class BundleContents:
         except ValueError:
             # Redaction would break the JSON: a secret that is not a string, or a name that only looks like that of a secret.
             text = dump_json(hide_suspicious_values(shown))
-        if folder := home.rstrip("/").encode():
+        if folder := json.dumps(home.rstrip("/"), ensure_ascii=False)[1:-1].encode("utf-8", "replace"):
             text = re.sub(rb"(?<![\w/.\-])%s(?=/|\W|$)" % re.escape(folder), b"~", text)
         self.add(path, text)
 

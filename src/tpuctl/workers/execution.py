@@ -420,7 +420,7 @@ def _reasons(results: Iterable[WorkerResult]) -> str | None:
     return "\n".join(map(escape_unprintable, lines)) or None
 
 
-# Of a large slice only the workers that failed first are read: the others mostly report that those are missing.
+# In a large slice only the workers that failed first are read: the others mostly report that those are missing.
 _MAX_DIAGNOSED: Final = 16
 _FAILED: Final = frozenset({WorkerOutcome.EXITED, WorkerOutcome.SIGNALED, WorkerOutcome.LOST})
 

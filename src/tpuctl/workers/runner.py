@@ -77,7 +77,7 @@ class RunRequest:
     # enough for the next run to find the TPU free.
     linger: timedelta = timedelta(minutes=5)
 
-    def order(self, *, token: str, environment: Mapping[str, str], has_stdin: bool = False) -> dict[str, Any]:
+    def worker_request(self, *, token: str, environment: Mapping[str, str], has_stdin: bool = False) -> dict[str, Any]:
         """Return the request for `ssh/agent/job.py` on one worker, without the name of the job."""
         # The client enforces the limit of a command that it follows, counted from the beginning of the run.
         limit = self.timeout if self.detach else None
@@ -626,9 +626,9 @@ def run_on_workers(
     job, token = request.job or job_name(SystemClock().now()), request.token or secrets.token_hex(16)
     sessions = []
     for target in targets:
-        order = request.order(token=token, environment=environment(target), has_stdin=source is not None)
-        order["name"] = f"{job}.{target.worker}"
-        sessions.append(WorkerSession(target, order, streams, shared=ssh_options(target.connection)))
+        theirs = request.worker_request(token=token, environment=environment(target), has_stdin=source is not None)
+        theirs["name"] = f"{job}.{target.worker}"
+        sessions.append(WorkerSession(target, theirs, streams, shared=ssh_options(target.connection)))
     with forwarded_signals(catch=request.passes_signals) as interrupts:
         runner = RemoteRunner(sessions, request, streams, interrupts=interrupts, why_gone=why_gone, source=source)
         results = runner.run()
@@ -663,11 +663,11 @@ def follow_on_workers(
     places += [(target, (0, 0)) for target in others]
     request = request or RunRequest()
     # Without a token it is any job of that name.
-    order = request.order(token="", environment={}) | {"must_exist": True}  # not a secret
+    common = request.worker_request(token="", environment={}) | {"must_exist": True}  # not a secret
     sessions = [
         WorkerSession(
             target,
-            order | {"name": f"{job.name}.{target.worker}", "offsets": start},
+            common | {"name": f"{job.name}.{target.worker}", "offsets": start},
             streams,
             shared=ssh_options(target.connection),
         )

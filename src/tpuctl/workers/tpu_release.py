@@ -224,11 +224,11 @@ def _no_answer_errors(node_id: str, reports: Sequence[HolderReport]) -> Iterator
     hint = f"check again: `tpuctl unstick {node_id} --dry-run`"
     for report in reports:
         where = f"worker {report.target.label} of `{node_id}`"
-        for error, asked in ((report.before, "what holds its TPU"), (report.after, "the result of the termination")):
+        for error, what in ((report.before, "what holds its TPU"), (report.after, "the result of the termination")):
             if isinstance(error, UnexpectedAnswerError):
                 yield error.of(report.target.label, hint=hint)
             elif isinstance(error, AgentError) and error not in failed:
-                yield RemoteCommandError(f"{where} did not report {asked}: {error.what}", hint=hint)
+                yield RemoteCommandError(f"{where} did not report {what}: {error.what}", hint=hint)
 
 
 def holders_view(node_id: str, reports: Sequence[HolderReport]) -> View:

@@ -312,7 +312,7 @@ class _OutputReader:
 _READ_PAUSES = (0.5, 2, 5)
 
 
-# Of each worker: enough for all to name the same newest job, although it was started on some of them only.
+# Jobs to request from each worker: enough for all to name the same newest one, although it runs on some of them only.
 _NEWEST = 20
 
 

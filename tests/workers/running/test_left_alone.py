@@ -26,7 +26,7 @@ def worker(tmp_path: Path) -> Callable[[RunRequest, tuple[int, int]], subprocess
     """The program of a worker alone: the test sends the frames and reads the answers."""
 
     def start(request: RunRequest, offsets: tuple[int, int] = (0, 0)) -> subprocess.Popen[bytes]:
-        order = request.order(token="t" * 32, environment={}) | {"name": "job.0", "offsets": offsets}
+        order = request.worker_request(token="t" * 32, environment={}) | {"name": "job.0", "offsets": offsets}
         line, source = bootstrap("job", f"run_agent(serve_job, {order!r})")
         environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "SHELL": "/bin/sh"}
         program = subprocess.Popen(

@@ -26,7 +26,7 @@ CHIP_TEST_MARK = "tpuctl-test "
 NO_FRAMEWORK, CANNOT_TEST = 3, 4
 # One measurement: a chain of products of bfloat16 matrices, which keeps a chip busy for tens of milliseconds.
 SIDE, PRODUCTS = 4096, 64
-# Of each chip, as float32, in one sum over all chips.
+# Number of float32 values of each chip in one sum over all chips.
 SUMMED = 16 * 1024 * 1024
 REPEATS = 3
 
@@ -99,7 +99,7 @@ def measure_with_torch_xla(request: dict[str, Any]) -> None:
 
 def measure_torch_device(_index: int) -> None:
     """Measure one device with PyTorch/XLA, in its own process."""
-    import torch  # noqa: PLC0415  # as above
+    import torch  # noqa: PLC0415  # takes seconds, and is often missing
     import torch_xla  # noqa: PLC0415
     import torch_xla.core.xla_model as xm  # noqa: PLC0415
     import torch_xla.runtime as xr  # noqa: PLC0415

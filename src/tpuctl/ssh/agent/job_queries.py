@@ -192,10 +192,10 @@ def remove_some(link: ClientLink, request: dict[str, Any]) -> None:
     send_value(link, outcomes)
 
 
-def rename_one(link: ClientLink, order: dict[str, Any]) -> None:
+def rename_one(link: ClientLink, request: dict[str, Any]) -> None:
     """Give a job that has ended another name, so that the next one can have its name. Send what it was."""
-    folder, target = folder_of(order, order["name"]), folder_of(order, order["to"])
-    about = describe(folder, order["name"], None)
+    folder, target = folder_of(request, request["name"]), folder_of(request, request["to"])
+    about = describe(folder, request["name"], None)
     if about is None:
         send_value(link, "missing")
     elif about["state"] == "running":

@@ -181,7 +181,7 @@ def job_variables(worker: int) -> list[dict[str, str]]:
             if os.path.exists(job + "/exit"):
                 continue
             with open("/proc/%d/environ" % int((read(job + "/pid") or b"").split()[0]), "rb") as file:
-                # Of a container they have other names outside of it [container_run.CONTAINER_PREFIX].
+                # Those of a container have other names outside of it [container_run.CONTAINER_PREFIX].
                 text = "\0" + file.read(1 << 20).decode("utf-8", "replace")
             found.append(parse_variables(text.replace("\0TPUCTL_CONTAINER_", "\0")))
         except (OSError, ValueError, IndexError):
