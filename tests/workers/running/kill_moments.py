@@ -265,6 +265,9 @@ class _Life:
                 self._wait(GUARD_PATIENCE, lambda: self.node_state() in {None, "DELETING"})
                 if self.node_state() not in {None, "DELETING"}:
                     self.fault(f"the guard left the node {self.node_state()}: {self.guard_log()}")
+                if self.is_queued:  # its record, which bills nothing, outlives the guard and its machine
+                    self._wait(GUARD_PATIENCE, lambda: self.node_state() is None)
+                    self._enforce("gc", "--expired", "--yes")
                 return Enforcer.GUARD
             if left not in {Left.WITHOUT_GUARD, Left.REQUEST}:
                 return None
