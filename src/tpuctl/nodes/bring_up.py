@@ -14,18 +14,20 @@ from tpuctl.app.ssh_options import with_reachable_goal
 from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
+from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.models.spec_fields import V2
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, NodeReference, group_of_slice
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.idle_limit import IdleChange
-from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
+from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name, zone_to_create
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.setup import script_to_run
+from tpuctl.nodes.slices import ExistingSlices, as_slice, bring_up_slices, check_slices, find_slices
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
@@ -71,6 +73,7 @@ class UpRequest:
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleChange = field(default_factory=IdleChange)
     race: bool = False
+    slices: int | None = None  # of a group with the name of the node
     wait: bool = True  # until the nodes are usable, not only for the next step
     dry_run: bool = False
     skip_validation: bool = False
@@ -148,6 +151,8 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     Raises `NotConfirmedError` if the user refuses, `ConflictError` for a name that is ambiguous, and `InvalidInputError`.
     """
     choice, spec = zone_choice(app), request.spec
+    if request.slices is not None:
+        return _plan_slices(app, nodes, request, request.slices, choice)
     if spec is not None and (spec.queue or request.race):
         tiers = [Tier.SPOT if tier is Tier.PREEMPTIBLE else tier for tier in request.tiers]
         request = replace(request, tiers=tuple(dict.fromkeys(tiers)))
@@ -193,6 +198,13 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
 def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
     """Plan the work on nodes whose zones are known."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
+    for name, found, spec in located:
+        if spec is not None and spec.queued_slices(name) and found is None and request.slices is None:
+            group = spec.request_name(name).node_id
+            raise ConflictError(
+                f"`{name.node_id}` is requested with the other slices of `{group}`, and does not exist",
+                hint=f"`tpuctl up {group} --slices {spec.slices}` brings all of them up",
+            )
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -206,10 +218,108 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: bring_up_nodes(context, tasks, wait=request.wait),
+        run=lambda context: (bring_up_slices if request.slices else bring_up_nodes)(context, tasks, wait=request.wait),
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
-        undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
+        undo="tpuctl down " + (_group_words(located[0][0]) if request.slices else _full_words(located)),
+        note=_price_note(request, located) if request.slices else "",
     )
+
+
+def _plan_slices(
+    app: App, nodes: Sequence[str], request: UpRequest, count: int, choice: ZoneChoice | None
+) -> PlannedWork:
+    """Plan the work that brings the slices of a group up: in the zone of those that exist, else in one that is chosen.
+
+    Raises `InvalidInputError`, and `ConflictError` for slices in several zones or in another one than the user named.
+    """
+    if request.race:
+        raise InvalidInputError(
+            "cannot combine `--slices` and `--race`", hint="use `--zone any`, which tries the zones in turn"
+        )
+    reference = app.reference(nodes[0])
+    group = reference.node_id
+    ids = check_slices(nodes, count, group)
+    project = reference.project or app.project
+    choice = choice_for(app, nodes[0], choice)
+    if choice is None and len(request.tiers) > 1:
+        choice = one_zone(app, nodes[0])
+    check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=False)
+
+    client, policy = app.services.client, request.policy
+
+    def look() -> ExistingSlices:
+        return find_slices(
+            group,
+            ids,
+            client.list_nodes(project),
+            client.list_queued_resources(project),
+            zone=(reference.zone or app.place.zone) if choice is None else None,
+            may_replace=policy.replace_request,
+        )
+
+    if request.wait and not request.dry_run:
+        found = retry_until_answered(app, look, timeout=policy.timeout, since=app.silent_since)
+    else:
+        with within_deadline(app, None):
+            found = look()
+    zone, spec = found.zone, request.spec
+    if spec is None and found.nodes:
+        spec = app.services.journal.past(found.nodes[0].name).spec_as_it_is(found.nodes[0])
+    elif spec is None and zone is None and choice is None:
+        zone = reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), None)
+        first = NodeName(project, zone, ids[0])
+        spec = remembered_spec(app, first, yes=request.yes or not request.asks)
+    spec = as_slice(require_type(spec, choice), group, count)
+    request = replace(request, spec=spec)
+    if zone is not None or choice is None:
+        zone = zone or reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), spec)
+        app.choose_zone(zone)
+        texts = [str(NodeName(project, zone, node_id)) for node_id in ids]
+        return _plan_nodes(app, texts, request)
+    offers = order_offers(app, request.preflight, choice, spec, tiers=request.tiers)
+    names = [NodeName(project, offers[0].zone, node_id) for node_id in ids]
+    wanted = request.limit.applied(with_tier(spec, offers[0].tier) if request.dry_run else spec, app.now())
+    request.preflight.siblings = dict.fromkeys(names, wanted)
+    tasks = [] if request.dry_run else [_task(app, name, None, wanted, request=request) for name in names]
+    tried = [names]
+
+    def announce(zone: str) -> None:
+        tried.append([replace(name, zone=zone) for name in names])
+        request.preflight.siblings = dict.fromkeys(tried[-1], wanted)
+        app.choose_zone(zone)
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        if request.only_looks:
+            return bring_up_nodes(context, tasks)
+        return bring_up_somewhere(context, lambda: offers, tasks, wanted, wait=request.wait, announce=announce)
+
+    located = tuple((name, None, wanted) for name in names)
+    return PlannedWork(
+        located=located,
+        policy=request.policy,
+        run=run,
+        in_flight=lambda last: _describe_bills(tried[-1], last),
+        undo=f"tpuctl down -l {GROUP_LABEL}={group}",
+        note=f"zones in this order: {', '.join(map(str, offers[:12]))}; the plan is for the first; "
+        + _price_note(request, located),
+    )
+
+
+def _full_words(located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> str:
+    return " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located)
+
+
+def _group_words(name: NodeName) -> str:
+    return f"-l {GROUP_LABEL}={group_of_slice(name.node_id)} --zone {name.zone}"
+
+
+def _price_note(request: UpRequest, located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> str:
+    """Return what all slices of a group cost together."""
+    name, _, spec = located[0]
+    if spec is None:
+        return ""
+    price = request.preflight.settings.hourly_price(spec.accelerator_type, name.zone, spec.tier)
+    return f"{len(located)} slices together cost {price.times(len(located))}"
 
 
 def _plan_zones(
@@ -246,8 +356,14 @@ def _plan_zones(
         if task.only_looks:
             return bring_up_nodes(context, [replace(task, spec=wanted)])
         return [
-            bring_up_somewhere(
-                context, find_offers, task, spec, is_begun=is_begun, wait=request.wait, announce=announce
+            *bring_up_somewhere(
+                context,
+                find_offers,
+                [task],
+                spec,
+                is_begun=is_begun,
+                wait=request.wait,
+                announce=lambda zone: announce(replace(first, zone=zone)),
             )
         ]
 

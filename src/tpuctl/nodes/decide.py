@@ -163,6 +163,8 @@ def _decide_gone(policy: Policy, seen: ObservedState, now: Now) -> Decision:
         return _wait_for_holder(seen, now)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return Fail(vanished_error(seen))
+    if seen.node is None and seen.is_follower and policy.may_create:
+        return _wait(seen, now, f"it is requested with `{seen.slices[0].node_id}`")
     if seen.node is not None:
         if policy.may_create:
             return _wait(seen, now, "it is being deleted")

@@ -31,6 +31,13 @@ class CheckCommandOptions:
         type=click.Choice(["train", "serve"]),
         help="Purpose of the node; serve needs no write access. [default: train]",
     )
+    slices: int | None = option(
+        "--slices",
+        group=OptionGroup.NODE,
+        type=int,
+        metavar="N",
+        help="Number of slices of a group: their quota, price and ports are checked together.",
+    )
     where: bool = option(
         "--where",
         group=OptionGroup.WHERE,

@@ -32,6 +32,13 @@ from tpuctl.nodes.commands.time_options import time_limit_options
     is_flag=True,
     help="Request the node in all given zones at once, keep the first, cancel the others.",
 )
+@grouped_option(
+    "--slices",
+    group=OptionGroup.NODE,
+    type=int,
+    metavar="N",
+    help="Number of slices of a group: NODE-0 to NODE-(N-1) in one zone, all usable or none kept.",
+)
 @time_limit_options
 @idle_options
 @level_option

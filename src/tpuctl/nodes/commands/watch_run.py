@@ -17,7 +17,7 @@ from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.policy_options import RepairOptions, build_hooks
 from tpuctl.nodes.controller import watch_nodes
 from tpuctl.nodes.goal import Goal, NodeLimits
-from tpuctl.nodes.hooks import HOOK_PATIENCE
+from tpuctl.nodes.hooks import HOOK_PATIENCE, GroupHooks
 from tpuctl.nodes.idle_limit import IdleChange
 from tpuctl.nodes.lookup import WaitTarget, locate_for_watch, select_nodes
 from tpuctl.nodes.policies import idle_change, repair_policy, retry_until_answered
@@ -94,12 +94,13 @@ def run_watch(
     def find_targets() -> Sequence[WaitTarget]:
         if chosen.is_by_name:
             return [locate_for_watch(app, name.text) for name in chosen.names]
-        return [WaitTarget(node.name) for node in select_nodes(app, chosen).complete()]
+        return _with_missing_slices(app, [node.name for node in select_nodes(app, chosen).complete()])
 
     if zone_choice(app) is not None:
         app.choose_zone(None)
     targets = retry_until_answered(app, find_targets, timeout=None)
     names = [target.name for target in targets]
+    group_hooks = GroupHooks(hooks, _groups(app, names))
     owner = app.services.owner_label
     limits = NodeLimits(idle=IdleChange(limit), apply_to=lambda node: options.yes or node.owner == owner)
     goals = [
@@ -125,9 +126,10 @@ def run_watch(
             if spec is None:
                 _require_lasting_journal(app)
             preflight = preflight_check(app, {}, only_limits=True)
-            context = app.services.context(broadcast(progress, hooks), preflight=preflight)
+            context = app.services.context(broadcast(progress, group_hooks), preflight=preflight)
 
-            def each_round() -> None:
+            def each_round(usable: frozenset[NodeName]) -> None:
+                group_hooks.release(usable)
                 for failure in hooks.poll():
                     progress(failure)
                 app.services.journal.flush(only_due=True)
@@ -151,6 +153,24 @@ def run_watch(
             app.terminal.note("terminated: the watch has ended, the nodes keep running")
         return ExitCode.OK
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _slices_of(app: App, name: NodeName) -> tuple[NodeName, ...]:
+    """Return the slices of the group of a node, by the journal; none for a node of no group."""
+    spec = app.services.journal.past(name).spec
+    return spec.slice_names(name) if spec else ()
+
+
+def _with_missing_slices(app: App, names: Sequence[NodeName]) -> list[WaitTarget]:
+    """Return the selected nodes, and the slices of their groups that are missing and that tpuctl has not deleted for good."""
+    slices = dict.fromkeys(one for name in names for one in _slices_of(app, name))
+    missing = [name for name in slices if name not in names and app.services.journal.past(name).former_spec]
+    return [WaitTarget(name) for name in (*names, *missing)]
+
+
+def _groups(app: App, names: Sequence[NodeName]) -> dict[NodeName, tuple[NodeName, ...]]:
+    """Return the watched slices of the group of each node."""
+    return {name: tuple(one for one in _slices_of(app, name) if one in names) for name in names}
 
 
 def _guard_words(names: Sequence[NodeName], limit: IdleLimit | None) -> str:
