@@ -304,6 +304,8 @@ class NodeReconciler:
             self._created_id = node.id
         self._observe_group(request)
         has_vanished = self._record_failures(node, request, failed)
+        if self.seen.slices and request is not None and request.state not in _ENDED:
+            has_vanished = False  # the service creates a slice that it lost again
         if node:
             self._update_ownership(node)
         self._report_changes(node, request)
