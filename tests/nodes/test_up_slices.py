@@ -203,6 +203,7 @@ def test_group_is_completed_in_the_zone_of_its_slices(tpuctl: Console, sandbox: 
 
     assert tpuctl(*up, "any")[2] == 0
     assert left(tpuctl) == ["us-east5-b/train-0", "us-east5-b/train-1"]
+    assert tpuctl(*up, "us-east1-d,us-east1-c")[2] == 8
     _, err, code = tpuctl(*up, "us-east1-d")
     assert (code, "the group `train` is not in us-east1-d; found `train-0` (READY), `train-1` (READY)" in err) == (
         8,
@@ -344,3 +345,95 @@ def test_watch_of_a_queued_group_runs_the_hook_once(
     assert sandbox.changes() == ["create"] + ["delete", "create"] * (fault == "suspend")
     assert log.read_text() == "recovered\n"
     assert len(left(tpuctl)) == 3
+
+
+def test_slice_that_differs_stops_the_run_before_any_is_created(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "train-1", acceleratorType="v4-8")
+
+    _, err, code = tpuctl(*UP)
+
+    assert (code, sandbox.changes()) == (8, [])
+    assert (
+        "`train-1` exists and differs from the requested spec:\n  accelerator_type: wanted `v4-16`, found `v4-8`" in err
+    )
+
+
+def test_zone_that_does_not_answer_may_have_slices(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unreachable", zone="us-east1-d", count=0)
+    up = ("up", "train", "--slices", "2", "--type", "v6e-8", "--zone")
+
+    somewhere, there = tpuctl(*up, "any"), tpuctl(*up, "us-east5-b")
+
+    assert (somewhere[2], there[2], len(left(tpuctl))) == (1, 0, 2)
+    assert "`train-0` was not found, but us-east1-d did not answer and may have it" in somewhere[1]
+
+
+def test_history_shows_that_a_node_is_a_slice(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl(*UP)
+
+    assert "v4-16 with tpu-ubuntu2204-base, on-demand, one of 3 slices" in tpuctl("history", "train-1")[0]
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue",)], ids=["nodes", "request"])
+def test_up_without_waiting_requests_the_group_and_the_next_run_waits_for_it(
+    tpuctl: Console, sandbox: Sandbox, queue: tuple[str, ...]
+) -> None:
+    up = ("up", "train", "--slices", "3", "--type", "v6e-8", "--zone", "us-east5-b", *queue)
+
+    first, second = tpuctl(*up, "--no-wait"), tpuctl(*up)
+
+    assert (first[2], second[0], second[2]) == (0, READY, 0)
+    assert sandbox.changes() == ["create"] * (1 if queue else 3)
+
+
+def test_up_that_only_looks_changes_nothing(tpuctl: Console, sandbox: Sandbox) -> None:
+    for index in range(3):
+        put(sandbox, f"train-{index}", acceleratorType="v4-16")
+
+    there = tpuctl(*UP, "--timeout", "0")
+    sandbox.fault("preempt", node="train-1")
+
+    assert (there[2], tpuctl(*UP, "--timeout", "0")[2], sandbox.changes()) == (0, 5, [])
+
+
+def test_watch_requests_a_suspended_group_again_until_there_is_capacity(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
+) -> None:
+    tpuctl(*QUEUED, "--spot")
+    log = tmp_path / "log"
+
+    def suspend() -> None:
+        stockout(sandbox, "us-east5-b", duration=timedelta(hours=30))
+        sandbox.fault("suspend", node="train-1")
+
+    clock.after(2 * MINUTE, suspend)
+
+    code = tpuctl("watch", "-l", "tpuctl-group=train", "--until", "40h", "--on-recover", f"echo again >> {log}")[2]
+
+    assert (code, log.read_text()) == (0, "again\n")
+    assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]
+
+
+@pytest.mark.parametrize("queue", [(), ("--queue",)], ids=["nodes", "request"])
+def test_watch_of_a_group_ends_if_another_client_deletes_it(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, queue: tuple[str, ...]
+) -> None:
+    tpuctl("up", "train", "--slices", "2", "--type", "v6e-8", "--zone", "us-east5-b", *queue)
+    before = sandbox.changes()
+
+    def delete() -> None:
+        tpuctl("down", "-l", "tpuctl-group=train", "--yes", "--no-wait")
+
+    clock.after(2 * MINUTE, delete)
+
+    _, err, code = tpuctl("watch", "train-*", "--until", "2h")
+
+    assert code == 3, err
+    assert sandbox.changes()[len(before) :] == ["delete"] * (1 if queue else 2)
+
+
+def test_group_keeps_the_tier_that_it_has_if_several_are_allowed(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox, "train-1", acceleratorType="v4-16")
+
+    assert tpuctl(*UP, "--tier", "spot,on-demand")[2] == 0
+    assert "spot" not in shown(tpuctl, "train-0").get("schedulingConfig", {})

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
-from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.cloud.tpu import QueuedListing
+from tpuctl.errors import AccessError, ConflictError, CredentialsError, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import GROUP_LABEL
@@ -19,6 +20,7 @@ from tpuctl.models.spec_fields import V2
 from tpuctl.names import NodeName, NodeReference, group_of_slice
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
+from tpuctl.nodes.decide import different_node_error
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.idle_limit import IdleChange
@@ -205,6 +207,10 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
                 f"`{name.node_id}` is requested with the other slices of `{group}`, and does not exist",
                 hint=f"`tpuctl up {group} --slices {spec.slices}` brings all of them up",
             )
+        # Before any slice is created: none of them would stay.
+        is_compared = request.slices and found is not None and not (found.state.is_dead or request.policy.replace)
+        if is_compared and (differences := differences_of(app, found, spec)):
+            raise different_node_error(name, differences)
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -245,23 +251,7 @@ def _plan_slices(
         choice = one_zone(app, nodes[0])
     check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=False)
 
-    client, policy = app.services.client, request.policy
-
-    def look() -> ExistingSlices:
-        return find_slices(
-            group,
-            ids,
-            client.list_nodes(project),
-            client.list_queued_resources(project),
-            zone=(reference.zone or app.place.zone) if choice is None else None,
-            may_replace=policy.replace_request,
-        )
-
-    if request.wait and not request.dry_run:
-        found = retry_until_answered(app, look, timeout=policy.timeout, since=app.silent_since)
-    else:
-        with within_deadline(app, None):
-            found = look()
+    found = _find_slices(app, reference, ids, request, choice)
     zone, spec = found.zone, request.spec
     if spec is None and found.nodes:
         spec = app.services.journal.past(found.nodes[0].name).spec_as_it_is(found.nodes[0])
@@ -270,12 +260,58 @@ def _plan_slices(
         first = NodeName(project, zone, ids[0])
         spec = remembered_spec(app, first, yes=request.yes or not request.asks)
     spec = as_slice(require_type(spec, choice), group, count)
+    if zone is not None:
+        node = next(iter(found.nodes), None)
+        name = node.name if node else NodeName(project, zone, ids[0])
+        spec = spec_of_attempt(
+            app.services.client, name, spec, node=node, tiers=request.tiers, made_as=made_as(app, node)
+        )
     request = replace(request, spec=spec)
-    if zone is not None or choice is None:
+    if choice is None or zone is not None:
         zone = zone or reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), spec)
         app.choose_zone(zone)
         texts = [str(NodeName(project, zone, node_id)) for node_id in ids]
         return _plan_nodes(app, texts, request)
+    return _plan_slices_somewhere(app, project, ids, choice, request)
+
+
+def _find_slices(
+    app: App, reference: NodeReference, ids: Sequence[str], request: UpRequest, choice: ZoneChoice | None
+) -> ExistingSlices:
+    """Return what there is of a group, in the named zone or in any; see `find_slices`. Retry while the API does not answer."""
+    client, policy, project = app.services.client, request.policy, reference.project or app.project
+    named = None if choice else reference.zone or app.place.zone
+
+    def look() -> ExistingSlices:
+        try:
+            requests = client.list_queued_resources(project)
+        except CredentialsError:
+            raise
+        except AccessError:
+            # A user who may see nodes may lack the permission to list queued resources.
+            if request.spec is not None and request.spec.is_queued:
+                raise
+            requests = QueuedListing((), ())
+        return find_slices(
+            reference.node_id,
+            ids,
+            client.list_nodes(project),
+            requests,
+            zones=choice.zones if choice else (named,) if named else (),
+            may_replace=policy.replace_request,
+        )
+
+    if request.wait and not request.dry_run:
+        return retry_until_answered(app, look, timeout=policy.timeout, since=app.silent_since)
+    with within_deadline(app, None):
+        return look()
+
+
+def _plan_slices_somewhere(
+    app: App, project: str, ids: Sequence[str], choice: ZoneChoice, request: UpRequest
+) -> PlannedWork:
+    """Plan a new group in the first of these zones and tiers that has capacity for all slices."""
+    spec = require_type(request.spec, choice)
     offers = order_offers(app, request.preflight, choice, spec, tiers=request.tiers)
     names = [NodeName(project, offers[0].zone, node_id) for node_id in ids]
     wanted = request.limit.applied(with_tier(spec, offers[0].tier) if request.dry_run else spec, app.now())
@@ -299,7 +335,7 @@ def _plan_slices(
         policy=request.policy,
         run=run,
         in_flight=lambda last: _describe_bills(tried[-1], last),
-        undo=f"tpuctl down -l {GROUP_LABEL}={group}",
+        undo=f"tpuctl down -l {GROUP_LABEL}={group_of_slice(ids[0])}",
         note=f"zones in this order: {', '.join(map(str, offers[:12]))}; the plan is for the first; "
         + _price_note(request, located),
     )

@@ -335,6 +335,8 @@ class Controller:
                 failed |= self._survey([node for node in due if node not in failed])
         looked_at = self._context.clock.monotonic()
         for node in due:
+            if node not in self:
+                continue  # it was dropped with another one
             if self._context.clock.monotonic() - looked_at > _FRESH and node not in failed:
                 continue  # the changes of the others took long: it is still due, and is looked at again first
             yield node, failed.get(node)

@@ -22,7 +22,7 @@ from tpuctl.nodes.deletion import Deletion, Ended, LeaseUse, delete
 from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lease import LeaseError
 from tpuctl.nodes.lease_guard import DeletedByOtherError, LeaseGuard, TakenOverError, released_at_end
-from tpuctl.nodes.lookup import slices_named
+from tpuctl.nodes.lookup import IncompleteListError, slices_named
 from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.queueing import CLEAN_UP_TIME
 from tpuctl.nodes.resource_group import ResourceGroup, belongs_to
@@ -84,13 +84,13 @@ def find_slices(
     nodes: NodeListing,
     requests: QueuedListing,
     *,
-    zone: str | None,
+    zones: Sequence[str],
     may_replace: bool = False,
 ) -> ExistingSlices:
-    """Return what there is of a group, in `zone` if the user named one.
+    """Return what there is of a group, in one of `zones` if the user named any.
 
     Raises `ConflictError` for slices in several zones, or in another zone, and for a group of another size; `may_replace`: its
-    queued resource may be requested again.
+    queued resource may be requested again. Raises `IncompleteListError` if a zone did not answer that may have slices.
     """
     places: dict[str, list[str]] = {}
     for node in nodes.nodes:
@@ -118,11 +118,14 @@ def find_slices(
             f"the slices of `{group}` are in {len(places)} zones: {found}",
             hint=f"a group is in one zone; delete those in another: `tpuctl down '{group}-*' --zone ZONE`",
         )
-    if places and zone is not None and zone not in places:
+    if places and zones and not {*zones} & places.keys():
         raise ConflictError(
-            f"the group `{group}` is not in {zone}; found {found}",
+            f"the group `{group}` is not in {', '.join(zones)}; found {found}",
             hint=f"to bring it up there, run `tpuctl up {next(iter(places))}/{group} --slices {len(ids)}`",
         )
+    blind = tuple(dict.fromkeys((*nodes.unreachable, *requests.unreachable)))
+    if not places and (blind := tuple(one for one in blind if one in zones or not zones)):
+        raise IncompleteListError(blind, name=ids[0])
     if not places:
         return ExistingSlices()
     zone = next(iter(places))
@@ -172,8 +175,10 @@ def bring_up_slices(
             return bring_up_nodes(context, goals[:1] if is_queued else goals, wait=False)
         before = _look_before(context, names, spec)
         results = bring_up_nodes(context, goals, together=True)
-        failures = [result for result in results if isinstance(result, TpuctlError)]
-        return [_give_up(context, names, spec, before, failures[0])] if failures else results
+        # With as many results as slices all are usable, even if a label could not be changed.
+        if len(results) < len(goals) and isinstance(failure := results[0], TpuctlError):
+            return [_give_up(context, names, spec, before, failure)]
+        return results
 
 
 def _look_before(context: ActionContext, names: Sequence[NodeName], spec: NodeSpec | None) -> _Before:

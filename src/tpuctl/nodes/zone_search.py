@@ -66,7 +66,7 @@ def spec_of_attempt(
     """
     if len(tiers) < 2:
         return spec
-    found = node or cloud.find_queued_resource(name, version=V2ALPHA1)
+    found = node or cloud.find_queued_resource(spec.request_name(name), version=V2ALPHA1)
     tier = made_as.tier if made_as and made_as.tier else found.tier if found else None
     return with_tier(spec, tier) if tier in tiers else spec
 
