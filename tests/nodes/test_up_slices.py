@@ -214,9 +214,9 @@ def test_group_is_completed_in_the_zone_of_its_slices(tpuctl: Console, sandbox: 
 @pytest.mark.parametrize(
     ("args", "code", "message"),
     [
-        pytest.param(("a", "--slices", "1"), 2, "`--slices 1` is not between 2 and 64", id="one"),
-        pytest.param(("a", "--slices", "0"), 2, "`--slices 0` is not between 2 and 64", id="none"),
-        pytest.param(("a", "--slices", "256"), 2, "`--slices 256` is not between 2 and 64", id="many"),
+        pytest.param(("a", "--slices", "1"), 2, "1 is not in the range 2<=x<=64", id="one"),
+        pytest.param(("a", "--slices", "0"), 2, "0 is not in the range 2<=x<=64", id="none"),
+        pytest.param(("a", "--slices", "256"), 2, "256 is not in the range 2<=x<=64", id="many"),
         pytest.param(("a", "b", "--slices", "2"), 2, "`--slices` makes one group, and 2 names", id="several names"),
         pytest.param(("a" * 62, "--slices", "2"), 2, "is not a name for 2 slices", id="long name"),
         pytest.param(("a", "--slices", "2", "--race"), 2, "cannot combine `--slices` and `--race`", id="race"),
@@ -263,7 +263,7 @@ def test_dry_run_shows_each_request_and_the_price_of_the_group(
     )
 
     assert (code, sandbox.changes()) == (0, [])
-    assert "3 slices together cost $64.80/h" in err
+    assert "3 slices in us-east5-b together cost $64.80/h" in err
     if queue:
         assert out.count("POST ") == 1
         assert "--node-count=3 --node-prefix=train" in out

@@ -758,15 +758,6 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
     return dict(labels)
 
 
-def check_slice_count(count: int) -> None:
-    """Raise `InvalidInputError` unless a group may have so many slices."""
-    if not 2 <= count <= MAX_SLICES:
-        raise InvalidInputError(
-            f"`--slices {count}` is not between 2 and {MAX_SLICES}",
-            hint="leave it out for one node" if count == 1 else "write it like `--slices 2`",
-        )
-
-
 _WRITERS_OF_OWN_LABELS = {
     GROUP_LABEL: "`tpuctl up NAME --slices 3` writes it",
     EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
@@ -129,6 +130,8 @@ def run_planned(
 ) -> Sequence[NodeResult | TpuctlError]:
     """Do the work that `plan_bring_up` has planned for a request; see `bring_up`."""
     last: list[NodeEvent | None] = [None]
+    if request.slices and any(found is None for _, found, _ in work.located):
+        app.terminal.note(work.note)
     with listen() as listener:
 
         def tell(event: NodeEvent) -> None:
@@ -197,8 +200,10 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     return _plan_zones(app, name, lambda: offers, request)
 
 
-def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
-    """Plan the work on nodes whose zones are known."""
+def _plan_nodes(
+    app: App, nodes: Sequence[str], request: UpRequest, find_offers: Callable[[], Sequence[Offer]] | None = None
+) -> PlannedWork:
+    """Plan the work on nodes whose zones are known. A group moves on to one of the offers if its zone has no capacity."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
     for name, found, spec in located:
         if spec is not None and spec.queued_slices(name) and found is None and request.slices is None:
@@ -221,10 +226,21 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
             if app.summary and spec:
                 app.summary.expect(name, spec.accelerator_type, str(spec.tier or "on-demand"))
         tasks = [_task(app, *entry, request=request) for entry in located]
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        if not request.slices or request.only_looks:
+            return bring_up_nodes(context, tasks, wait=request.wait)
+        spec = located[0][2]
+        if find_offers is None or spec is None:
+            return bring_up_slices(context, tasks, wait=request.wait)
+        return bring_up_somewhere(
+            context, find_offers, tasks, spec, is_begun=True, wait=request.wait, announce=app.choose_zone
+        )
+
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: (bring_up_slices if request.slices else bring_up_nodes)(context, tasks, wait=request.wait),
+        run=run,
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + (_group_words(located[0][0]) if request.slices else _full_words(located)),
         note=_price_note(request, located) if request.slices else "",
@@ -271,14 +287,17 @@ def _plan_slices(
         zone = zone or reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), spec)
         app.choose_zone(zone)
         texts = [str(NodeName(project, zone, node_id)) for node_id in ids]
-        return _plan_nodes(app, texts, request)
+        if choice is None:
+            return _plan_nodes(app, texts, request)
+        find_offers = partial(order_offers, app, request.preflight, choice, spec, tiers=request.tiers)
+        return _plan_nodes(app, texts, request, find_offers)
     return _plan_slices_somewhere(app, project, ids, choice, request)
 
 
 def _find_slices(
     app: App, reference: NodeReference, ids: Sequence[str], request: UpRequest, choice: ZoneChoice | None
 ) -> ExistingSlices:
-    """Return what there is of a group, in the named zone or in any; see `find_slices`. Retry while the API does not answer."""
+    """Return what exists of a group, in the named zone or in any; see `find_slices`. Retry while the API does not answer."""
     client, policy, project = app.services.client, request.policy, reference.project or app.project
     named = None if choice else reference.zone or app.place.zone
 
@@ -336,9 +355,13 @@ def _plan_slices_somewhere(
         run=run,
         in_flight=lambda last: _describe_bills(tried[-1], last),
         undo=f"tpuctl down -l {GROUP_LABEL}={group_of_slice(ids[0])}",
-        note=f"zones in this order: {', '.join(map(str, offers[:12]))}; the plan is for the first; "
-        + _price_note(request, located),
+        note=_price_note(request, located) + (f"; {_order_note(offers)}" if request.dry_run else ""),
     )
+
+
+def _order_note(offers: Sequence[Offer]) -> str:
+    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+    return f"zones in this order: {named}; the plan is for the first"
 
 
 def _full_words(located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> str:
@@ -355,7 +378,7 @@ def _price_note(request: UpRequest, located: Sequence[tuple[NodeName, Node | Non
     if spec is None:
         return ""
     price = request.preflight.settings.hourly_price(spec.accelerator_type, name.zone, spec.tier)
-    return f"{len(located)} slices together cost {price.times(len(located))}"
+    return f"{len(located)} slices in {name.zone} together cost {price.times(len(located))}"
 
 
 def _plan_zones(
@@ -379,8 +402,7 @@ def _plan_zones(
     task = replace(task, since=began if task.since is None else task.since)
     if request.dry_run and not is_begun:
         offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        note = f"zones in this order: {named}; the plan is for the first"
+        note = _order_note(offers)
         wanted = with_tier(spec, offers[0].tier)
     tried = [first]
 

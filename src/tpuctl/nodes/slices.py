@@ -11,10 +11,18 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from tpuctl.errors import AccessError, ConflictError, InvalidInputError, ServiceUnavailableError, TpuctlError
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    InvalidInputError,
+    NoCapacityError,
+    ServiceUnavailableError,
+    TimedOutError,
+    TpuctlError,
+)
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
-from tpuctl.models.spec import GROUP_LABEL, NodeSpec, check_slice_count
+from tpuctl.models.spec import GROUP_LABEL, NodeSpec
 from tpuctl.names import NodeName, check_new_node_id, slice_ids
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.actuator import NoLongerMeantError
@@ -44,12 +52,11 @@ _VISIBILITY_LAG = timedelta(seconds=20)
 
 
 def check_slices(nodes: Sequence[str], count: int, node_id: str) -> tuple[str, ...]:
-    """Return the ids of the slices of a new group. Raises `InvalidInputError` for a number or a name that cannot be."""
+    """Return the ids of the slices of a new group. Raises `InvalidInputError` for several names, and a name too long."""
     if len(nodes) > 1:
         raise InvalidInputError(
             f"`--slices` makes one group, and {len(nodes)} names are given", hint="run the command once for each group"
         )
-    check_slice_count(count)
     ids = slice_ids(node_id, count)
     try:
         check_new_node_id(ids[-1])
@@ -87,7 +94,7 @@ def find_slices(
     zones: Sequence[str],
     may_replace: bool = False,
 ) -> ExistingSlices:
-    """Return what there is of a group, in one of `zones` if the user named any.
+    """Return what exists of a group, in one of `zones` if the user named any.
 
     Raises `ConflictError` for slices in several zones, or in another zone, and for a group of another size; `may_replace`: its
     queued resource may be requested again. Raises `IncompleteListError` if a zone did not answer that may have slices.
@@ -127,7 +134,9 @@ def find_slices(
     if not places and (blind := tuple(one for one in blind if one in zones or not zones)):
         raise IncompleteListError(blind, name=ids[0])
     if not places:
-        return ExistingSlices()
+        # The record of a request that is over: the zone in which a run ended before it deleted that.
+        records = [one.zone for one in requests.queued_resources if one.queued_resource_id == group]
+        return ExistingSlices(next((one for one in records if one in zones or not zones), None))
     zone = next(iter(places))
     here = [node for node in nodes.nodes if node.name.zone == zone and not node.state.is_dead]
     more = [node.name.node_id for node in slices_named(group, here) if node.name.node_id not in ids]
@@ -243,7 +252,20 @@ def _give_up(
     if left:
         text = f"{', '.join(left)} {'were' if len(left) > 1 else 'was'} there before and stays: {command}"
         return _with_hint(failure, text.replace("stays", "stay") if len(left) > 1 else text)
-    return _with_hint(failure, f"nothing is left of the group `{group}`")
+    again = f"tpuctl up {group} --slices {len(names)}"
+    text = f"nothing is left of the group `{group}`"
+    match failure:
+        # Their own hints are about a node that exists, or for one node.
+        case TimedOutError():
+            failure.hint = f"{text}; give it more time with `{again} --timeout 2h`"
+        case NoCapacityError():
+            failure.hint = (
+                f"{text}; try every zone that has the type with `{again} --zone any`\n"
+                f"or let one request wait for capacity in {first.zone} with `{again} --queue`"
+            )
+        case _:
+            _with_hint(failure, text)
+    return failure
 
 
 def _made(

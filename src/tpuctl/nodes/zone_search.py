@@ -83,8 +83,9 @@ def bring_up_somewhere(
 ) -> list[NodeResult | TpuctlError]:
     """Bring a node, or all slices of a group, up in the first offer that has capacity; return the results.
 
-    `announce` gets the zone before each attempt. With `is_begun` the node of the task exists, or is requested: no offer is
-    needed unless that ends without capacity. Raises the error of the search, or the first that no other zone can resolve.
+    `announce` gets the zone before each attempt. With `is_begun` the node of the task, or a slice, exists or is requested: no
+    offer is needed unless that ends without capacity, and nothing of it stays. Raises the error of the search, or the first
+    that no other zone can resolve.
     """
     clock = context.clock
     began = clock.monotonic() if tasks[0].since is None else tasks[0].since
@@ -94,20 +95,27 @@ def bring_up_somewhere(
     leases: dict[NodeName, LeaseGuard] = {}
     with released_at_end(leases):
         if is_begun:
-            leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
-            leases[task.name].take()  # another client may hold it: then this run waits
-            (result,) = bring_up_nodes(context, [replace(task, lease=leases[task.name])], wait=wait)
-            if not isinstance(result, TpuctlError):
-                return [result]
+            for one in tasks:
+                leases[one.name] = LeaseGuard(context, one.name, "up", force_lease=one.force_lease)
+                leases[one.name].take()  # another client may hold it: then this run waits
+            results = _bring_up(context, [replace(one, lease=leases[one.name]) for one in tasks], wait=wait)
+            if not isinstance(result := results[0], TpuctlError):
+                return results
             is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
             if not wait or is_over or not isinstance(result, _MOVE_ON):
                 raise result
+            if len(tasks) > 1 and context.cloud.find_nodes([one.name for one in tasks]):
+                raise result  # a group is in one zone
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
         offers = find_offers()
         for zone in sorted({offer.zone for offer in offers}):
             for name in (replace(task.name, zone=zone) for task in tasks):
                 leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
         return _search(context, tasks, spec, offers, leases, wait=wait, announce=announce)
+
+
+def _bring_up(context: ActionContext, goals: Sequence[Goal], *, wait: bool) -> list[NodeResult | TpuctlError]:
+    return bring_up_nodes(context, goals, wait=wait) if len(goals) == 1 else bring_up_slices(context, goals, wait=wait)
 
 
 def _search(
@@ -162,8 +170,7 @@ def _search(
         text = f"trying {offer}, {number}" if name.zone == offer.zone else f"{name.zone} has it already"
         context.report(EventKind.NOTE, name, text, tried=str(offer))
         goals = [replace(goal, spec=wanted, policy=policy) for goal in goals]
-        bring_up = bring_up_nodes if len(goals) == 1 else bring_up_slices
-        results = bring_up(context, goals, wait=wait)
+        results = _bring_up(context, goals, wait=wait)
         result = next((one for one in results if isinstance(one, TpuctlError)), results[0])
         if not wait and not isinstance(result, TpuctlError) and len(offers) > 1:
             text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"

@@ -33,7 +33,7 @@ from tpuctl.errors import (
     NodeNotInProjectError,
     ServiceUnavailableError,
 )
-from tpuctl.models.spec import NodeSpec, check_slice_count
+from tpuctl.models.spec import NodeSpec
 from tpuctl.names import NodeName, NodeReference
 from tpuctl.nodes.lookup import likely_zone, only_node, unreachable_zones_error, zone_to_create
 
@@ -115,8 +115,7 @@ def run_check(
 
 
 def _as_group(wanted: WantedNode, count: int) -> WantedNode:
-    """Return the check target for so many slices. Raises `InvalidInputError` for a number that no group has."""
-    check_slice_count(count)
+    """Return the check target for so many slices."""
     spec = replace(wanted.spec, slices=count)
     return replace(wanted, spec=spec, siblings=(spec,) * (count - 1))
 
