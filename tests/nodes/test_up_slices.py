@@ -314,6 +314,20 @@ def test_watch_recreates_a_lost_slice_and_runs_the_hook_once_for_the_group(
     assert len(left(tpuctl)) == 3
 
 
+def test_watch_runs_the_hook_once_for_a_group_that_another_machine_made(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
+) -> None:
+    for index in range(3):
+        put(sandbox, f"train-{index}", labels=GROUP, schedulingConfig={"spot": True})
+    log = tmp_path / "log"
+    for index in range(2):
+        clock.after(2 * MINUTE, lambda index=index: sandbox.fault("preempt", node=f"train-{index}"))  # type: ignore[misc]
+
+    code = tpuctl("watch", "-l", "tpuctl-group=train", "--until", "25m", "--on-recover", f"echo again >> {log}")[2]
+
+    assert (code, log.read_text(), len(left(tpuctl))) == (0, "again\n", 3)
+
+
 def test_watch_of_a_group_finds_a_slice_that_a_killed_watch_was_recreating(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
 ) -> None:

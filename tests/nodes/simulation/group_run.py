@@ -187,5 +187,5 @@ class _GroupRun:
 
 
 def _says_more(words: str) -> bool:
-    """Return whether an error says that something of the group could not be deleted."""
-    return "is left" in words and "nothing is left" not in words
+    """Return whether an error says that something of the group could not be deleted, or was left to a user."""
+    return ("is left" in words and "nothing is left" not in words) or "left alone" in words

@@ -81,5 +81,6 @@ def command() -> None:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
       tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices --ttl 8h
+      tpuctl up train --slices 3 --type v4-16      (train-0 to train-2)
       tpuctl up trainer          (with the spec it had before)
     """
