@@ -1,8 +1,8 @@
 """Bring the slices of a group up together: all become usable, or those that this run made are deleted again.
 
 Without the queue each slice is created on its own, and all in one zone; through the queue one queued resource requests them,
-and the reconciler of the first slice deals with it. A slice that was there before the run, and that no interrupted run has
-left, is never deleted.
+and the reconciler of the first slice deals with it. A slice that was there before the run is never deleted, unless it was
+still CREATING for an interrupted run.
 """
 
 from __future__ import annotations
@@ -191,13 +191,13 @@ def bring_up_slices(
 
 
 def _look_before(context: ActionContext, names: Sequence[NodeName], spec: NodeSpec | None) -> _Before:
-    """Return what must stay: usable or unknown, unlike what an interrupted run of tpuctl has left."""
+    """Return what must stay: each node that may be in use, unlike one that an interrupted run of tpuctl is still creating."""
     now = context.clock.now()
     stays = [
         node
         for node in context.cloud.find_nodes(names)
         if not (node.state.is_dead or node.state is NodeState.DELETING)
-        and not context.journal.past(node.name).is_left(node, now)
+        and not (node.state is NodeState.CREATING and context.journal.past(node.name).is_left(node, now))
     ]
     request = _find_request(context, names, spec)
     owner = [node for node in stays if request is not None and belongs_to(node, request)]
