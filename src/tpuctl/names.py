@@ -163,6 +163,20 @@ def check_new_node_id(text: str) -> str:
     return text
 
 
+_SLICE_ID = re.compile(r"(.+)-(?:0|[1-9][0-9]{0,3})")
+
+
+def group_of_slice(node_id: str) -> str | None:
+    """Return the name of the group that a node may be a slice of: `train` for `train-2`. None for a name without a number."""
+    found = _SLICE_ID.fullmatch(node_id)
+    return found[1] if found else None
+
+
+def slice_ids(group: str, count: int) -> tuple[str, ...]:
+    """Return the ids of the slices of a group: `train-0` to `train-2` [API v2, MultisliceParams: prefix and number]."""
+    return tuple(f"{group}-{index}" for index in range(count))
+
+
 def file_stem(node_id: str) -> str:
     """Return the name of the files of a node: its id, with what is not in the ids of new nodes as `%2E`.
 

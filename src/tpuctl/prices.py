@@ -5,7 +5,7 @@ The table is `data/prices.yaml`, with its date. A price that it lacks is unknown
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,10 @@ class Price:
         if self.per_hour is None:
             return "?"
         return f"{'about ' if self.is_about else ''}${self.per_hour:,}/h"
+
+    def times(self, count: int) -> Price:
+        """Return the price of so many nodes."""
+        return replace(self, per_hour=None if self.per_hour is None else self.per_hour * count)
 
     def to_json(self) -> dict[str, float | bool | str | None]:
         """Return the price for scripts; `perHour` is null if it is unknown."""

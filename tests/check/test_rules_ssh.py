@@ -212,6 +212,28 @@ _COMMAND = (
 
 
 @pytest.mark.parametrize(
+    ("slices", "closed"),
+    [
+        pytest.param(None, [], id="node"),
+        pytest.param(2, [8482, 8080, 8081], id="group"),
+    ],
+)
+def test_group_of_slices_with_one_worker_each_needs_the_ports_of_several(slices: int | None, closed: list[int]) -> None:
+    these = facts(firewalls=Known((_GOOGLES,)), want={"spec": {"accelerator_type": "v4-8", "slices": slices}})
+
+    results = found(firewall_allows_workers, these)
+
+    assert [port for one in results for port in one.facts["ports"]] == closed
+
+
+def test_group_of_slices_needs_the_ports_of_multislice() -> None:
+    rules = (_GOOGLES, allow("more", "10.0.0.0/8", protocols={"tcp": ("8482",)}))
+    these = facts(firewalls=Known(rules), want={"spec": {"accelerator_type": "v4-16", "slices": 2}})
+
+    assert [one.facts["ports"] for one in found(firewall_allows_workers, these)] == [[8080, 8081]]
+
+
+@pytest.mark.parametrize(
     ("rules", "type_", "lines", "remedies"),
     [
         pytest.param([allow("internal", "10.128.0.0/9", protocols={"tcp": ("0-65535",)})], "v4-16", [], [], id="open"),

@@ -340,7 +340,8 @@ FREE = {
         "--batch", "--batch-size", "--boot-disk-size", "--budget", "--code", "--dataset-size", "--fanout", "--last",
         "--max-cost", "--max-failures",
         "--max-price", "--max-reboots", "--max-recreates", "--max-restarts", "--max-size", "--nodes", "--pid", "--port",
-        "--queue-count", "--retry-after", "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",
+        "--queue-count", "--retry-after", "--slices",
+        "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",
     },
     "a duration or a moment": {
         "--after", "--check-timeout", "--connect-timeout", "--duration", "--grace", "--hang-after", "--healthy-after", "--idle",

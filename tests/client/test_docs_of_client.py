@@ -18,7 +18,7 @@ from tpuctl import Client, NodeSpec
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
 # Of the constructor of a `NodeSpec`: those that `up` refuses.
-INTERNAL_FIELDS = {"asked", "expires", "flagged", "kept", "named", "ttl"}
+INTERNAL_FIELDS = {"asked", "expires", "flagged", "kept", "named", "slices", "ttl"}
 
 
 @pytest.mark.sshd

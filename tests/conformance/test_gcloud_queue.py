@@ -133,3 +133,19 @@ def test_tpuctl_queue_shows_what_gcloud_shows(service: Service) -> None:
     assert {key: details[key] for key in shown} == shown
     cancelled = service.tpuctl("queue", "cancel", "sweep", "train", "--all-nodes", "--project", project, "--no-wait")
     assert (cancelled.out, cancelled.code) == ("sweep\ntrain\n", 0)
+
+
+@pytest.mark.gcloud
+@pytest.mark.parametrize("tier", ["on-demand", "best-effort"])
+def test_gcloud_command_of_a_dry_run_requests_the_slices_of_a_group(service: Service, tier: str) -> None:
+    """Of API v2 and of v2alpha1, which have different names for the slices."""
+    project = f"group-{tier}"
+    up = ("up", "train", "--slices", "3", "--type", "v6e-8", "--tier", tier, "--zone", ZONE, "--queue")
+    planned = json.loads(service.tpuctl(*up, "--project", project, "--dry-run", "-o", "json").out)
+
+    words = planned[0]["gcloud"][0].split()[1:]
+    asked = service.any_gcloud(*words, project=project)
+    requests = json.loads(service.tpuctl("queue", "list", "--project", project, "-o", "json").out)
+
+    assert (asked.messages[-1], asked.code) == ("Created queued_resource [train].", 0)
+    assert [request["nodeIds"] for request in requests] == [["train-0", "train-1", "train-2"]]

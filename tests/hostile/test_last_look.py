@@ -263,7 +263,7 @@ def test_repair_does_not_take_what_another_client_does_for_its_own(
         replace(app.services.context(lambda event: reported.append(event.text)), journal=journal),
         [Goal(name=NAME, policy=replace(policy, timeout=None), purpose="watch")],
         until=timedelta(hours=1),
-        each_round=lambda: None,
+        each_round=lambda _: None,
     )
 
     assert "it changed right before the request, which was not sent" in reported

@@ -42,7 +42,7 @@ class Machine:
         with SandboxState.open(self.state_file, speed=self.speed) as sandbox_state:
             fill(Sandbox(sandbox_state))
 
-    def start(self) -> TpuctlProcess:
+    def start(self, *command: str) -> TpuctlProcess:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.folder),
@@ -50,7 +50,7 @@ class Machine:
             "TPUCTL_SANDBOX": "1",
             "TPUCTL_STATE_DIR": str(self.folder / "state"),
         }
-        arguments = [*UP, "--timeout", "forever"]
+        arguments = [*(command or (*UP, "--timeout", "forever"))]
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         return TpuctlProcess(arguments, env=environ, cwd=self.folder, text=True, **streams)
 
@@ -113,6 +113,43 @@ def test_killed_run_is_completed_by_the_next(
         ended = list(pool.map(kill_at, MOMENTS))
 
     assert ended == [(0, "demo\tREADY\n", ["READY"], needed)] * len(MOMENTS)
+
+
+GROUP = ("up", "train", "--slices", "2", "--type", "v4-8", "--zone", ZONE, "--timeout", "forever")
+
+
+@pytest.mark.parametrize(
+    ("queue", "creates"), [pytest.param((), 2, id="nodes"), pytest.param(("--queue",), 1, id="request")]
+)
+@pytest.mark.parametrize("ends", [False, True], ids=["up again", "down"])
+def test_killed_run_of_a_group_is_completed_or_deleted_by_the_next(
+    tmp_path: Path, fake_ssh: Callable[[str], None], queue: tuple[str, ...], creates: int, ends: bool
+) -> None:
+    whole = Machine(tmp_path / "whole", SPEED)
+    whole.prepare(_nothing)
+    started = time.monotonic()
+    whole.start(*GROUP, *queue).communicate()
+    length = time.monotonic() - started
+
+    def kill_at(moment: float) -> tuple[int, list[str], int]:
+        machine = Machine(tmp_path / f"{moment}", SPEED)
+        machine.prepare(_nothing)
+        first = machine.start(*GROUP, *queue)
+        time.sleep(length * moment)
+        first.kill()
+        first.communicate()
+        second = machine.start(*(("down", "train-*", "--yes") if ends else (*GROUP, *queue)))
+        _, err = second.communicate(timeout=60)
+        assert ends or second.wait() == 0, err
+        return second.wait(), machine.states(), machine.changes().count("create")
+
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(kill_at, MOMENTS))
+
+    if ends:
+        assert [(code, states) for code, states, _ in results] == [(0, [])] * len(MOMENTS)
+    else:
+        assert results == [(0, ["READY", "READY"], creates)] * len(MOMENTS)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from tests.nodes.simulation.capacity_life import draw_capacity_life
 from tests.nodes.simulation.capacity_oracle import judge_capacity
 from tests.nodes.simulation.capacity_run import live_capacity
+from tests.nodes.simulation.group_run import judge_group
 from tests.nodes.simulation.oracle import judge
 from tests.nodes.simulation.run import live
 from tests.nodes.simulation.schedule import draw
@@ -38,5 +39,13 @@ def test_each_search_for_capacity_has_one_node_at_most_and_leaves_nothing(first:
         for seed in range(first, first + _LIVES)
         for fault in judge_capacity(live_capacity(draw_capacity_life(seed)))
     ]
+
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("first", range(0, 12, _LIVES))
+def test_each_group_of_slices_comes_up_as_a_whole_and_leaves_nothing(first: int) -> None:
+    """Requests, zones, stock and kills: no slice exists twice, a run that fails leaves none, and the last `up` has them all."""
+    wrong = [fault for seed in range(first, first + _LIVES) for fault in judge_group(seed)]
 
     assert not wrong, "\n".join(wrong)

@@ -185,6 +185,24 @@ def test_repeated_request_id_returns_the_same_operation(api: Api) -> None:
     assert (first["name"] == second["name"], again[0] == again[1]) == (True, True)
 
 
+def test_lost_slice_is_created_again_and_the_others_restart(
+    sandbox_state: SandboxState, api: Api, clock: ManualClock
+) -> None:
+    """Documentation of multislice: the request stays, a new slice is created, all other slices restart."""
+    spec = {"parent": ZONE, "node": BODY, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "part"}}
+    api("queuedResources.create", {"tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="queued")
+    clock.sleep(15 * MINUTE)
+
+    with sandbox_state.write() as session:
+        add_fault(session, Fault(FaultKind.PREEMPT, node="part-1"))
+    lost = [api("nodes.get", name=f"{ZONE}/nodes/part-{index}")["state"] for index in (0, 1)]
+    clock.sleep(15 * MINUTE)
+
+    assert lost == ["RESTARTING", "DELETING"]
+    assert [api("nodes.get", name=f"{ZONE}/nodes/part-{index}")["state"] for index in (0, 1)] == ["READY", "READY"]
+    assert api("queuedResources.get", name=NAME)["state"]["state"] == "ACTIVE"
+
+
 def test_several_nodes_have_the_field_names_of_each_version(api: Api, clock: ManualClock) -> None:
     """API field text: `multisliceParams` in v2, `multiNodeParams` in v2alpha1; ids are prefix-0, prefix-1."""
     spec = {"parent": ZONE, "node": BODY, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "part"}}

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tpuctl.clock import ManualClock
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.embedding import Sandbox
 from tpuctl.sandbox.faults import Fault, FaultKind, add_fault
@@ -27,6 +28,10 @@ def devices(sandbox_state: SandboxState, address: str) -> tuple[str, ...]:
         worker = find_worker(session, address)
     assert worker is not None
     return identify_worker(worker, "host").devices
+
+
+def tpu_env(text: str) -> dict[str, str]:
+    return {key: value.strip("'") for key, _, value in (line.partition(": ") for line in text.splitlines())}
 
 
 @pytest.mark.parametrize(
@@ -54,14 +59,41 @@ def test_metadata_files_have_the_values_of_the_metadata_server(sandbox_state: Sa
     identity = identify_worker(worker, "t1v-n-1-w-3")
 
     attributes = {key.rpartition("/")[2]: text for key, text in identity.metadata.items() if "attributes" in key}
+    environment = tpu_env(attributes.pop("tpu-env"))
     assert attributes == {
         "accelerator-type": "v4-32",
         "agent-worker-number": "3",
         "worker-network-endpoints": ",".join(f"unknown:unknown:{address}" for address in worker.addresses),
-        "tpu-env": "ACCELERATOR_TYPE: 'v4-32'\nCHIPS_PER_HOST_BOUNDS: '2,2,1'\nHOST_BOUNDS: '1,1,4'\nNODE_ID: 'node'\n"
-        "TOPOLOGY: '2x2x4'\nTPU_CHIPS_PER_PROCESS_BOUNDS: '2,2,1'\nTPU_PROCESS_BOUNDS: '1,1,4'\nWORKER_ID: '3'\n"
-        "ZONE: 'us-central2-b'\n",
     }
+    assert environment.keys() == {
+        *("ACCELERATOR_TYPE", "AGENT_BOOTSTRAP_IMAGE", "ALT", "CHIPS_PER_HOST_BOUNDS", "CONSUMER_PROJECT_ID"),
+        *(
+            "CONSUMER_PROJECT_NUMBER",
+            "ENABLE_ICI_RESILIENCY",
+            "HOST_BOUNDS",
+            "NODE_ID",
+            "PREEMPTIBLE",
+            "RUNTIME_VERSION",
+        ),
+        *("SOURCE", "TOPOLOGY", "TPU_CHIPS_PER_PROCESS_BOUNDS", "TPU_PROCESS_BOUNDS", "TPU_RUNTIME_METRICS_PORTS"),
+        *("TPU_TOPOLOGY_ALT", "TPU_TOPOLOGY_WRAP", "TYPE", "UID", "WORKER_ID", "WRAP", "ZONE"),
+    }
+    assert (
+        environment
+        | {
+            "ACCELERATOR_TYPE": "v4-32",
+            "CHIPS_PER_HOST_BOUNDS": "2,2,1",
+            "HOST_BOUNDS": "1,1,4",
+            "NODE_ID": "node",
+            "PREEMPTIBLE": "false",
+            "TOPOLOGY": "2x2x4",
+            "TPU_CHIPS_PER_PROCESS_BOUNDS": "2,2,1",
+            "TPU_PROCESS_BOUNDS": "1,1,4",
+            "WORKER_ID": "3",
+            "ZONE": "us-central2-b",
+        }
+        == environment
+    )
     assert dict(identity.environment) == {
         "TPU_SKIP_MDS_QUERY": "1",
         "TPU_WORKER_ID": "3",
@@ -70,6 +102,37 @@ def test_metadata_files_have_the_values_of_the_metadata_server(sandbox_state: Sa
         "TPU_CHIPS_PER_HOST_BOUNDS": "2,2,1",
         "TPU_HOST_BOUNDS": "1,1,4",
     }
+
+
+def test_nodes_of_a_multislice_request_know_the_slices(
+    sandbox_state: SandboxState, api: Any, clock: ManualClock
+) -> None:
+    """JAX's cloud_tpu_cluster.py: the service sets these for a request of several nodes only; endpoints have two forms."""
+    node = {"acceleratorType": "v4-16", "runtimeVersion": "tpu-ubuntu2204-base"}
+    spec = {"parent": ZONE, "node": node, "multisliceParams": {"nodeCount": 2, "nodeIdPrefix": "part"}}
+    api("queuedResources.create", {"tpu": {"nodeSpec": [spec]}}, parent=ZONE, queuedResourceId="part")
+    clock.sleep(timedelta(minutes=15))
+
+    found = []
+    for index in range(2):
+        with sandbox_state.read() as session:
+            worker = find_worker(session, f"sandbox/us-central2-b/part-{index}/1")
+        assert worker is not None
+        attributes = identify_worker(worker, "host").metadata
+        assert attributes["instance/attributes/worker-network-endpoints"] == ",".join(worker.addresses)
+        found.append(tpu_env(attributes["instance/attributes/tpu-env"]))
+
+    first = api("nodes.get", name=f"{ZONE}/nodes/part-0")["networkEndpoints"][0]["ipAddress"]
+    assert [
+        {key: value for key, value in environment.items() if key.startswith("MEGASCALE_")} for environment in found
+    ] == [
+        {
+            "MEGASCALE_COORDINATOR_ADDRESS": f"{first}:8080",
+            "MEGASCALE_NUM_SLICES": "2",
+            "MEGASCALE_SLICE_ID": str(index),
+        }
+        for index in range(2)
+    ]
 
 
 def test_guest_attributes_identify_the_worker(sandbox_state: SandboxState, api: Any) -> None:

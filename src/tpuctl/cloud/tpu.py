@@ -351,7 +351,7 @@ class TpuClient(ApiClient):
         raise AssertionError("the second sending ends")
 
     def create_queued_resource(self, name: NodeName, spec: NodeSpec, window: QueueWindow) -> Operation:
-        """Request a node through the queue, at most once. The queued resource has the id of the node.
+        """Request a node through the queue, at most once, or all slices of its group. The queued resource has their name.
 
         Return `Operation.unnamed()` if the answer was lost, or was ALREADY_EXISTS, and the request is ours. Raises
         `AlreadyExistsError`, `OutcomeUnknownError`, or the service's refusal.
@@ -359,7 +359,7 @@ class TpuClient(ApiClient):
         # One id for all sendings: the service carries out a repeated request once [API field text of requestId].
         label, request_id = self._uuid().hex, str(self._uuid())
         request = self._queued_creation(name, spec, window, label=label, request_id=request_id)
-        full_name = queued_resource_name(name)
+        full_name = queued_resource_name(spec.request_name(name))
 
         def is_requested() -> bool:
             queued = self._find_queued(full_name)
@@ -671,7 +671,7 @@ class TpuClient(ApiClient):
             "queuedResources.create",
             version=spec.api_version,
             parent=f"projects/{name.project}/locations/{name.zone}",
-            queuedResourceId=name.node_id,
+            queuedResourceId=spec.request_name(name).node_id,
             requestId=request_id,
             body=body,
         )

@@ -37,7 +37,7 @@ from tpuctl.models.spec_fields import (
     SpecField,
     spec_field,
 )
-from tpuctl.names import NodeName, last_segment
+from tpuctl.names import NodeName, group_of_slice, last_segment, slice_ids
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -48,6 +48,8 @@ REQUEST_LABEL = "tpuctl-request"
 REMOVAL_LABEL = "tpuctl-rm"
 # The label of a node that is requested in several zones at once. Its value identifies the race.
 RACE_LABEL = "tpuctl-race"
+# The label of the slices that `up --slices` creates. Its value is the name of the group. A slice that is recreated keeps it.
+GROUP_LABEL = "tpuctl-group"
 # All labels of tpuctl begin with it. They have the end of the node's time, its owner and its request: no option sets them.
 OWN_LABEL_PREFIX = "tpuctl-"
 _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL, OWNER_LABEL})
@@ -55,6 +57,8 @@ _OWN_LABELS = frozenset({REQUEST_LABEL, REMOVAL_LABEL, RACE_LABEL, EXPIRY_LABEL,
 MAX_OWN_LABELS = len(_OWN_LABELS) - 1
 
 
+# More slices than any zone gives to one project, and fewer than the service lets a project create in a minute.
+MAX_SLICES = 64
 # A queued resource with less time than this would end before the service has looked for capacity.
 SHORTEST_QUEUE = timedelta(minutes=1)
 
@@ -377,6 +381,8 @@ class NodeSpec:
         ),
         setting=FieldSetting("every worker of a new node runs these commands as you", more={"has_lines": True}),
     )
+    # The node is one of so many slices of a group; None if it is of none. Through the queue one request is for all of them.
+    slices: int | None = spec_field(NUMBER)
     # When the time of a new node ends, if that is in the future; else it ends after `ttl`. Without both, never.
     expires: datetime | None = spec_field(INSTANT)
     ttl: timedelta | None = spec_field(DURATION)
@@ -415,6 +421,23 @@ class NodeSpec:
         """Return whether the node is requested through the queue, by the user's choice or because its tier needs that."""
         return self.queue or bool(self.tier and self.tier.needs_queue)
 
+    def slice_names(self, name: NodeName) -> tuple[NodeName, ...]:
+        """Return the names of all slices of the group of a node, in order; none if it is of no group."""
+        group = group_of_slice(name.node_id)
+        if not self.slices or not group or self.slices > MAX_SLICES:
+            return ()
+        names = tuple(replace(name, node_id=node_id) for node_id in slice_ids(group, self.slices))
+        return names if name in names else ()
+
+    def queued_slices(self, name: NodeName) -> tuple[NodeName, ...]:
+        """Return the slices that one queued resource requests; none if the node is requested alone, or without the queue."""
+        return self.slice_names(name) if self.is_queued else ()
+
+    def request_name(self, name: NodeName) -> NodeName:
+        """Return the name with the id of the queued resource for the node: that of its group, else its own."""
+        group = group_of_slice(name.node_id)
+        return replace(name, node_id=group) if group and self.queued_slices(name) else name
+
     def __post_init__(self) -> None:
         """Let a queued preemptible node be spot: a queued resource has no preemptible capacity [API v2, QueuedResource]."""
         if self.queue and self.tier is Tier.PREEMPTIBLE:
@@ -443,11 +466,15 @@ class NodeSpec:
         return V2 if all(V2 in (row.on_request if is_queued else row.on_node) for row in rows) else V2ALPHA1
 
     def to_queued_api(self, name: NodeName, window: QueueWindow) -> dict[str, Any]:
-        """Return the QueuedResource that requests this node."""
+        """Return the QueuedResource that requests this node, or all slices of its group."""
         node = self.to_api(name)
         scheduling = node.pop("schedulingConfig", {})
         parent = f"projects/{name.project}/locations/{name.zone}"
-        body: dict[str, Any] = {"tpu": {"nodeSpec": [{"parent": parent, "nodeId": name.node_id, "node": node}]}}
+        ids: dict[str, Any] = {"nodeId": name.node_id}
+        if slices := self.queued_slices(name):
+            several = "multisliceParams" if self.api_version == V2 else "multiNodeParams"
+            ids = {several: {"nodeCount": len(slices), "nodeIdPrefix": self.request_name(name).node_id}}
+        body: dict[str, Any] = {"tpu": {"nodeSpec": [{"parent": parent, **ids, "node": node}]}}
         match self.tier:
             case Tier.SPOT | Tier.PREEMPTIBLE:
                 body["spot"] = {}
@@ -732,6 +759,7 @@ def check_labels(labels: Mapping[str, str], *, kept: int = 0) -> dict[str, str]:
 
 
 _WRITERS_OF_OWN_LABELS = {
+    GROUP_LABEL: "`tpuctl up NAME --slices 3` writes it",
     EXPIRY_LABEL: "`--ttl 8h` limits the time of a new node; change it with `tpuctl extend NODE 2h`, or `--no-expiry`",
     OWNER_LABEL: "`tpuctl up` and `tpuctl create` write it for the account that creates the node",
     RACE_LABEL: "`tpuctl up NODE --race` writes it",

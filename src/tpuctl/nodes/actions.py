@@ -57,18 +57,20 @@ StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
-    context: ActionContext, tasks: Sequence[Goal], *, wait: bool = True
+    context: ActionContext, tasks: Sequence[Goal], *, wait: bool = True, together: bool = False
 ) -> list[NodeResult | TpuctlError]:
     """Create, start or repair nodes in parallel until they are usable; without `wait`, only take the next step.
 
     A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
-    if they differ. Return the results in the order of the tasks.
+    if they differ. Return the results in the order of the tasks; `together` is that of `reconcile_nodes`.
     """
     with_keys = [
         replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
         for task in tasks
     ]
-    results = reconcile_nodes(context, with_keys, wait=wait)
+    results = reconcile_nodes(context, with_keys, wait=wait, together=together)
+    if len(results) < len(tasks):
+        return results
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):
         may_patch = wait and not task.only_looks
         if isinstance(result, NodeResult) and result.node is not None and task.spec is not None and may_patch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -195,7 +195,15 @@ class Actuator:
         """Create the node, or request it through the queue. None if another client has just created it."""
         context, name = self._context, self._name
         race = {"race": spec.labels[RACE_LABEL]} if RACE_LABEL in spec.labels else {}
-        with self._announced(Verb.CREATE, "create", reason=reason, spec=spec.to_json(), **race) as ready:
+        # Each slice of the request has its spec in the journal.
+        others = [other for other in spec.queued_slices(name) if other != name]
+        entry: dict[str, Any] = {"reason": reason, "spec": spec.to_json()}
+        with (
+            self._announced(Verb.CREATE, "create", **entry, **race) as ready,
+            ExitStack() as stack,
+        ):
+            for other in others:
+                stack.enter_context(context.recorded(other, "create", **entry))
             chosen = describe_file_choices(context, name, spec)
             verb = "requesting" if spec.is_queued else "creating"
             why = f": {reason}" if says_why else ""
@@ -208,7 +216,8 @@ class Actuator:
                     operation = context.cloud.create_node(name, spec)
             except AlreadyExistsError:
                 # The next snapshot shows theirs: it is adopted, or the difference is reported.
-                context.journal.withdraw(name, "create", context.clock.now())
+                for one in (name, *others):
+                    context.journal.withdraw(one, "create", context.clock.now())
                 context.report(EventKind.NOTE, name, "another client has just created it", exists=True)
                 return None
         if not spec.is_queued:  # a request waits, and bills nothing yet

@@ -45,7 +45,7 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
         # An earlier run was interrupted between the deletion and the creation; its user had agreed to both.
         app.terminal.note(f"{name.node_id}: continuing the recreation of an interrupted run")
         return spec
-    if spec.is_queued and (request := app.services.client.find_queued_resource(name)):
+    if spec.is_queued and (request := app.services.client.find_queued_resource(spec.request_name(name))):
         app.terminal.note(f"{name.node_id}: continuing with its queued resource, which is {request.state}")
         return spec
     age = f", from {format_duration(app.clock.now() - past.spec_at)} ago" if past.spec_at else ""

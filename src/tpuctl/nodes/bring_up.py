@@ -7,25 +7,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
-from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.cloud.tpu import QueuedListing
+from tpuctl.errors import AccessError, ConflictError, CredentialsError, InvalidInputError, NotConfirmedError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
+from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.models.spec_fields import V2
-from tpuctl.names import NodeName
+from tpuctl.names import NodeName, NodeReference, group_of_slice
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
+from tpuctl.nodes.decide import different_node_error
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.idle_limit import IdleChange
-from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
+from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name, zone_to_create
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.setup import script_to_run
+from tpuctl.nodes.slices import ExistingSlices, as_slice, bring_up_slices, check_slices, find_slices
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
@@ -71,6 +76,7 @@ class UpRequest:
     limit: TimeLimit = field(default_factory=TimeLimit)
     idle: IdleChange = field(default_factory=IdleChange)
     race: bool = False
+    slices: int | None = None  # of a group with the name of the node
     wait: bool = True  # until the nodes are usable, not only for the next step
     dry_run: bool = False
     skip_validation: bool = False
@@ -124,6 +130,8 @@ def run_planned(
 ) -> Sequence[NodeResult | TpuctlError]:
     """Do the work that `plan_bring_up` has planned for a request; see `bring_up`."""
     last: list[NodeEvent | None] = [None]
+    if request.slices and any(found is None for _, found, _ in work.located):
+        app.terminal.note(work.note)
     with listen() as listener:
 
         def tell(event: NodeEvent) -> None:
@@ -148,6 +156,8 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     Raises `NotConfirmedError` if the user refuses, `ConflictError` for a name that is ambiguous, and `InvalidInputError`.
     """
     choice, spec = zone_choice(app), request.spec
+    if request.slices is not None:
+        return _plan_slices(app, nodes, request, request.slices, choice)
     if spec is not None and (spec.queue or request.race):
         tiers = [Tier.SPOT if tier is Tier.PREEMPTIBLE else tier for tier in request.tiers]
         request = replace(request, tiers=tuple(dict.fromkeys(tiers)))
@@ -190,9 +200,22 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     return _plan_zones(app, name, lambda: offers, request)
 
 
-def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
-    """Plan the work on nodes whose zones are known."""
+def _plan_nodes(
+    app: App, nodes: Sequence[str], request: UpRequest, find_offers: Callable[[], Sequence[Offer]] | None = None
+) -> PlannedWork:
+    """Plan the work on nodes whose zones are known. A group moves on to one of the offers if its zone has no capacity."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
+    for name, found, spec in located:
+        if spec is not None and spec.queued_slices(name) and found is None and request.slices is None:
+            group = spec.request_name(name).node_id
+            raise ConflictError(
+                f"`{name.node_id}` is requested with the other slices of `{group}`, and does not exist",
+                hint=f"`tpuctl up {group} --slices {spec.slices}` brings all of them up",
+            )
+        # Before any slice is created: none of them would stay.
+        is_compared = request.slices and found is not None and not (found.state.is_dead or request.policy.replace)
+        if is_compared and (differences := differences_of(app, found, spec)):
+            raise different_node_error(name, differences)
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -203,13 +226,159 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
             if app.summary and spec:
                 app.summary.expect(name, spec.accelerator_type, str(spec.tier or "on-demand"))
         tasks = [_task(app, *entry, request=request) for entry in located]
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        if not request.slices or request.only_looks:
+            return bring_up_nodes(context, tasks, wait=request.wait)
+        spec = located[0][2]
+        if find_offers is None or spec is None:
+            return bring_up_slices(context, tasks, wait=request.wait)
+        return bring_up_somewhere(
+            context, find_offers, tasks, spec, is_begun=True, wait=request.wait, announce=app.choose_zone
+        )
+
     return PlannedWork(
         located=located,
         policy=request.policy,
-        run=lambda context: bring_up_nodes(context, tasks, wait=request.wait),
+        run=run,
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
-        undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
+        undo="tpuctl down " + (_group_words(located[0][0]) if request.slices else _full_words(located)),
+        note=_price_note(request, located) if request.slices else "",
     )
+
+
+def _plan_slices(
+    app: App, nodes: Sequence[str], request: UpRequest, count: int, choice: ZoneChoice | None
+) -> PlannedWork:
+    """Plan the work that brings the slices of a group up: in the zone of those that exist, else in one that is chosen.
+
+    Raises `InvalidInputError`, and `ConflictError` for slices in several zones or in another one than the user named.
+    """
+    if request.race:
+        raise InvalidInputError(
+            "cannot combine `--slices` and `--race`", hint="use `--zone any`, which tries the zones in turn"
+        )
+    reference = app.reference(nodes[0])
+    group = reference.node_id
+    ids = check_slices(nodes, count, group)
+    project = reference.project or app.project
+    choice = choice_for(app, nodes[0], choice)
+    if choice is None and len(request.tiers) > 1:
+        choice = one_zone(app, nodes[0])
+    check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=False)
+
+    found = _find_slices(app, reference, ids, request, choice)
+    zone, spec = found.zone, request.spec
+    if spec is None and found.nodes:
+        spec = app.services.journal.past(found.nodes[0].name).spec_as_it_is(found.nodes[0])
+    elif spec is None and zone is None and choice is None:
+        zone = reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), None)
+        first = NodeName(project, zone, ids[0])
+        spec = remembered_spec(app, first, yes=request.yes or not request.asks)
+    spec = as_slice(require_type(spec, choice), group, count)
+    if zone is not None:
+        node = next(iter(found.nodes), None)
+        name = node.name if node else NodeName(project, zone, ids[0])
+        spec = spec_of_attempt(
+            app.services.client, name, spec, node=node, tiers=request.tiers, made_as=made_as(app, node)
+        )
+    request = replace(request, spec=spec)
+    if choice is None or zone is not None:
+        zone = zone or reference.zone or app.place.zone or zone_to_create(app, NodeReference(ids[0]), spec)
+        app.choose_zone(zone)
+        texts = [str(NodeName(project, zone, node_id)) for node_id in ids]
+        if choice is None:
+            return _plan_nodes(app, texts, request)
+        find_offers = partial(order_offers, app, request.preflight, choice, spec, tiers=request.tiers)
+        return _plan_nodes(app, texts, request, find_offers)
+    return _plan_slices_somewhere(app, project, ids, choice, request)
+
+
+def _find_slices(
+    app: App, reference: NodeReference, ids: Sequence[str], request: UpRequest, choice: ZoneChoice | None
+) -> ExistingSlices:
+    """Return what exists of a group, in the named zone or in any; see `find_slices`. Retry while the API does not answer."""
+    client, policy, project = app.services.client, request.policy, reference.project or app.project
+    named = None if choice else reference.zone or app.place.zone
+
+    def look() -> ExistingSlices:
+        try:
+            requests = client.list_queued_resources(project)
+        except CredentialsError:
+            raise
+        except AccessError:
+            # A user who may see nodes may lack the permission to list queued resources.
+            if request.spec is not None and request.spec.is_queued:
+                raise
+            requests = QueuedListing((), ())
+        return find_slices(
+            reference.node_id,
+            ids,
+            client.list_nodes(project),
+            requests,
+            zones=choice.zones if choice else (named,) if named else (),
+            may_replace=policy.replace_request,
+        )
+
+    if request.wait and not request.dry_run:
+        return retry_until_answered(app, look, timeout=policy.timeout, since=app.silent_since)
+    with within_deadline(app, None):
+        return look()
+
+
+def _plan_slices_somewhere(
+    app: App, project: str, ids: Sequence[str], choice: ZoneChoice, request: UpRequest
+) -> PlannedWork:
+    """Plan a new group in the first of these zones and tiers that has capacity for all slices."""
+    spec = require_type(request.spec, choice)
+    offers = order_offers(app, request.preflight, choice, spec, tiers=request.tiers)
+    names = [NodeName(project, offers[0].zone, node_id) for node_id in ids]
+    wanted = request.limit.applied(with_tier(spec, offers[0].tier) if request.dry_run else spec, app.now())
+    request.preflight.siblings = dict.fromkeys(names, wanted)
+    tasks = [] if request.dry_run else [_task(app, name, None, wanted, request=request) for name in names]
+    tried = [names]
+
+    def announce(zone: str) -> None:
+        tried.append([replace(name, zone=zone) for name in names])
+        request.preflight.siblings = dict.fromkeys(tried[-1], wanted)
+        app.choose_zone(zone)
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        if request.only_looks:
+            return bring_up_nodes(context, tasks)
+        return bring_up_somewhere(context, lambda: offers, tasks, wanted, wait=request.wait, announce=announce)
+
+    located = tuple((name, None, wanted) for name in names)
+    return PlannedWork(
+        located=located,
+        policy=request.policy,
+        run=run,
+        in_flight=lambda last: _describe_bills(tried[-1], last),
+        undo=f"tpuctl down -l {GROUP_LABEL}={group_of_slice(ids[0])}",
+        note=_price_note(request, located) + (f"; {_order_note(offers)}" if request.dry_run else ""),
+    )
+
+
+def _order_note(offers: Sequence[Offer]) -> str:
+    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+    return f"zones in this order: {named}; the plan is for the first"
+
+
+def _full_words(located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> str:
+    return " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located)
+
+
+def _group_words(name: NodeName) -> str:
+    return f"-l {GROUP_LABEL}={group_of_slice(name.node_id)} --zone {name.zone}"
+
+
+def _price_note(request: UpRequest, located: Sequence[tuple[NodeName, Node | None, NodeSpec | None]]) -> str:
+    """Return what all slices of a group cost together."""
+    name, _, spec = located[0]
+    if spec is None:
+        return ""
+    price = request.preflight.settings.hourly_price(spec.accelerator_type, name.zone, spec.tier)
+    return f"{len(located)} slices in {name.zone} together cost {price.times(len(located))}"
 
 
 def _plan_zones(
@@ -233,8 +402,7 @@ def _plan_zones(
     task = replace(task, since=began if task.since is None else task.since)
     if request.dry_run and not is_begun:
         offers = find_offers()
-        named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
-        note = f"zones in this order: {named}; the plan is for the first"
+        note = _order_note(offers)
         wanted = with_tier(spec, offers[0].tier)
     tried = [first]
 
@@ -246,8 +414,14 @@ def _plan_zones(
         if task.only_looks:
             return bring_up_nodes(context, [replace(task, spec=wanted)])
         return [
-            bring_up_somewhere(
-                context, find_offers, task, spec, is_begun=is_begun, wait=request.wait, announce=announce
+            *bring_up_somewhere(
+                context,
+                find_offers,
+                [task],
+                spec,
+                is_begun=is_begun,
+                wait=request.wait,
+                announce=lambda zone: announce(replace(first, zone=zone)),
             )
         ]
 

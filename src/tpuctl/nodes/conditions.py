@@ -273,6 +273,9 @@ class ObservedState:
     request: QueuedResource | None = None
     # tpuctl requests, or requested, the node through the queue: its queued resource is a stage of its life.
     is_queued: bool = False
+    # The slices that the queued resource is for, this node among them; none for the request of one node. The reconciler of the
+    # first slice requests it and deletes its record.
+    slices: tuple[NodeName, ...] = ()
     # There is no node, and the time limit of its queued resource has passed. False if the user named a new one.
     has_time_ended: bool = False
     # How a queued resource that has no node yet differs from the spec.
@@ -315,6 +318,11 @@ class ObservedState:
     # Set while the API does not answer: all other fields are outdated.
     outage: ApiOutage | None = None
     poll_state: PollState = field(default_factory=PollState)
+
+    @property
+    def is_follower(self) -> bool:
+        """Return whether the queued resource is requested, and its record deleted, for another slice of the group."""
+        return bool(self.slices) and self.name != self.slices[0]
 
     def in_state(self, now: Now) -> timedelta:
         """Return how long state, health and worker answers have been unchanged."""

@@ -97,11 +97,12 @@ def reconcile_node(
 
 
 def reconcile_nodes(
-    context: ActionContext, goals: Sequence[Goal], *, wait: bool = True
+    context: ActionContext, goals: Sequence[Goal], *, wait: bool = True, together: bool = False
 ) -> list[NodeResult | TpuctlError]:
     """Bring nodes to their goals in parallel, and return the results in the order of the goals.
 
-    Without `wait` at most one change is sent for each node, and nothing is waited for.
+    Without `wait` at most one change is sent for each node, and nothing is waited for. If the nodes are worth nothing alone,
+    `together`, the first failure ends the run, and is the only result.
     """
     controller = Controller(context, goals)
     results: dict[NodeName, NodeResult | TpuctlError] = {}
@@ -111,6 +112,9 @@ def reconcile_nodes(
                 result = error or reconcile(node, wait=wait)
                 if isinstance(result, TpuctlError):
                     report_failure(node, result)
+                if isinstance(result, TpuctlError) and together:
+                    result.node = node.name.node_id
+                    return [result]
                 if result is not None:
                     results[node.name] = result
                     controller.remove(node)
@@ -270,12 +274,20 @@ class Controller:
     def __init__(self, context: ActionContext, goals: Sequence[Goal], end_node: EndNode | None = None) -> None:
         self._context, self._end_node = context, end_node
         self._open = {goal.name: NodeReconciler(context, goal, end_node) for goal in goals}
+        for node in self._open.values():
+            spec = node.spec or node.history.past.queued_spec
+            first = next(iter(spec.queued_slices(node.name)), node.name) if spec else node.name
+            node.leader = self._open.get(first) if first != node.name else None
 
     def __iter__(self) -> Iterator[NodeReconciler]:
         return iter(tuple(self._open.values()))
 
     def __bool__(self) -> bool:
         return bool(self._open)
+
+    def followers(self, node: NodeReconciler) -> list[NodeReconciler]:
+        """Return the slices that are requested with this one."""
+        return [other for other in self if other.leader is node]
 
     def remove(self, node: NodeReconciler) -> None:
         """Release a node and drop it from the run."""
@@ -323,6 +335,8 @@ class Controller:
                 failed |= self._survey([node for node in due if node not in failed])
         looked_at = self._context.clock.monotonic()
         for node in due:
+            if node not in self:
+                continue  # it was dropped with another one
             if self._context.clock.monotonic() - looked_at > _FRESH and node not in failed:
                 continue  # the changes of the others took long: it is still due, and is looked at again first
             yield node, failed.get(node)
@@ -385,17 +399,18 @@ def watch_nodes(
     goals: Sequence[Goal],
     *,
     until: timedelta | None,
-    each_round: Callable[[], None],
+    each_round: Callable[[frozenset[NodeName]], None],
     move: Callable[[NodeReconciler], tuple[Goal, timedelta] | None] = lambda _: None,
     end_node: EndNode | None = None,
 ) -> list[TpuctlError]:
     """Keep nodes usable until `until` has passed, or nothing more can be done for any of them. Return their errors.
 
     The journal is the only memory: the next run continues from the journal and from what the API reports. A failed node is
-    still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round. `move` may return
-    the same node in another zone, which is watched from then on, and a pause before it. `end_node` ends a node or a request
-    whose time has ended, and an idle node; without it none is ended for that. Raises `AccessError` as soon as the credentials
-    stop working, and the errors of `_begin_watch`; but if another command ended one of several nodes, only its watch ends.
+    still fetched while others are watched: it may be fixed by hand. `each_round` is called after each round with the usable
+    nodes. `move` may return the same node in another zone, which is watched from then on, and a pause before it. `end_node`
+    ends a node or a request whose time has ended, and an idle node; without it none is ended for that. Raises `AccessError`
+    as soon as the credentials stop working, and the errors of `_begin_watch`; but if another command ended one of several
+    nodes, only its watch ends.
     """
     started = context.clock.monotonic()
     end = None if until is None else started + until
@@ -434,13 +449,24 @@ def watch_nodes(
                     node.has_degraded = True
                     node.pause(WATCH_INTERVAL)
                 if isinstance(result, NodeResult | NotFoundError | TakenOverError):
-                    controller.remove(node)
-            each_round()
+                    _end_watch(controller, node, result, errors)
+            each_round(frozenset(node.name for node in controller if node.is_usable))
             soon = context.clock.monotonic() + _LONGEST_ROUND
             controller.sleep(until=soon if end is None else min(end, soon))
     finally:
         controller.close()
     return list(errors.values())
+
+
+def _end_watch(
+    controller: Controller, node: NodeReconciler, result: NodeResult | TpuctlError, errors: dict[NodeName, TpuctlError]
+) -> None:
+    """Drop a node, with the slices that only it would request again."""
+    for follower in controller.followers(node):
+        if isinstance(result, TpuctlError):
+            errors[follower.name] = result
+        controller.remove(follower)
+    controller.remove(node)
 
 
 def _begin_watch(node: NodeReconciler, *, ends_expired: bool) -> None:

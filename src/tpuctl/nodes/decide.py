@@ -65,6 +65,10 @@ from tpuctl.nodes.repair import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tpuctl.models.spec import SpecDifference
+    from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import ApiOutage, Now
 
 
@@ -163,6 +167,8 @@ def _decide_gone(policy: Policy, seen: ObservedState, now: Now) -> Decision:
         return _wait_for_holder(seen, now)
     if seen.has_vanished and not (policy.may_create and policy.recreate_deleted):
         return Fail(vanished_error(seen))
+    if seen.node is None and seen.is_follower and policy.may_create:
+        return _wait(seen, now, f"it is requested with `{seen.slices[0].node_id}`")
     if seen.node is not None:
         if policy.may_create:
             return _wait(seen, now, "it is being deleted")
@@ -222,12 +228,15 @@ def _decide_different(policy: Policy, seen: ObservedState, node: Node, now: Now)
             return _wait(seen, now, f"it is {node.state} and will be replaced when that has ended")
         # Counts as a repair, so that a node that differs again is not replaced forever.
         return Delete("it differs: " + "; ".join(map(str, seen.differences)), node.id, is_repair=True)
-    return Fail(
-        ConflictError(
-            f"`{seen.name.node_id}` exists and differs from the requested spec:",
-            details=[f"  {difference}" for difference in seen.differences],
-            hint="to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
-        )
+    return Fail(different_node_error(seen.name, seen.differences))
+
+
+def different_node_error(name: NodeName, differences: Sequence[SpecDifference]) -> ConflictError:
+    """Return the error for a node that exists and is not as it was requested."""
+    return ConflictError(
+        f"`{name.node_id}` exists and differs from the requested spec:",
+        details=[f"  {difference}" for difference in differences],
+        hint="to use it unchanged, leave out the options that differ; to delete and recreate it, add `--replace`",
     )
 
 

@@ -12,7 +12,7 @@ import signal
 import tempfile
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from tpuctl.durations import format_timestamp
 from tpuctl.models.events import EventKind, NodeEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from tpuctl.clock import Clock
     from tpuctl.names import NodeName
@@ -280,3 +280,30 @@ def _stdin_with(data: bytes) -> int:
         file.write(data)
         file.seek(0)
         return os.dup(file.fileno())
+
+
+class GroupHooks:
+    """Passes events on to hooks: the recovery of a slice only once for its group, when all slices are usable."""
+
+    def __init__(self, hooks: Hooks, groups: Mapping[NodeName, tuple[NodeName, ...]]) -> None:
+        # The slices of the group of each node, itself among them.
+        self._hooks, self._groups = hooks, groups
+        self._held: dict[tuple[NodeName, ...], NodeEvent] = {}
+
+    def __call__(self, event: NodeEvent) -> None:
+        """Pass an event on, or hold it until `release`."""
+        slices = self._groups.get(event.node, ())
+        if event.kind is EventKind.RECOVERED and len(slices) > 1:
+            self._held[slices] = event
+        else:
+            self._hooks(event)
+
+    def release(self, usable: Collection[NodeName]) -> None:
+        """Pass on the recovery of each group of which all slices are usable now."""
+        for slices, event in tuple(self._held.items()):
+            if set(slices) <= set(usable):
+                del self._held[slices]
+                ids = [name.node_id for name in slices]
+                self._hooks(
+                    replace(event, text=f"{event.text}; all {len(ids)} slices are", data={**event.data, "slices": ids})
+                )

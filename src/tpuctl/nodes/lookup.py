@@ -31,7 +31,8 @@ from tpuctl.errors import (
     worst_exit_code,
 )
 from tpuctl.models.node import QueuedState
-from tpuctl.names import NodeName, NodeReference, check_new_node_id, natural_key
+from tpuctl.models.spec import GROUP_LABEL
+from tpuctl.names import NodeName, NodeReference, check_new_node_id, group_of_slice, natural_key
 from tpuctl.nodes.conditions import Condition
 from tpuctl.nodes.garbage import GarbageFacts, group_resources
 from tpuctl.nodes.selection import GroupMatch, check_selection_project
@@ -147,9 +148,27 @@ def node_not_found_error(place: SearchPlace, reference: NodeReference, nodes: It
         if (name := place.name(reference))
         else NodeNotInProjectError(node_id, place.project_of(reference))
     )
-    if near := near_name(node_id, (node.name.node_id for node in nodes)):
+    nodes = tuple(nodes)
+    if slices := slices_named(node_id, nodes):
+        error.hint = (
+            f"`{node_id}` is a group of {describe_slices(slices)}: name them with `'{node_id}-*'`\n{error.hint}"
+        )
+    elif near := near_name(node_id, (node.name.node_id for node in nodes)):
         error.hint = f"did you mean `{near}`?\n{error.hint}"
     return error
+
+
+def slices_named(group: str, nodes: Iterable[Node]) -> list[Node]:
+    """Return the nodes that are slices of a group, by their label and name."""
+    return [
+        node for node in nodes if node.labels.get(GROUP_LABEL) == group and group_of_slice(node.name.node_id) == group
+    ]
+
+
+def describe_slices(slices: Sequence[Node]) -> str:
+    """Return how many slices a group has, and their names."""
+    names = ", ".join(node.name.node_id for node in sorted(slices, key=by_zone_and_name)[:8])
+    return f"{len(slices)} slice{'s' * (len(slices) > 1)} ({names}{', …' * (len(slices) > 8)})"
 
 
 def near_name(node_id: str, known: Iterable[str]) -> str | None:

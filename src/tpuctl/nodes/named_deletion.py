@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import close_shared_connections, remove_ssh_entries
-from tpuctl.errors import TpuctlError
+from tpuctl.errors import ConflictError, TpuctlError
+from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.group_lookup import absent_error, check_whole_request, find_group
-from tpuctl.nodes.lookup import SearchPlace, near_node
+from tpuctl.nodes.lookup import SearchPlace, describe_slices, near_node, slices_named
 from tpuctl.nodes.policies import within_deadline
 from tpuctl.nodes.resource_group import distinct_groups
 from tpuctl.nodes.tear_down import end_creations, tear_down
@@ -35,7 +36,22 @@ def find_named(
     references = [replace(reference, zone=reference.zone or zone) for reference in references]
     found = [(reference, find_group(context, app.place, reference)) for reference in references]
     groups = [group for _, group in found if group]
-    return groups, [reference for reference, group in found if group is None]
+    missing = [reference for reference, group in found if group is None]
+    for reference in missing:
+        _require_no_group(app, reference)
+    return groups, missing
+
+
+def _require_no_group(app: App, reference: NodeReference) -> None:
+    """Raise `ConflictError` if a name that no node has is that of a group of slices, which bill."""
+    zones = (reference.zone,) if reference.zone else ()
+    nodes = app.services.client.list_nodes(reference.project or app.project, zones).nodes
+    if slices := slices_named(reference.node_id, nodes):
+        zone = f" --zone {reference.zone}" if reference.zone else ""
+        raise ConflictError(
+            f"`{reference.node_id}` is a group of {describe_slices(slices)}",
+            hint=f"to delete them all, run `tpuctl down -l {GROUP_LABEL}={reference.node_id}{zone}`",
+        )
 
 
 def search_place(app: App) -> SearchPlace:

@@ -27,7 +27,7 @@ _RECENT = timedelta(hours=1)
 # The maximum difference between the clocks of this machine and the service.
 _SKEW = timedelta(minutes=5)
 # Why a node was deleted that is not created again by the run that deleted it; `gc: …` is another.
-FINAL_REASONS: Final = frozenset({"asked for", "expired", "idle"})
+FINAL_REASONS: Final = frozenset({"asked for", "expired", "given up", "idle"})
 
 _READY = "READY"
 # A run begins to make the node usable; from one of these, or from a creation, it counts how long that took.

@@ -151,7 +151,7 @@ def gcloud_commands(step: PlanStep, *, account: Sequence[str] = ()) -> tuple[str
             if spec is None:
                 return ()
             if step.window is not None:
-                return (join_command(_queue_command(where, spec, step.window)),)
+                return (join_command(_queue_command(step.name, where, spec, step.window)),)
             # Only `gcloud alpha` accepts `--type` for these generations [gcloud 528 source].
             is_new_shape = _shape_flags(spec)[0] in {"--type=v5litepod", "--type=v5p", "--type=v6e"}
             needs_alpha = is_new_shape or spec.api_version == "v2alpha1"
@@ -175,8 +175,8 @@ def gcloud_commands(step: PlanStep, *, account: Sequence[str] = ()) -> tuple[str
             return ()
 
 
-def _queue_command(where: Sequence[str], spec: NodeSpec, window: QueueWindow) -> tuple[str, ...]:
-    """Return gcloud's command for a queued resource with the id of its node [gcloud 528 source: queued_resources]."""
+def _queue_command(name: NodeName, where: Sequence[str], spec: NodeSpec, window: QueueWindow) -> tuple[str, ...]:
+    """Return gcloud's command for a queued resource with the id of its node or group [gcloud 528 source: queued_resources]."""
     is_alpha = spec.api_version == "v2alpha1"
     flags = [flag for flag in _create_flags(spec) if not flag.startswith(("--version=", "--queue-count="))]
     flags = [flag for flag in flags if flag not in {"--preemptible", "--reserved", *map("--{}".format, Tier)}]
@@ -196,7 +196,11 @@ def _queue_command(where: Sequence[str], spec: NodeSpec, window: QueueWindow) ->
         flags.append(f"--valid-after-time={format_timestamp(window.valid_after)}")
     if window.valid_until is not None:
         flags.append(f"--valid-until-duration={window.valid_until.total_seconds():.0f}s")
-    node = (f"--node-id={where[0]}", f"--runtime-version={spec.runtime_version}")
+    ids = [f"--node-id={name.node_id}"]
+    if slices := spec.queued_slices(name):
+        where = (spec.request_name(name).node_id, *where[1:])
+        ids = [f"--node-count={len(slices)}", f"--node-prefix={where[0]}"]
+    node = (*ids, f"--runtime-version={spec.runtime_version}")
     track = ("gcloud", "alpha") if is_alpha or spec.reservation else ("gcloud",)
     return (*track, "compute", "tpus", "queued-resources", "create", *where, *node, *flags)
 

@@ -14,7 +14,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import ConflictError, NoCapacityError, TimedOutError
 from tpuctl.models.node import QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE, QueueWindow
-from tpuctl.names import last_segment
+from tpuctl.names import group_of_slice, last_segment
 from tpuctl.nodes.conditions import DeleteRequest, Fail, NextStep, Now, ObservedState, Policy, Requeue, Verb
 from tpuctl.nodes.polling import poll_delay
 
@@ -54,12 +54,15 @@ def decide_request(policy: Policy, seen: ObservedState, request: QueuedResource,
         case QueuedState.FAILED | QueuedState.SUSPENDED:
             return _decide_dead_request(policy, seen, request, now)
     if seen.request_differences:
-        return _decide_different_request(policy, seen, request)
+        return _decide_different_request(policy, seen, request, now)
     if seen.node is not None:
         return None
     if request.state is QueuedState.ACTIVE:
         if seen.in_request_state(now) < _NODE_LAG and not seen.has_vanished:
             return _wait(seen, now, "its queued resource is ACTIVE, the node does not show yet")
+        if _is_of_group(seen, request):
+            # The service creates a lost slice again, and restarts the others [documentation of multislice].
+            return _wait(seen, now, "its queued resource is ACTIVE: the service recreates a slice that it lost")
         return _decide_dead_request(policy, seen, request, now)
     if seen.has_time_ended and request.state in UNDECIDED:
         return Fail(expired_request_error(seen, request))
@@ -76,7 +79,9 @@ def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedRes
         return None  # it was not tpuctl that asked
     if request.state is QueuedState.ACTIVE and seen.has_vanished and not policy.recreate_deleted:
         return None
-    if len(request.node_ids) > 1:
+    if _is_of_group(seen, request) and seen.is_follower:
+        return _wait(seen, now, f"the queued resource of its group is {request.state}{_by(request)}")
+    if len(request.node_ids) > 1 and not _is_of_group(seen, request):
         return Fail(several_nodes_error(seen, request))
     if seen.node is not None and not seen.node.state.is_dead:
         owner = last_segment(seen.node.queued_resource or "")
@@ -88,10 +93,19 @@ def _decide_dead_request(policy: Policy, seen: ObservedState, request: QueuedRes
     return DeleteRequest(f"{what}: only its record is left", request.name)
 
 
-def _decide_different_request(policy: Policy, seen: ObservedState, request: QueuedResource) -> Decision | None:
+def _is_of_group(seen: ObservedState, request: QueuedResource) -> bool:
+    """Return whether the request is for the slices of the node's group, more or fewer, and for nothing else."""
+    return bool(seen.slices) and request.own_names == (group_of_slice(seen.name.node_id),)
+
+
+def _decide_different_request(
+    policy: Policy, seen: ObservedState, request: QueuedResource, now: Now
+) -> Decision | None:
     if not (policy.may_create or policy.replace_request) or seen.node is not None:
         return None  # an existing node is compared itself
-    if len(request.node_ids) > 1:
+    if _is_of_group(seen, request) and seen.is_follower:
+        return _wait(seen, now, "the queued resource of its group differs from the requested spec")
+    if len(request.node_ids) > 1 and not _is_of_group(seen, request):
         return Fail(several_nodes_error(seen, request))
     if policy.replace_request and request.state in UNDECIDED and not seen.attempts.recreates:
         differences = "; ".join(map(str, seen.request_differences))

@@ -26,6 +26,7 @@ from tpuctl.errors import (
 )
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import Health, Node, NodeState, QueuedState
+from tpuctl.models.spec import SpecDifference
 from tpuctl.models.spec_fields import V2
 from tpuctl.nodes.actuator import PATCHABLE_STATES, REBOOT_PAUSE, Actuator, ChangedError, LeaseLostError
 from tpuctl.nodes.conditions import (
@@ -76,7 +77,6 @@ if TYPE_CHECKING:
 
     from tpuctl.models.node_changes import NodeChange
     from tpuctl.models.queued import QueuedResource
-    from tpuctl.models.spec import SpecDifference
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext, RequestedChange
     from tpuctl.nodes.conditions import Change, Decision, End
@@ -161,6 +161,10 @@ class NodeReconciler:
         self._queued_resource: str | None = None
         # The queued resource that this run has seen alive.
         self._living_request: object = None
+        # The reconciler of the first slice, if the node is another slice of one queued resource.
+        self.leader: NodeReconciler | None = None
+        # Whether this run has deleted the queued resource of the node, to request it again.
+        self.has_deleted_request = False
         # The id of the node that the spec of a watch is that of.
         self._based_on = ""
         self._not_compared: set[str] = set()  # reported
@@ -252,7 +256,9 @@ class NodeReconciler:
         cloud = self._context.cloud
         self.observe(NodeSnapshot(cloud.find_node(self.name, version=self.versions[0])))
         if self.seen.node is None and self.needs_queued_resource:
-            request = cloud.find_queued_resource(self.name, version=self.versions[1])
+            spec = self.spec or self._queued_spec
+            name = spec.request_name(self.name) if spec else self.name
+            request = cloud.find_queued_resource(name, version=self.versions[1])
             self.observe(NodeSnapshot(None, request, has_request=True))
 
     def fetch_after(self, decision: Decision) -> None:
@@ -296,7 +302,10 @@ class NodeReconciler:
             seen.is_ours, seen.attempts, seen.refused_stop = False, RepairAttempts(), None
         if node and self.requested.verb is Verb.CREATE and self._created_id is None:
             self._created_id = node.id
+        self._observe_group(request)
         has_vanished = self._record_failures(node, request, failed)
+        if self.seen.slices and request is not None and request.state not in _ENDED:
+            has_vanished = False  # the service creates a slice that it lost again
         if node:
             self._update_ownership(node)
         self._report_changes(node, request)
@@ -351,6 +360,17 @@ class NodeReconciler:
             self.spec = self.spec or self.history.past.spec_as_it_is(before)
             return False
         return has_vanished
+
+    def _observe_group(self, request: QueuedResource | None) -> None:
+        """Note which slices the queued resource is for. With it a slice disappears that another one requests again."""
+        spec = self.spec or self._queued_spec
+        self.seen.slices = spec.queued_slices(self.name) if spec else ()
+        if self.leader is None:
+            return
+        if request is not None and self.history.past.created is None:
+            self.history.read()  # the first slice has written its creation
+        if self.leader.has_deleted_request:
+            self.seen.has_vanished = self._was_alive = False
 
     def _report_changes(self, node: Node | None, request: QueuedResource | None) -> None:
         known = self.seen.request
@@ -419,6 +439,8 @@ class NodeReconciler:
     def _has_lost_request(self, request: QueuedResource | None) -> bool:
         """Return whether another client has deleted the queued resource that this run saw waiting for a node that never was."""
         known = self.seen.request
+        if self.leader is not None and self.leader.has_deleted_request:
+            return False
         if known is None or known.state in _ENDED or self.requested.verb is Verb.DELETE or self.seen.was_there:
             return False
         return request is None or (request.created == known.created and request.state is QueuedState.DELETING)
@@ -459,6 +481,9 @@ class NodeReconciler:
         if request is not None and self.spec is not None:
             requested = request.requested_node(self.name.project)
             seen.request_differences = self._compare(requested, created=request.created)
+            if seen.slices and len(seen.slices) != len(request.node_ids):
+                found = len(request.node_ids)
+                seen.request_differences += (SpecDifference("slices", len(seen.slices), found),)
 
     def _compare(self, node: Node, *, created: datetime | None = None) -> tuple[SpecDifference, ...]:
         """Return the fields in which a node, existing or requested, differs from the spec. Say once what is not compared."""
@@ -795,7 +820,7 @@ class NodeReconciler:
                     self._context.check(self.name, self.spec, replaces=requested)
                 self._begin_deletion(self._actuator.delete_request(seen.request, seen.node, self.spec, decision))
                 # Its node went with it: that was not another client.
-                seen.has_vanished = False
+                seen.has_vanished, self.has_deleted_request = False, True
             case _:
                 assert_never(decision)
 

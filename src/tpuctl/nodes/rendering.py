@@ -11,6 +11,7 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.billing import Billing
 from tpuctl.models.node import EXPIRY_LABEL, Health, Node, NodeState, Tier
 from tpuctl.models.queued import QueuedResource
+from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
 from tpuctl.output.column_widths import Column, Kind
@@ -129,8 +130,8 @@ def _wide_cells(node: Node, now: datetime, price: Cell, holder: str, use: str) -
 
 
 def _labels_cell(labels: Mapping[str, str]) -> Cell:
-    """Return the labels of the user; in a pipe then also tpuctl's own, which other columns show."""
-    own = {key: value for key, value in labels.items() if key.startswith("tpuctl-")}
+    """Return the labels of the user and of the group; in a pipe then also tpuctl's own, which other columns show."""
+    own = {key: value for key, value in labels.items() if key.startswith("tpuctl-") and key != GROUP_LABEL}
     users = {key: value for key, value in labels.items() if key not in own}
     return Cell(label_words(users), plain=",".join(filter(None, (label_words(users), label_words(own)))))
 

@@ -109,7 +109,8 @@ def order_offers(
     several: Sequence[Tier | None] = tiers if len(tiers) > 1 else (None,)
     for tier in several:
         asked = tier or spec.tier
-        prices = {zone: preflight.settings.hourly_price(spec.accelerator_type, zone, asked) for zone in ranked}
+        price_of, count = preflight.settings.hourly_price, spec.slices or 1
+        prices = {zone: price_of(spec.accelerator_type, zone, asked).times(count) for zone in ranked}
         memories = app.services.journal.zone_memories(app.project, spec.accelerator_type, asked)
         zones = choice.zones or order_zones(ranking.zones, prices, memories)
         for zone in zones:

@@ -19,20 +19,24 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import Node, NodeState, QueuedState
 from tpuctl.models.spec import SHORTEST_QUEUE
 from tpuctl.models.spec_fields import V2ALPHA1
-from tpuctl.names import NodeName
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.lease_guard import LeaseGuard, released_at_end
 from tpuctl.nodes.lookup import only_node
 from tpuctl.nodes.poll import Wait, poll
 from tpuctl.nodes.queueing import RequestExpiredError
+from tpuctl.nodes.slices import bring_up_slices
 from tpuctl.nodes.zone_order import Attempt, EndSearch, Offer, PauseSearch, TryNext, choose_offer, search_error
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.node import Tier
     from tpuctl.models.queued import QueuedResource
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.conditions import Policy
     from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.goal import Goal
     from tpuctl.nodes.reconciler import NodeReconciler
@@ -62,7 +66,7 @@ def spec_of_attempt(
     """
     if len(tiers) < 2:
         return spec
-    found = node or cloud.find_queued_resource(name, version=V2ALPHA1)
+    found = node or cloud.find_queued_resource(spec.request_name(name), version=V2ALPHA1)
     tier = made_as.tier if made_as and made_as.tier else found.tier if found else None
     return with_tier(spec, tier) if tier in tiers else spec
 
@@ -70,53 +74,62 @@ def spec_of_attempt(
 def bring_up_somewhere(
     context: ActionContext,
     find_offers: Callable[[], Sequence[Offer]],
-    task: Goal,
+    tasks: Sequence[Goal],
     spec: NodeSpec,
     *,
     is_begun: bool = False,
     wait: bool = True,
-    announce: Callable[[NodeName], None],
-) -> NodeResult:
-    """Bring a node up in the first offer that has capacity; `announce` gets its name before each attempt.
+    announce: Callable[[str], None],
+) -> list[NodeResult | TpuctlError]:
+    """Bring a node, or all slices of a group, up in the first offer that has capacity; return the results.
 
-    With `is_begun` the node of the task exists, or is requested: no offer is needed unless that ends without capacity.
-    Raises the error of the search, or the first that no other zone can resolve.
+    `announce` gets the zone before each attempt. With `is_begun` the node of the task, or a slice, exists or is requested: no
+    offer is needed unless that ends without capacity, and nothing of it stays. Raises the error of the search, or the first
+    that no other zone can resolve.
     """
     clock = context.clock
-    began = clock.monotonic() if task.since is None else task.since
-    task = replace(task, policy=replace(task.policy, leaves_no_record=True), since=began)
+    began = clock.monotonic() if tasks[0].since is None else tasks[0].since
+    tasks = [replace(task, policy=replace(task.policy, leaves_no_record=True), since=began) for task in tasks]
+    task = tasks[0]
     # From the first attempt to the last: `down` must find who would create the node, in a pause too.
     leases: dict[NodeName, LeaseGuard] = {}
     with released_at_end(leases):
         if is_begun:
-            leases[task.name] = LeaseGuard(context, task.name, "up", force_lease=task.force_lease)
-            leases[task.name].take()  # another client may hold it: then this run waits
-            (result,) = bring_up_nodes(context, [replace(task, lease=leases[task.name])], wait=wait)
-            if not isinstance(result, TpuctlError):
-                return result
+            for one in tasks:
+                leases[one.name] = LeaseGuard(context, one.name, "up", force_lease=one.force_lease)
+                leases[one.name].take()  # another client may hold it: then this run waits
+            results = _bring_up(context, [replace(one, lease=leases[one.name]) for one in tasks], wait=wait)
+            if not isinstance(result := results[0], TpuctlError):
+                return results
             is_over = task.policy.timeout is not None and clock.monotonic() - began >= task.policy.timeout
             if not wait or is_over or not isinstance(result, _MOVE_ON):
                 raise result
+            if len(tasks) > 1 and context.cloud.find_nodes([one.name for one in tasks]):
+                raise result  # a group is in one zone
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
         offers = find_offers()
-        names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
-        for name in sorted(names.values()):
-            leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
-        return _search(context, task, spec, names, leases, wait=wait, announce=announce)
+        for zone in sorted({offer.zone for offer in offers}):
+            for name in (replace(task.name, zone=zone) for task in tasks):
+                leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
+        return _search(context, tasks, spec, offers, leases, wait=wait, announce=announce)
+
+
+def _bring_up(context: ActionContext, goals: Sequence[Goal], *, wait: bool) -> list[NodeResult | TpuctlError]:
+    return bring_up_nodes(context, goals, wait=wait) if len(goals) == 1 else bring_up_slices(context, goals, wait=wait)
 
 
 def _search(
     context: ActionContext,
-    task: Goal,
+    tasks: Sequence[Goal],
     spec: NodeSpec,
-    names: Mapping[Offer, NodeName],
+    offers: Sequence[Offer],
     leases: Mapping[NodeName, LeaseGuard],
     *,
     wait: bool,
-    announce: Callable[[NodeName], None],
-) -> NodeResult:
-    """Try the offers in turn, and return the result of the first that has capacity."""
-    clock, offers = context.clock, tuple(names)
+    announce: Callable[[str], None],
+) -> list[NodeResult | TpuctlError]:
+    """Try the offers in turn, and return the results of the first that has capacity."""
+    clock, task = context.clock, tasks[0]
     began = task.since or timedelta()
     attempts: list[Attempt] = []
     last_answer = began
@@ -133,40 +146,41 @@ def _search(
             since_last=now - last_answer,
         )
 
-    def attempt_offer(offer: Offer) -> NodeResult | TpuctlError:
+    def attempt_offer(offer: Offer) -> list[NodeResult | TpuctlError] | TpuctlError:
         for lease in leases.values():
             lease.find_other_holder()
-        name, goal = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
+        here = [replace(one.name, zone=offer.zone) for one in tasks]
+        goals = [replace(one, name=name, lease=leases[name]) for one, name in zip(tasks, here, strict=True)]
+        name = here[0]
         wanted, policy = with_tier(spec, offer.tier), task.policy
         left = None if policy.timeout is None else policy.timeout - (clock.monotonic() - began)
         if attempts and (there := _find_elsewhere(context, name, wanted)):
             # Another client was faster: two nodes of one name would both be billed.
-            name = replace(name, zone=there.name.zone if isinstance(there, Node) else there.zone)
-            goal = replace(task, name=name)
+            zone = there.name.zone if isinstance(there, Node) else there.zone
+            goals = [replace(one, name=replace(one.name, zone=zone)) for one in tasks]
+            name = goals[0].name
             if there.tier in {offer.tier for offer in offers}:
                 wanted = with_tier(spec, there.tier)
         elif wanted.is_queued and policy.queue_for is None and left is not None:
-            # Each offer of this round gets its share of the time in which the service may look for capacity.
             tried = Counter(attempt.offer for attempt in attempts)
             to_try = sum(tried[other] <= tried[offer] for other in offers)
-            idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
-            idle = min(max(idle, timedelta()), left)
-            share = idle + max((left - idle) / to_try, SHORTEST_QUEUE)
-            policy = replace(policy, queue_for=share, queue_ends_with_run=True)
-        announce(name)
+            policy = _with_share_of_time(policy, left, to_try, context.server_now())
+        announce(name.zone)
         number = f"{offers.index(offer) + 1} of {len(offers)}"
-        text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
+        text = f"trying {offer}, {number}" if name.zone == offer.zone else f"{name.zone} has it already"
         context.report(EventKind.NOTE, name, text, tried=str(offer))
-        (result,) = bring_up_nodes(context, [replace(goal, spec=wanted, policy=policy)], wait=wait)
+        goals = [replace(goal, spec=wanted, policy=policy) for goal in goals]
+        results = _bring_up(context, goals, wait=wait)
+        result = next((one for one in results if isinstance(one, TpuctlError)), results[0])
         if not wait and not isinstance(result, TpuctlError) and len(offers) > 1:
             text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
             context.report(EventKind.NOTE, name, text)
         if isinstance(result, _MOVE_ON):
             attempts.append(Attempt(offer, result, context.server_now()))
             context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
-        return result
+        return result if isinstance(result, TpuctlError) else results
 
-    def take_round() -> NodeResult | TpuctlError | Wait:
+    def take_round() -> list[NodeResult | TpuctlError] | TpuctlError | Wait:
         nonlocal last_answer
         while isinstance(step := next_step(), TryNext):
             result = attempt_offer(step.offer)
@@ -184,6 +198,14 @@ def _search(
     return poll(
         context, task.name, take_round, until=None, late=lambda *_: search_error(spec.accelerator_type, attempts)
     )
+
+
+def _with_share_of_time(policy: Policy, left: timedelta, to_try: int, now: datetime) -> Policy:
+    """Return the policy of one of the offers of a round: its share of the time in which the service may look for capacity."""
+    idle = timedelta() if policy.start_after is None else policy.start_after - now
+    idle = min(max(idle, timedelta()), left)
+    share = idle + max((left - idle) / to_try, SHORTEST_QUEUE)
+    return replace(policy, queue_for=share, queue_ends_with_run=True)
 
 
 def _find_elsewhere(context: ActionContext, name: NodeName, spec: NodeSpec) -> Node | QueuedResource | None:
@@ -223,6 +245,8 @@ class ZoneRing:
         The journal of the new zone gets the spec first, so that the next run goes on there.
         """
         seen, spec, old = node.seen, node.spec, node.name
+        if spec is not None and spec.slices:
+            return None  # a group is in one zone
         is_empty = seen.node is None and seen.request is None
         if not is_empty or spec is None or seen.failure is None or not isinstance(seen.failure.error, _MOVE_ON):
             return None

@@ -24,6 +24,8 @@ from tpuctl.sandbox.lifecycle import (
     end_of_timeline,
     first_time_in,
     preempted_timeline,
+    replaced_slice_timeline,
+    restart_timeline,
     timeline_until,
     withdrawn_timeline,
 )
@@ -351,7 +353,33 @@ def _apply_to_record(
         hangs = fault.kind is FaultKind.HANG and fault.state in _QUEUED_STATES
         return _hang_in_state(timeline, fault, session.now) if hangs else None
     owned, pace = bool(record.queued_resource), durations_of(session, record)
-    return apply_fault(timeline, fault, session.now, pace, owned=owned, is_new=is_new)
+    changed = apply_fault(timeline, fault, session.now, pace, owned=owned, is_new=is_new)
+    is_slice = bool(record.document.get("multisliceNode"))
+    if changed is None or not is_slice or fault.kind not in {FaultKind.PREEMPT, FaultKind.SUSPEND}:
+        return changed
+    at = next(phase.at for phase in changed if phase.state == "DELETING" and phase.at >= session.now)
+    # Of a slice that is lost while the request is planned, the others are not known yet.
+    others = () if is_new else _other_slices(session, record)
+    if fault.kind is FaultKind.SUSPEND:
+        for node in others:
+            # The nodes of a suspended request are deleted [API field text].
+            session.put_node(
+                replace(node, timeline=withdrawn_timeline(node.timeline, at, pace, initiator=fault.initiator))
+            )
+        return changed
+    for node in others:
+        store_node(session, node, restart_timeline(node.timeline, at, durations_of(session, node)))
+    return replaced_slice_timeline(timeline, at, pace, workers=record.workers)
+
+
+def _other_slices(session: StateSession, lost: NodeRecord) -> Iterator[NodeRecord]:
+    """Yield the other READY nodes of the queued resource of a slice."""
+    owner = session.queued_resource(lost.project, lost.zone, lost.queued_resource.rpartition("/")[2])
+    for node_id in owner.node_ids if owner else ():
+        node = session.node(lost.project, lost.zone, node_id)
+        phase = node.phase(session.now) if node and node_id != lost.node_id else None
+        if node and phase and phase.state == "READY" and node.queued_resource == lost.queued_resource:
+            yield node
 
 
 def _apply_to_existing(session: StateSession, fault_id: int) -> None:
@@ -521,7 +549,7 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     """Return the timeline of a queued resource that follows from its nodes' timelines.
 
     It is ACTIVE once all nodes have been READY (unverified for several). When a node is preempted or deleted, it is SUSPENDING
-    until that ends, then SUSPENDED (observed for preemption, with initiator SERVICE).
+    until that ends, then SUSPENDED (observed for preemption, with initiator SERVICE), unless the service creates it again.
     """
     nodes = [session.node(owner.project, owner.zone, node_id) for node_id in owner.node_ids]
     owned = [node for node in nodes if node and node.queued_resource == owner.name]
@@ -535,7 +563,12 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     ready = [next((p.at for p in node.timeline if p.state == "READY"), None) for node in owned]
     if kept[-1].state == "PROVISIONING" and ready and all(ready):
         kept.append(LifecyclePhase(max(at for at in ready if at), "ACTIVE"))
-    lost = [phase for node in owned for phase in node.timeline if phase.state in {"DELETING", "PREEMPTED"}]
+    lost = [
+        phase
+        for node in owned
+        for phase in node.timeline
+        if phase.state in {"DELETING", "PREEMPTED"} and first_time_in(node.timeline, "READY", since=phase.at) is None
+    ]
     if lost and kept[-1].state in {"PROVISIONING", "ACTIVE"}:
         first = min(lost, key=lambda phase: phase.at)
         begin, initiator = first.at, first.initiator or initiator

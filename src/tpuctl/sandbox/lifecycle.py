@@ -218,6 +218,22 @@ def preempted_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *
     return (*(phase for phase in timeline if phase.at <= at), LifecyclePhase(at, "PREEMPTED"))
 
 
+def replaced_slice_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, workers: int) -> Timeline:
+    """Return the timeline of a slice that the service takes back and that its queued resource creates again.
+
+    Documented for a request of several slices: a new slice is created, the others restart. Its states are unverified.
+    """
+    gone = at + pace.of("delete")
+    created = gone + timedelta(seconds=10)
+    return (
+        *(phase for phase in timeline if phase.at <= at),
+        LifecyclePhase(at, "DELETING", initiator="SERVICE"),
+        LifecyclePhase(gone, "CREATING", is_hidden=True),
+        LifecyclePhase(created, "CREATING"),
+        *_ready_phases(created + pace.create(workers), pace),
+    )
+
+
 def withdrawn_timeline(timeline: Timeline, at: datetime, pace: PhaseDurations, *, initiator: str) -> Timeline:
     """Return the timeline of a queued resource's node that is deleted at a time, which suspends the queued resource."""
     before = (phase for phase in timeline if phase.at <= at)

@@ -311,8 +311,25 @@ def _provision(session: StateSession, record: QueuedRecord) -> None:
             node.document["multisliceNode"] = True
         timeline = _limit_run(record, node.timeline, durations_of(session, node))
         session.put_node(replace(node, timeline=apply_faults(session, node, timeline)))
+    _end_together(session, _nodes_of(session, record))
     record = replace(record, timeline=begun)
     store_queued_resource(session, record, follow_nodes(session, record, initiator="SERVICE"))
+
+
+def _end_together(session: StateSession, nodes: list[NodeRecord]) -> None:
+    """Let the nodes of a request end with the first that is lost for good: a suspended request has none [API field text]."""
+    lost = {
+        node.name: phase
+        for node in nodes
+        for phase in node.timeline
+        if phase.state == "DELETING" and first_time_in(node.timeline, "READY", since=phase.at) is None
+    }
+    first = min(lost.values(), key=lambda phase: phase.at, default=None)
+    for node in nodes if first else ():
+        if first and node.name not in lost:
+            pace = durations_of(session, node)
+            ended = withdrawn_timeline(node.timeline, first.at, pace, initiator=first.initiator)
+            session.put_node(replace(node, timeline=ended))
 
 
 def _demands(record: QueuedRecord) -> list[capacity.Demand]:

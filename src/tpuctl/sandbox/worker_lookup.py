@@ -5,7 +5,7 @@ Every ssh connection to a sandbox worker begins with this module: it imports lit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ class SandboxWorker:
     index: int
     metadata: Mapping[str, str]
     project_metadata: Mapping[str, str]
+    # Of a node of a multislice request: what its `tpu-env` has about the slices.
+    megascale: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -69,7 +71,25 @@ def find_worker(session: StateSession, address: str) -> SandboxWorker | None:
         metadata["ssh-keys"] = node.keys_before
     items = session.project(node.project).get("items", [])
     project_metadata = {str(item["key"]): str(item.get("value", "")) for item in items}
-    return SandboxWorker(node, phase, index, metadata, project_metadata)
+    return SandboxWorker(node, phase, index, metadata, project_metadata, _slices_of(session, node))
+
+
+def _slices_of(session: StateSession, node: NodeRecord) -> dict[str, str]:
+    """Return the variables of a multislice: only nodes of one request have them [JAX's cloud_tpu_cluster.py].
+
+    The coordinator is worker 0 of slice 0. That the address has a port is unverified; readers take both.
+    """
+    if not node.document.get("multisliceNode"):
+        return {}
+    owner = session.queued_resource(node.project, node.zone, node.queued_resource.rpartition("/")[2])
+    first = session.node(node.project, node.zone, owner.node_ids[0]) if owner else None
+    if owner is None or first is None or node.node_id not in owner.node_ids:
+        return {}
+    return {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{representation.internal_address(first.first_address)}:8080",
+        "MEGASCALE_NUM_SLICES": str(len(owner.node_ids)),
+        "MEGASCALE_SLICE_ID": str(owner.node_ids.index(node.node_id)),
+    }
 
 
 def worker_directory(state_path: Path, worker: SandboxWorker) -> Path:

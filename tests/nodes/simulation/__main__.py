@@ -1,6 +1,6 @@
 """Repeat simulations: `python -m tests.nodes.simulation --seed 17 [--life n3] [-v]` shows the events of each node.
 
-With `--capacity` the seed is that of a life that looks for capacity.
+With `--capacity` the seed is that of a life that looks for capacity, with `--group` that of a group of slices.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import sys
 from tests.nodes.simulation.capacity_life import draw_capacity_life
 from tests.nodes.simulation.capacity_oracle import judge_capacity
 from tests.nodes.simulation.capacity_run import live_capacity
+from tests.nodes.simulation.group_run import judge_group
 from tests.nodes.simulation.oracle import judge
 from tests.nodes.simulation.run import live
 from tests.nodes.simulation.schedule import draw
@@ -25,11 +26,15 @@ def main() -> int:
     parser.add_argument("--worlds", type=int, default=1, help="how many worlds, from that seed on")
     parser.add_argument("--life", help="only this one, such as n3")
     parser.add_argument("--capacity", action="store_true", help="lives that look for capacity, one in each world")
+    parser.add_argument("--group", action="store_true", help="lives of a group of slices, one in each world")
     parser.add_argument("-v", "--verbose", action="store_true", help="tell each life, line by line")
     asked = parser.parse_args()
     failed = 0
     for seed in range(asked.seed, asked.seed + asked.worlds):
-        wrong, lines = _capacity_life(seed) if asked.capacity else _world(seed, asked.life)
+        if asked.group:
+            wrong, lines = list(judge_group(seed)), list[str]()
+        else:
+            wrong, lines = _capacity_life(seed) if asked.capacity else _world(seed, asked.life)
         failed += bool(wrong)
         for fault in wrong:
             print(f"seed {seed}: {fault}")

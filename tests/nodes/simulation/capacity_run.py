@@ -191,7 +191,10 @@ class _CapacityRun:
             wanted = spec_of_attempt(context.cloud, found, spec, node=node, tiers=tiers)
             task = replace(task, name=found, spec=wanted)
         is_begun = found is not None
-        result = bring_up_somewhere(context, lambda: offers, task, spec, is_begun=is_begun, announce=lambda _: None)
+        (result,) = bring_up_somewhere(
+            context, lambda: offers, [task], spec, is_begun=is_begun, announce=lambda _: None
+        )
+        assert not isinstance(result, TpuctlError)
         return _described(result)
 
     def _down(self, plan: CommandPlan) -> str:
@@ -225,7 +228,7 @@ class _CapacityRun:
             timeout=None,
         )
         task = Goal(name=name or known[0], policy=policy, purpose="watch", is_queued=requested is not None)
-        errors = watch_nodes(context, [task], until=plan.timeout, each_round=lambda: None)
+        errors = watch_nodes(context, [task], until=plan.timeout, each_round=lambda _: None)
         if errors:
             raise errors[0]
         return "watched until the end"

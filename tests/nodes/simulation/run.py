@@ -130,7 +130,7 @@ def _watch(context: ActionContext, plan: Plan) -> dict[str, RunResult]:
     """End as `watch` does: some nodes were given up, the others were watched until the end."""
     until = (plan.until or timedelta()) - context.clock.monotonic()
     try:
-        watch_nodes(context, [_task(life) for life in plan.lives], until=until, each_round=lambda: None)
+        watch_nodes(context, [_task(life) for life in plan.lives], until=until, each_round=lambda _: None)
     except AccessError as error:
         return {life.name: _error(error, context.clock.now()) for life in plan.lives}
     return {life.name: _watched(life, context) for life in plan.lives}

@@ -14,6 +14,7 @@ from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import spec_options
 from tpuctl.app.value_completion import complete_node, complete_type_or_file
 from tpuctl.check.commands.preflight_options import check_options
+from tpuctl.models.spec import MAX_SLICES
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -30,6 +31,13 @@ class CheckCommandOptions:
         "--for",
         type=click.Choice(["train", "serve"]),
         help="Purpose of the node; serve needs no write access. [default: train]",
+    )
+    slices: int | None = option(
+        "--slices",
+        group=OptionGroup.NODE,
+        type=click.IntRange(2, MAX_SLICES),
+        metavar="N",
+        help="Number of slices of a group: their quota, price and ports are checked together.",
     )
     where: bool = option(
         "--where",

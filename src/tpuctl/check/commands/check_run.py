@@ -96,18 +96,28 @@ def run_check(
     if isinstance(found, ZoneSearch):
         if options.fix:
             raise InvalidInputError("`--fix` needs a zone, as the fixes depend on it", hint="name one with `--zone`")
+        if options.slices is not None:
+            raise InvalidInputError("`--slices` needs a zone: a group is in one", hint="name one with `--zone`")
         # Without a zone, those that offer the type are shown, the best first.
         with waiting_notice(app.terminal):
             ranking = gate.ranking(app.project, found.spec, found.zones)
         app.show(ranking_view(ranking))
         is_missing = any(bucket.is_absent for bucket in ranking.unplaced)
         return ExitCode.OK if ranking.zones and not is_missing else ExitCode.CHECK_FAILED
+    if options.slices is not None:
+        found = _as_group(found, options.slices)
     report, fix_code = _check_node(app, gate, found, options, yes=yes)
     announce_findings(app, report)
     if not gate.has_answer:
         hint = "check the network, the proxy and the endpoint"
         raise ServiceUnavailableError("nothing could be checked: the cloud did not answer", hint=hint)
     return ExitCode.CHECK_FAILED if report.fails(strict=options.strict) else fix_code
+
+
+def _as_group(wanted: WantedNode, count: int) -> WantedNode:
+    """Return the check target for so many slices."""
+    spec = replace(wanted.spec, slices=count)
+    return replace(wanted, spec=spec, siblings=(spec,) * (count - 1))
 
 
 def _check_node(

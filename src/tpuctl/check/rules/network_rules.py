@@ -97,7 +97,8 @@ def firewall_allows_workers(facts: CheckFacts) -> Iterator[RuleResult]:
 
     The coordinator listens at port 8482 from JAX 0.8.1 on, which Compute Engine's own rule for TPUs does not open, and at 8476
     before. It is a warning if a port of these is closed to private addresses. A program over several slices needs 8080 and 8081
-    too. Rules apply as in TPU604; those for sources by tag or account count as open. `tpuctl doctor NODE` tries them all.
+    too, which count for a group (`--slices`). Rules apply as in TPU604; those for sources by tag or account count as open.
+    `tpuctl doctor NODE` tries them all.
     Source: JAX's cloud_tpu_cluster.py; jax#35905; documentation of multislice.
     """
     interface, rules, accelerator = (
@@ -105,7 +106,10 @@ def firewall_allows_workers(facts: CheckFacts) -> Iterator[RuleResult]:
         value_or_none(facts.firewalls),
         facts.wanted.accelerator,
     )
-    if rules is None or isinstance(facts.network, Absent) or accelerator is None or accelerator.workers < 2:
+    if rules is None or isinstance(facts.network, Absent) or accelerator is None:
+        return
+    is_group = bool(facts.wanted.spec.slices)
+    if accelerator.workers < 2 and not is_group:
         return
     target = _firewall_target(facts, interface)
     closed = []
@@ -113,7 +117,7 @@ def firewall_allows_workers(facts: CheckFacts) -> Iterator[RuleResult]:
         _, most = port_access(rules, target, port=port)
         if not (most.reach(SourceArea.INSIDE) or most.for_machines):
             closed.append(port)
-    if set(closed) <= set(MEGASCALE):
+    if not closed or (set(closed) <= set(MEGASCALE) and not is_group):
         return
     subnetwork = value_or_none(facts.subnetwork)
     new = OpenFirewall(

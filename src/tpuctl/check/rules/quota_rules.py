@@ -468,7 +468,7 @@ PRICE_CHECK = "TPU408"
 
 @check_rule(PRICE_CHECK, "price within the limit")
 def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
-    """Check that the new node costs at most `max_price` dollars per hour.
+    """Check that the new node, or all slices of its group together, cost at most `max_price` dollars per hour.
 
     An error if it costs more, and if its price is unknown, unless `allow_unknown_price` is set. Prices are from a table of
     list prices with a date; spot prices change often, and prices of reserved, flex-start and best-effort capacity are unknown.
@@ -478,6 +478,8 @@ def price_is_within_limit(facts: CheckFacts) -> Iterator[RuleResult]:
         return
     spec, tier = wanted.spec, wanted.spec.tier or Tier.ON_DEMAND
     price, what = wanted.hourly_price(spec.accelerator_type, wanted.zone, tier), f"a {spec.accelerator_type} ({tier})"
+    if spec.slices:
+        price, what = price.times(spec.slices), f"a group of {spec.slices} slices, each {what},"
     values = {"maxPrice": float(limit), "price": price.to_json()}
     if within_budget(price, limit, allow_unknown=wanted.allow_unknown_price):
         return

@@ -114,7 +114,10 @@ def _file_of_type(app: App, step: PlanStep) -> str:
 def _price(step: PlanStep) -> Price | None:
     """Return what the node of a creation costs; None for any other step."""
     spec = step.spec
-    return hourly_price(spec.accelerator_type, step.name.zone, spec.tier) if spec else None
+    if spec is None:
+        return None
+    price = hourly_price(spec.accelerator_type, step.name.zone, spec.tier)
+    return price.times(len(spec.queued_slices(step.name)) or 1)
 
 
 def _hidden_values(metadata: Mapping[str, str]) -> dict[str, str]:

@@ -387,6 +387,7 @@ def _why(event: str, entry: _JournalEntry, took: timedelta | None) -> str:
     reason = str(entry.get("reason") or entry.get("text") or "")
     if event == "create" and isinstance(spec := entry.get("spec"), dict):
         what = f"{spec.get('accelerator_type')} with {spec.get('runtime_version')}, {spec.get('tier') or 'on-demand'}"
+        what += f", one of {spec['slices']} slices" if spec.get("slices") else ""
         return f"{reason}: {what}" if reason else what
     if event == "usable":
         return ", ".join(filter(None, (entry.get("level"), f"after {format_duration(took)}" if took else None)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import click
+
 from tpuctl.app.lazy_import import body_in
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command, force_lease_option, no_wait_option, nodes_argument, skip_validation_option
@@ -9,6 +11,7 @@ from tpuctl.app.route_options import route_options
 from tpuctl.app.spec_options import spec_options
 from tpuctl.check.commands.preflight_options import check_options
 from tpuctl.models.events import EventKind
+from tpuctl.models.spec import MAX_SLICES
 from tpuctl.nodes.commands.change_options import change_options
 from tpuctl.nodes.commands.idle_options import idle_options
 from tpuctl.nodes.commands.policy_options import (
@@ -31,6 +34,13 @@ from tpuctl.nodes.commands.time_options import time_limit_options
     group=OptionGroup.WHERE,
     is_flag=True,
     help="Request the node in all given zones at once, keep the first, cancel the others.",
+)
+@grouped_option(
+    "--slices",
+    group=OptionGroup.NODE,
+    type=click.IntRange(2, MAX_SLICES),
+    metavar="N",
+    help="Number of slices of a group: NODE-0 to NODE-(N-1) in one zone, all usable or none kept.",
 )
 @time_limit_options
 @idle_options
@@ -71,5 +81,6 @@ def command() -> None:
       tpuctl up trainer --type v4-8 --zone us-central2-b
       tpuctl up trainer --type v5litepod-16 --spot --timeout 2h
       tpuctl up worker-0 worker-1 worker-2 --type v4-8 --for devices --ttl 8h
+      tpuctl up train --slices 3 --type v4-16      (train-0 to train-2)
       tpuctl up trainer          (with the spec it had before)
     """

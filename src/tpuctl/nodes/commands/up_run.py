@@ -49,6 +49,7 @@ def run_up(
     probe: str | None,
     allow_failed_startup: bool,
     race: bool,
+    slices: int | None,
     replace: bool,
     on_recover: str | None,
     options: ChangeOptions,
@@ -83,6 +84,7 @@ def run_up(
         limit=limit,
         idle=idle,
         race=race,
+        slices=slices,
         wait=options.wait,
         dry_run=options.dry_run,
         skip_validation=options.skip_validation,
@@ -114,12 +116,14 @@ def _show_next_steps(app: App, work: PlannedWork, preflight: PreflightCheck) -> 
         is_queued = spec is not None and spec.is_queued
         request = None
         if spec is not None and is_queued and found is None:
-            request = app.services.client.find_queued_resource(name, version=spec.version_to_read_request)
+            version = spec.version_to_read_request
+            request = app.services.client.find_queued_resource(spec.request_name(name), version=version)
         seen = ObservedState(
             name=name,
             node=found,
             differences=differences,
             is_queued=is_queued,
+            slices=spec.queued_slices(name) if spec else (),
             request=request,
             request_differences=differences_of_request(app, name, request, spec),
         )

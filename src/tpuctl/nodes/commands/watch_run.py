@@ -13,11 +13,12 @@ from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
 from tpuctl.models.events import EventKind, broadcast
+from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.nodes.commands.idle_options import IdleOptions
 from tpuctl.nodes.commands.policy_options import RepairOptions, build_hooks
 from tpuctl.nodes.controller import watch_nodes
 from tpuctl.nodes.goal import Goal, NodeLimits
-from tpuctl.nodes.hooks import HOOK_PATIENCE
+from tpuctl.nodes.hooks import HOOK_PATIENCE, GroupHooks
 from tpuctl.nodes.idle_limit import IdleChange
 from tpuctl.nodes.lookup import WaitTarget, locate_for_watch, select_nodes
 from tpuctl.nodes.policies import idle_change, repair_policy, retry_until_answered
@@ -28,7 +29,7 @@ from tpuctl.nodes.zone_choice import order_offers, zone_choice
 from tpuctl.nodes.zone_search import ZoneRing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.models.events import NodeEvent
@@ -91,15 +92,22 @@ def run_watch(
     hooks = build_hooks(app, commands)
     chosen = selection.parse(app)
 
+    labels: dict[NodeName, object] = {}  # zone and group of each selected slice
+
     def find_targets() -> Sequence[WaitTarget]:
         if chosen.is_by_name:
             return [locate_for_watch(app, name.text) for name in chosen.names]
-        return [WaitTarget(node.name) for node in select_nodes(app, chosen).complete()]
+        nodes = select_nodes(app, chosen).complete()
+        labels.update(
+            (node.name, (node.name.zone, node.labels[GROUP_LABEL])) for node in nodes if GROUP_LABEL in node.labels
+        )
+        return _with_missing_slices(app, [node.name for node in nodes])
 
     if zone_choice(app) is not None:
         app.choose_zone(None)
     targets = retry_until_answered(app, find_targets, timeout=None)
     names = [target.name for target in targets]
+    group_hooks = GroupHooks(hooks, _groups(app, names, labels))
     owner = app.services.owner_label
     limits = NodeLimits(idle=IdleChange(limit), apply_to=lambda node: options.yes or node.owner == owner)
     goals = [
@@ -125,9 +133,10 @@ def run_watch(
             if spec is None:
                 _require_lasting_journal(app)
             preflight = preflight_check(app, {}, only_limits=True)
-            context = app.services.context(broadcast(progress, hooks), preflight=preflight)
+            context = app.services.context(broadcast(progress, group_hooks), preflight=preflight)
 
-            def each_round() -> None:
+            def each_round(usable: frozenset[NodeName]) -> None:
+                group_hooks.release(usable)
                 for failure in hooks.poll():
                     progress(failure)
                 app.services.journal.flush(only_due=True)
@@ -151,6 +160,32 @@ def run_watch(
             app.terminal.note("terminated: the watch has ended, the nodes keep running")
         return ExitCode.OK
     return worst_exit_code(error.exit_code for error in errors) if errors else ExitCode.OK
+
+
+def _slices_of(app: App, name: NodeName) -> tuple[NodeName, ...]:
+    """Return the slices of the group of a node, by the journal; none for a node of no group."""
+    spec = app.services.journal.past(name).spec
+    return spec.slice_names(name) if spec else ()
+
+
+def _with_missing_slices(app: App, names: Sequence[NodeName]) -> list[WaitTarget]:
+    """Return the selected nodes, and the slices of their groups that are missing and that tpuctl has not deleted for good."""
+    slices = dict.fromkeys(one for name in names for one in _slices_of(app, name))
+    missing = [name for name in slices if name not in names and app.services.journal.past(name).former_spec]
+    return [WaitTarget(name) for name in (*names, *missing)]
+
+
+def _groups(
+    app: App, names: Sequence[NodeName], labels: Mapping[NodeName, object]
+) -> dict[NodeName, tuple[NodeName, ...]]:
+    """Return the watched slices of the group of each node: by the journal, or by the labels if another machine made it."""
+    found = {}
+    for name in names:
+        slices = _slices_of(app, name) or tuple(
+            one for one in names if name in labels and labels.get(one) == labels[name]
+        )
+        found[name] = tuple(one for one in slices if one in names)
+    return found
 
 
 def _guard_words(names: Sequence[NodeName], limit: IdleLimit | None) -> str:

@@ -60,16 +60,34 @@ def identify_worker(worker: SandboxWorker, host_name: str) -> WorkerIdentity:
     )
     if "vfio" in pattern:
         devices = (*devices, pattern.replace("*", "vfio"))
+    scheduling = node.document.get("schedulingConfig") or {}
+    is_preemptible = bool(scheduling.get("preemptible") or scheduling.get("spot"))
+    # The keys were seen on a v4-256 [observed: cambrian's test_tpu.py]; the values of ALT to UID here are unverified.
     tpu_env = {
         "ACCELERATOR_TYPE": accelerator_type,
+        "AGENT_BOOTSTRAP_IMAGE": "gcr.io/cloud-tpu-v2-images/tpu_agents",
+        "ALT": "false",
         "CHIPS_PER_HOST_BOUNDS": _comma_separated(bounds),
+        "CONSUMER_PROJECT_ID": node.project,
+        "CONSUMER_PROJECT_NUMBER": str(project_number),
+        "ENABLE_ICI_RESILIENCY": "false",
         "HOST_BOUNDS": _comma_separated(hosts),
         "NODE_ID": node.node_id,
+        "PREEMPTIBLE": str(is_preemptible).lower(),
+        "RUNTIME_VERSION": str(node.document.get("runtimeVersion", "")),
+        "SOURCE": "tpu",
         "TOPOLOGY": topology,
         "TPU_CHIPS_PER_PROCESS_BOUNDS": _comma_separated(bounds),
         "TPU_PROCESS_BOUNDS": _comma_separated(hosts),
+        "TPU_RUNTIME_METRICS_PORTS": "8431,8432,8433,8434",
+        "TPU_TOPOLOGY_ALT": "false",
+        "TPU_TOPOLOGY_WRAP": "false,false,false",
+        "TYPE": accelerator.generation.config_type,
+        "UID": node.number,
         "WORKER_ID": str(worker.index),
+        "WRAP": "false,false,false",
         "ZONE": node.zone,
+        **worker.megascale,
     }
     # For the stand-ins of the frameworks.
     faults = {
@@ -91,8 +109,9 @@ def identify_worker(worker: SandboxWorker, host_name: str) -> WorkerIdentity:
         {
             "instance/attributes/accelerator-type": accelerator_type,
             "instance/attributes/agent-worker-number": str(worker.index),
+            # Since 2026 there are two forms [JAX, 7a97854af3]. Which node has which is the sandbox's choice.
             "instance/attributes/worker-network-endpoints": ",".join(
-                f"unknown:unknown:{ip}" for ip in worker.addresses
+                worker.addresses if worker.megascale else (f"unknown:unknown:{ip}" for ip in worker.addresses)
             ),
             "instance/attributes/tpu-env": "".join(f"{key}: '{value}'\n" for key, value in tpu_env.items() if value),
             "instance/description": node.node_id,
