@@ -348,13 +348,19 @@ class Supervisor:
             return
         order = self._order
         folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
-        job = job or Job(self.name, ())
+        job, followed = job or Job(self.name, ()), SystemClock().monotonic()
         with (
             _AttemptOutput(self._app, targets, folder) as output,
             self._hang_watch(attempt, job, targets, output) as watch,
         ):
             result = self._follow_to_end(output.resumed(job), listing.silent, output)
-        ends += [_end_of(one, stopped=result.stopped) for one in result.results]
+        # The age is that of the worker's clock, and what follows is measured here.
+        ran = job.age + SystemClock().monotonic() - followed
+        delays = job.delays
+        ends += [
+            _end_of(one, stopped=result.stopped, delay=delays.get(one.target.label, timedelta()))
+            for one in result.results
+        ]
         diagnosis = diagnose_output(result.results, output.streams.tail)
         answering = [one.target for one in result.results if one.code is not None]
         if answering and (order.log_folder or order.collect):
@@ -367,8 +373,17 @@ class Supervisor:
             has_timed_out=result.stopped is StopReason.TIMED_OUT,
             hung=watch.text or attempt.hung,
             late_worker=watch.worker or attempt.late_worker,
-            message=diagnosis.id if diagnosis else "",
-            blames_machine=diagnosis is not None and diagnosis.blames_machine,
+            **(
+                {
+                    "message": diagnosis.id,
+                    "message_worker": diagnosis.worker,
+                    "blames_machine": diagnosis.blames_machine,
+                    "blames_peer": diagnosis.blames_peer,
+                }
+                if diagnosis
+                else {}
+            ),
+            ran=ran,
         )
 
     def _follow_to_end(self, job: Job, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
@@ -420,10 +435,18 @@ class Supervisor:
         )
 
     def _record_end(
-        self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
+        self,
+        attempt: JobAttempt,
+        ends: Sequence[WorkerEnd],
+        targets: Sequence[Target],
+        *,
+        ran: timedelta | None = None,
+        **seen: Any,
     ) -> None:  # the other fields of `EndFacts`
-        """Judge the end of an attempt, and write it."""
+        """Judge the end of an attempt, and write it. `ran` is how long it ran if no worker reports that."""
         judgement = self._judge(attempt, ends, targets, **seen)
+        if judgement.ran is None:
+            judgement = replace(judgement, ran=ran)
         self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
         self._note_end(attempt, judgement)
 
@@ -714,15 +737,15 @@ def _may_run(node: Node) -> bool:
     return not (node.is_preempted or node.state.is_dead or node.state in _STOPPED)
 
 
-def _end_of(result: WorkerResult, *, stopped: StopReason | None = None) -> WorkerEnd:
-    """Return how an attempt ended on a worker."""
+def _end_of(result: WorkerResult, *, stopped: StopReason | None = None, delay: timedelta = timedelta()) -> WorkerEnd:
+    """Return how an attempt ended on a worker, which started it with a `delay` after the first."""
     was_stopped = stopped in {StopReason.FAILED, StopReason.TIMED_OUT} and result.signal in _OURS
     why = result.why or ("it could not be started" if result.outcome is WorkerOutcome.NOT_STARTED else "")
     was_refused = result.outcome is WorkerOutcome.REFUSED
     return WorkerEnd(
         result.target.label,
         result.code,
-        result.duration,
+        None if result.duration is None else result.duration + delay,
         why,
         was_stopped=was_stopped,
         was_refused=was_refused,
