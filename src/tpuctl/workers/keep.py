@@ -153,6 +153,7 @@ class Supervisor:
     def _read(self) -> KeptJob:
         jobs = kept_jobs_of(self._app.services.journal.entries(self._home))
         if self.name not in jobs:
+            self._app.services.journal.check(self._home)
             raise NotFoundError(f"the journal has no job `{self.name}` of `{self.node_id}`")
         return jobs[self.name]
 

@@ -64,6 +64,7 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks:
     reference = app.reference(node)
     project, name = reference.project or app.project, request.job or job_name(app.now())
     with supervising(app, project, reference.node_id):
+        app.services.journal.check()  # a job that cannot be read is not one that does not exist
         known = app.services.journal.kept_jobs(project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
@@ -86,6 +87,7 @@ def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool
     reference = app.reference(node)
     project = reference.project or app.project
     with supervising(app, project, reference.node_id, force_lease=force_lease):
+        app.services.journal.check()
         known = app.services.journal.kept_jobs(project, reference.node_id)
         place = next((place for place in reversed(known) if place.job.name == name), None)
         if place is None:
