@@ -52,7 +52,7 @@ from tpuctl.workers.one_off import collect_files
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
-from tpuctl.workers.worker_jobs import LINUX_SIGNALS, Job, JobScope, list_jobs, set_aside, signal_job
+from tpuctl.workers.worker_jobs import LINUX_SIGNALS, Job, JobScope, list_jobs, remove_jobs, set_aside, signal_job
 from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ _LEASE_POLL = timedelta(seconds=10)
 _OWN_END_WITHIN = timedelta(seconds=5)
 _STOP_GRACE = timedelta(seconds=30)
 _TEST_TIMEOUT = timedelta(minutes=10)
+# So many earlier attempts stay on a worker, with their whole output.
+_ATTEMPTS_THERE = 3
 # Workers have notice of a preemption for so long before the API shows it, and much longer.
 _NOTICE_LASTS = timedelta(minutes=2)
 _NOTICE_POLL = timedelta(seconds=5)
@@ -521,6 +523,10 @@ class Supervisor:
         if running:
             labels = ", ".join(target.label for target in running)
             raise ConflictError(f"job `{self.name}` still runs on worker {labels} of `{self.node_id}`")
+        if number > _ATTEMPTS_THERE:
+            # Their output must not fill the disk of a worker.
+            with suppress(TpuctlError):
+                remove_jobs(self._scope(targets), [f"{self.name}.{number - _ATTEMPTS_THERE}"], older=timedelta())
 
     def _stop(self, targets: Sequence[Target]) -> None:
         """End what still runs of the job, on the workers that answer."""

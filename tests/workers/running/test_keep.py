@@ -25,6 +25,7 @@ from tests.lifecycle import ZONE
 from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
+from tests.workers.running.test_output import peak
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.stock import put_stockout
 
@@ -572,6 +573,21 @@ def test_long_output_is_kept_here_up_to_a_limit(pod: Slice, tmp_path: Path) -> N
     sizes = [path.stat().st_size for path in sorted(tmp_path.glob("logs/1/*.log"))]
     assert (code, sizes, len(out.splitlines())) == (0, [1 << 20] * 2, 2 * (3000000 // 999 + 2))
     assert err.count("only the first 1 MiB of its output are kept here; all is on the worker") == 2
+
+
+def test_memory_of_the_supervisor_with_large_output_is_bounded(pod: Slice) -> None:
+    peaks = [peak(pod, size, "--keep", "--name", f"job-{size}", "--no-sync") for size in (1_000_000, 50_000_000)]
+
+    assert peaks[1] - peaks[0] < 8_000  # KiB
+
+
+def test_worker_keeps_the_output_of_the_last_attempts_only(pod: Slice) -> None:
+    _, err, code = keep(pod, "test $TPUCTL_ATTEMPT = 7 || exit 42")
+
+    assert code == 0, err
+    assert pod.left() == [
+        f"{worker}/.tpuctl/jobs/train{old}.{worker}" for worker in (0, 1) for old in ("", ".4", ".5", ".6")
+    ]
 
 
 def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:
