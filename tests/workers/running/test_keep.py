@@ -208,7 +208,8 @@ def test_supervisor_killed_at_any_moment_is_replaced(
     """The job runs once at a time, and not again after it has ended with 0."""
     administration.add_bucket(sandbox.state, "data")
     line = ALONE + "echo step; sleep 0.7; touch done"
-    with pod.start("--keep", *TWO, line, **(IN_BUCKET if is_elsewhere else {})) as program:
+    places: dict[str, Any] = IN_BUCKET if is_elsewhere else {}
+    with pod.start("--keep", *TWO, line, **places) as program:
         time.sleep(moment)
         program.send_signal(signal.SIGKILL)
 
@@ -613,6 +614,8 @@ def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice
         pytest.param("exit 3", "--rm", 11, "", id="rm-after-failure"),
         pytest.param("true", "--rm-on-success", 0, "", id="rm-on-success-after-success"),
         pytest.param("exit 3", "--rm-on-success", 11, "ci\n", id="rm-on-success-after-failure"),
+        pytest.param("true", "--rm=success", 0, "", id="rm=success-after-success"),
+        pytest.param("exit 3", "--rm=success", 11, "ci\n", id="rm=success-after-failure"),
     ],
 )
 def test_node_of_a_kept_job_is_deleted_at_the_end(
@@ -626,3 +629,19 @@ def test_node_of_a_kept_job_is_deleted_at_the_end(
 
     assert found[2] == code
     assert tpuctl("list", "--columns", "name")[0] == left
+
+
+def test_price_limit_of_the_first_start_counts_for_the_next_ones(pod: Slice, sandbox: Sandbox) -> None:
+    zone = "us-west4-a"
+    pod.tpuctl("down", "pod", "--yes")
+    limits = ("--tier", "spot,on-demand", "--max-price", "15")
+    line = "test $TPUCTL_ATTEMPT = 2 || sleep 60"
+    pod.run("--keep", "--zone", zone, "--type", "v5litepod-16", *limits, "--detach", *TWO, line)
+    sandbox.fault("preempt", node="pod")
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=zone, accelerator_type="v5litepod-*", tier="spot", duration=timedelta(hours=3))
+
+    _, err, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    attempts = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])["attempts"]
+    assert (code, [one["tier"] for one in attempts]) == (0, ["spot", "spot"]), err
