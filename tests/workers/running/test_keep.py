@@ -591,16 +591,29 @@ def test_worker_keeps_the_output_of_the_last_attempts_only(pod: Slice) -> None:
     ]
 
 
-def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:
-    with pod.start("--keep", *TWO, "sleep 60") as program:
-        until(lambda: len(pod.left()) == 2)
+@pytest.mark.parametrize(
+    ("words", "number", "word", "code"),
+    [
+        pytest.param(("run", "pod", "--keep", *TWO, "x"), signal.SIGINT, "interrupted", 130, id="ctrl-c"),
+        pytest.param(("watch", "pod", "--job", "train"), signal.SIGTERM, "terminated", 143, id="stopped-service"),
+    ],
+)
+def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(
+    pod: Slice, words: tuple[str, ...], *, number: int, word: str, code: int
+) -> None:
+    """0 would say that the job is done."""
+    keep(pod, "sleep 60", "--detach")
+    environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
+    with TpuctlProcess(words, env=environ, cwd=pod.tpuctl.folder, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        begun = program.stderr.readline()
         time.sleep(0.5)
-        program.send_signal(signal.SIGINT)
+        program.send_signal(number)
         _, err = program.communicate(timeout=60)
 
-    assert program.returncode == 130
-    assert err.decode().endswith(
-        "interrupted: job `train` goes on without a supervisor; nothing was undone\n"
+    assert (program.returncode, begun.startswith("train: going on with attempt 1, begun ")) == (code, True)
+    assert err.endswith(
+        f"{word}: job `train` goes on without a supervisor; nothing was undone\n"
         "  resume: tpuctl watch pod --job train\n  undo:   tpuctl kill pod train\n"
     )
     (job,) = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
