@@ -155,6 +155,8 @@ def test_command_lines_are_found_in_every_example() -> None:
         "tpuctl-watch@.service",
         "tpuctl-watch.cron",
         "tpuctl-watch.yaml",
+        "tpuctl-job@.service",
+        "tpuctl-job.yaml",
         "tpuctl-gc.cron",
         "tpuctl-gc.yml",
         "tpuctl-gc.yaml",
@@ -169,8 +171,6 @@ def test_command_lines_are_found_in_every_example() -> None:
         "keep-a-node-alive.md",
     }
     assert {"watch", "up", "down", "ssh", "run", "scp", "sync", "list"} <= {command for _, command in commands}
-    # The hook in a ConfigMap, which a container's arguments only name.
-    assert ("tpuctl-watch.yaml", "run") in commands
 
 
 @pytest.mark.parametrize("path", [*FILES, *GUIDES], ids=lambda path: path.name)
@@ -213,6 +213,31 @@ def test_deployment_references_match() -> None:
     assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
 
 
+def test_supervisor_of_a_job_is_not_restarted_when_a_restart_does_not_help() -> None:
+    """Systemd and Kubernetes agree, and neither takes SIGTERM for the end of the job."""
+    unit = read_unit("tpuctl-job@.service")["Service"]
+    account, job = yaml.safe_load_all((ROOT / "examples/watch/kubernetes/tpuctl-job.yaml").read_text("utf-8"))
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    failing, ignored = job["spec"]["podFailurePolicy"]["rules"]
+    codes = {ExitCode(code) for code in failing["onExitCodes"]["values"]}
+
+    assert codes == {
+        ExitCode.USAGE,
+        ExitCode.NOT_FOUND,
+        ExitCode.NOT_ALLOWED,
+        ExitCode.TIMED_OUT,
+        ExitCode.REMOTE_FAILED,
+    }
+    assert codes == {ExitCode(int(code)) for code in unit["RestartPreventExitStatus"].split()}
+    assert (unit["Restart"], int(unit["SuccessExitStatus"])) == ("on-failure", ExitCode.TERMINATED)
+    assert (failing["action"], failing["onExitCodes"]["containerName"]) == ("FailJob", container["name"])
+    assert ignored == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}
+    assert (pod["restartPolicy"], pod["serviceAccountName"]) == ("Never", account["metadata"]["name"])
+    assert {mount["name"] for mount in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+    assert {"TPUCTL_JOURNAL", "TPUCTL_LEASE"} <= {each["name"] for each in container["env"]}
+
+
 def test_environment_file_has_valid_values() -> None:
     text = (ROOT / "examples/watch/systemd/trainer.env").read_text("utf-8")
     values = dict(line.split("=", 1) for line in text.splitlines() if line and not line.startswith("#"))
@@ -222,10 +247,15 @@ def test_environment_file_has_valid_values() -> None:
         parse_setting(by_variable[name], shlex.split(value)[0])
 
 
-def test_systemd_unit_restarts_except_after_errors_a_person_must_fix() -> None:
+def read_unit(name: str) -> ConfigParser:
     unit = ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]  # what the library's documentation says to do
-    unit.read(ROOT / "examples/watch/systemd/tpuctl-watch@.service")
+    unit.read(ROOT / "examples/watch/systemd" / name)
+    return unit
+
+
+def test_systemd_unit_restarts_except_after_errors_a_person_must_fix() -> None:
+    unit = read_unit("tpuctl-watch@.service")
 
     kept = {ExitCode(int(code)) for code in unit["Service"]["RestartPreventExitStatus"].split()}
 

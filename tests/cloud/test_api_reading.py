@@ -35,11 +35,13 @@ NOT_OFFERED = refuse(403, "PERMISSION_DENIED", "no", {"reason": "LOCATION_POLICY
 
 
 def test_get_returns_the_node_of_the_service() -> None:
-    date = {"Date": "Thu, 01 Jan 2026 10:00:00 GMT"}
-    with client_of(lambda _: Reply(node(), headers=date)) as (client, server):
+    date, clock = {"Date": "Thu, 01 Jan 2026 10:00:00 GMT"}, ManualClock(datetime(2025, 12, 1, tzinfo=UTC))
+    with client_of(lambda _: Reply(node(), headers=date), clock=clock) as (client, server):
         assert client.get_node(NAME) == Node(NAME, node())
         assert client.server_time == datetime(2026, 1, 1, 10, tzinfo=UTC)
         assert server.lines == [f"GET {NODE}"]
+        clock.sleep(timedelta(hours=2))
+        assert client.server_now == datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("date", ["soon", "Thu, 01 Jan 2026 10:00:00 +99999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])

@@ -70,10 +70,10 @@ class World:
         self.jobs: dict[tuple[str, str], WorkerJob] = {}
         self.faults: list[str] = []
         self.work = timedelta(minutes=self.random.choice((5, 60, 120, 400)))
-        self.saved = timedelta()
+        self.worked = self.saved = timedelta()  # of all attempts; it is saved every ten minutes
         self.has_bug = self.random.random() < 0.1
         self.kill_chance = self.random.choice((0.0, 0.02, 0.1))
-        self.trouble = self.random.choice((0.0, 0.3, 0.8))
+        self.trouble = self.random.choice((0.0, 0.5, 2.0))
         self.is_done = self.is_recorded = False
 
     def maybe_die(self) -> None:
@@ -192,8 +192,9 @@ class SimulatedSupervisor(Supervisor):
 
     def _live_a_while(self, attempt: JobAttempt, hung: str) -> str:
         world, node_id = self.world, attempt.node_id
-        ran = world.clock.now() - world.jobs[node_id, "0"].began
         trouble = "crash" if world.has_bug else world.trouble_now()
+        if trouble not in {"", "api"}:
+            world.worked = world.saved
         match trouble:
             case "preempt":
                 world.fault("preempt", node=HOME.node_id, zone=HOME.zone)
@@ -218,8 +219,9 @@ class SimulatedSupervisor(Supervisor):
                 world.fault("http-error", method="*.nodes.get", status=503, count=world.random.randint(1, 20))
             case _:
                 world.clock.sleep(STEP)
-                world.saved = max(world.saved, timedelta(minutes=10) * (ran // timedelta(minutes=10)))
-                if world.saved + STEP >= world.work:
+                world.worked += STEP
+                world.saved = 10 * MINUTE * (world.worked // (10 * MINUTE))
+                if world.worked >= world.work:
                     world.is_done = True
                     world.end(node_id, 0)
         return hung

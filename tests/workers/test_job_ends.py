@@ -19,6 +19,7 @@ ALIVE, PREEMPTED, BROKEN, DELETED = NodeFate.ALIVE, NodeFate.PREEMPTED, NodeFate
 DONE = (end(0, 0, 60), end(1, 0, 61))
 CRASH = (end(0, 1, 60), end(1, 134, 100))
 LOST = (end(0, 134, 100), end(1, None))
+PEER = {"message": "heartbeat-timeout", "message_worker": "0", "blames_peer": True}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,12 @@ LOST = (end(0, 134, 100), end(1, None))
             ALIVE, (end(0, 143, 1, was_stopped=True), end(1, 3, 2)), {}, Verdict.PROGRAM, "1", ("0",), id="stopped-worker"
         ),
         pytest.param(ALIVE, CRASH, {"blames_machine": True}, Verdict.MACHINE, "0", ("1",), id="log-blames-the-machine"),
+        pytest.param(ALIVE, CRASH, PEER, Verdict.CONSEQUENCE, "0", ("1",), id="lost-a-peer-that-reports-nothing"),
+        pytest.param(
+            ALIVE, CRASH[:1], PEER | {"message_worker": "1"}, Verdict.PROGRAM, "0", (), id="another-worker-lost-its-peer"
+        ),
+        pytest.param(ALIVE, LOST, PEER, Verdict.MACHINE, "1", ("0",), id="lost-a-peer-that-is-known"),
+        pytest.param(PREEMPTED, CRASH, PEER, Verdict.PREEMPTED, "0", ("1",), id="lost-a-peer-in-a-preemption"),
         pytest.param(
             ALIVE, (end(0, None, was_refused=True), end(1, None, was_refused=True)), {}, Verdict.PROGRAM, "0", (),
             id="refused-everywhere",
@@ -56,7 +63,7 @@ LOST = (end(0, 134, 100), end(1, None))
 def test_end_is_judged_by_api_then_first_worker_then_code(
     node: NodeFate,
     workers: tuple[WorkerEnd, ...],
-    more: dict[str, bool],
+    more: dict[str, object],
     *,
     verdict: Verdict,
     worker: str,
@@ -78,3 +85,20 @@ def test_end_is_judged_by_api_then_first_worker_then_code(
 )
 def test_same_code_is_that_of_all_workers(workers: tuple[WorkerEnd, ...], *, is_same: bool) -> None:
     assert judge_end(EndFacts(node=ALIVE, node_text="", workers=workers)).is_same_code is is_same
+
+
+@pytest.mark.parametrize(
+    ("workers", "more", "seconds"),
+    [
+        pytest.param(DONE, {}, 61, id="done"),
+        pytest.param(CRASH, {}, 60, id="first-end"),
+        pytest.param(LOST, {}, 100, id="lost-worker"),
+        pytest.param((end(0, 143, 90),), {"hung": "idle"}, 90, id="hang"),
+    ],
+)
+def test_running_time_is_that_of_the_workers(
+    workers: tuple[WorkerEnd, ...], more: dict[str, str], *, seconds: float
+) -> None:
+    judged = judge_end(EndFacts(node=ALIVE, node_text="", workers=workers, **more))  # type: ignore[arg-type]
+
+    assert judged.ran == timedelta(seconds=seconds)

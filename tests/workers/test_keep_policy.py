@@ -51,6 +51,7 @@ ASKS = attempt(P, 42, ran=20, is_same_code=True)
 SEGFAULT = attempt(P, 139, ran=20, is_same_code=True)
 PREEMPTED = attempt(Verdict.PREEMPTED, None, ran=600)
 BAD = attempt(M, None, ran=60)
+LOST_A_PEER = attempt(Verdict.CONSEQUENCE, 134, ran=60, is_same_code=True)
 S = {"s": timedelta(seconds=30), "m": timedelta(minutes=2), "l": timedelta(minutes=10), "n": timedelta()}
 
 
@@ -73,6 +74,7 @@ S = {"s": timedelta(seconds=30), "m": timedelta(minutes=2), "l": timedelta(minut
         pytest.param((BAD,), "s", "same", id="bad-machine-once"),
         pytest.param((BAD, BAD), "m", "tested", id="bad-machine-twice"),
         pytest.param((BAD,) * 3, "l", "new", id="bad-machine-three-times"),
+        pytest.param((LOST_A_PEER,) * 30, "l", "new", id="consequences-are-no-failures"),
         pytest.param((BAD, attempt(Verdict.HANG)), "s", "tested", id="bad-machine-then-hang"),
         pytest.param((BAD, attempt(M, None, ran=60, worker="3")), "m", "same", id="two-workers"),
         pytest.param((BAD, attempt(M, None, ran=60, node_id="8")), "m", "same", id="two-nodes"),

@@ -193,7 +193,7 @@ class App:
 
     def now(self) -> datetime:
         """Return the current time for ages: the server's, if an answer had it, else the clock's."""
-        return (None if self.is_sandbox else self.services.client.server_time) or self.clock.now()
+        return (None if self.is_sandbox else self.services.client.server_now) or self.clock.now()
 
     @property
     def sandbox_path(self) -> Path:

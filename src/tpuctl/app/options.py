@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import partial, update_wrapper, wraps
 from itertools import dropwhile
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -70,11 +71,13 @@ class DurationType(click.ParamType[timedelta | str]):
 class TpuctlCommand(click.Command):
     """A command that suggests our option for one of another tool.
 
-    With `takes_command` the words after `--` are a remote command: the parameter `remote_command`.
+    With `takes_command` the words after `--` are a remote command: the parameter `remote_command`. `spellings` are words that
+    stand for an option: a flag cannot have a value that may be left out, since it would take the next argument for it.
     """
 
     context_class = HelpContext
     takes_command = False
+    spellings: Mapping[str, str] = MappingProxyType({})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse, and suggest our option for one of another tool."""
@@ -82,6 +85,7 @@ class TpuctlCommand(click.Command):
         if self.takes_command and "--" in args:
             at = args.index("--")
             args, words = args[:at], tuple(args[at + 1 :])
+        args = [self.spellings.get(word, word) for word in args]
         with suggesting_options(self, ctx):
             left = super().parse_args(ctx, args)
             check_parameter_text(self, ctx)
@@ -246,7 +250,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
     patience = CLOUD_CALL_TIMEOUT if attributes.pop("is_short", False) else None
     skipped = attributes.pop("without", ())
     shown: dict[str, str | None] = attributes.pop("shows", {})
-    takes_command = attributes.pop("takes_command", False)
+    takes_command, spellings = attributes.pop("takes_command", False), attributes.pop("spellings", {})
     asks_trust = attributes.pop("asks_trust", True)
 
     def decorate(function: Callable[..., int | None]) -> TpuctlCommand:
@@ -262,7 +266,7 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
 
         update_wrapper(callback, function)
         made = click.command(name, cls=TpuctlCommand, **attributes)(callback)
-        made.takes_command = takes_command
+        made.takes_command, made.spellings = takes_command, spellings
         shared = [option for option in shared_options() if option.name not in skipped]
         promoted = [option.promoted(shown[option.name]) for option in shared if option.name in shown]
         made.params = [*promoted, *made.params, *(option for option in shared if option.name not in shown)]

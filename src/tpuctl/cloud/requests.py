@@ -122,11 +122,19 @@ class ApiClient:
         policy: RetryPolicy | None = None,
     ) -> None:
         self.server_time: datetime | None = None
+        self._answered = timedelta()  # when that was, by our monotonic clock
         self._http_factory = http_factory
         self._clock = clock
         self._endpoint = ApiEndpoint.parse(endpoint) if endpoint else None
         self._random = random or Random()  # noqa: S311  # jitter, not a secret
         self._policy = policy or self.retry_policy or RetryPolicy()
+
+    @property
+    def server_now(self) -> datetime | None:
+        """The present time by the service's clock; None before its first answer."""
+        if self.server_time is None:
+            return None
+        return self.server_time + (self._clock.monotonic() - self._answered)
 
     def _build(
         self,
@@ -210,7 +218,7 @@ class ApiClient:
             except OSError as error:
                 raise AnswerLostError(f"the service did not answer: {error}") from error
             if moment := parse_http_date(response.get("date")):
-                self.server_time = moment
+                self.server_time, self._answered = moment, self._clock.monotonic()
             if not 200 <= response.status < 300:
                 failed = parse_error_response(
                     response.status,

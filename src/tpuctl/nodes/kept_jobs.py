@@ -31,7 +31,7 @@ class Verdict(StrEnum):
     SUCCEEDED = "succeeded"  # with 0 on all workers
     PREEMPTED = "preempted"
     MACHINE = "machine"  # a worker, or the node, failed
-    CONSEQUENCE = "consequence"  # of the end of another worker
+    CONSEQUENCE = "consequence"  # the first worker that ended had lost another one, which reports no end of its own
     PROGRAM = "program"
     HANG = "hang"
     TIMED_OUT = "timed-out"
@@ -65,7 +65,10 @@ class JobAttempt:
 
     @property
     def lasted(self) -> timedelta | None:
-        """The running time, by the clock of the supervisor if no worker reported it; None if it has not ended."""
+        """The running time; None if it has not ended.
+
+        By the clocks of its supervisors, which may differ, only if no worker reported it and none followed it to its end.
+        """
         if self.ran is not None or self.ended is None:
             return self.ran
         return max(self.ended - self.began, timedelta())

@@ -29,7 +29,7 @@ from tpuctl.durations import format_duration
 from tpuctl.errors import ExitCode, InvalidInputError, PreemptedError, RemoteCommandError, TimedOutError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.conclusion import Confidence, conclude, merge_scans
-from tpuctl.explain.messages import Action, CheckFirst
+from tpuctl.explain.messages import Action, CheckFirst, MessageRole
 from tpuctl.explain.scanner import LogReader
 from tpuctl.fan_out import fan_out
 from tpuctl.files import create_unlinked_file
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tpuctl.app.app import App
+    from tpuctl.explain.messages import Message
     from tpuctl.models.node import Node
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.connection import Target
@@ -430,7 +431,8 @@ class RunDiagnosis:
     """The most likely cause, in one line for people and as JSON for scripts.
 
     `id` is that of a known message, `worker` the label of the first worker that printed it. `blames_machine`: it says that the
-    machine is bad, if the node is well by the API; `action` has that only if there is no doubt.
+    machine is bad, if the node is well by the API; `action` has that only if there is no doubt. `blames_peer`: it says that
+    another worker was lost, and no log says why.
     """
 
     id: str
@@ -440,6 +442,7 @@ class RunDiagnosis:
     meaning: str
     remedy: tuple[str, ...]
     blames_machine: bool = False
+    blames_peer: bool = False
 
     @property
     def line(self) -> str:
@@ -451,7 +454,7 @@ class RunDiagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form for scripts."""
-        fields = {name: value for name, value in asdict(self).items() if name != "blames_machine"}
+        fields = {name: value for name, value in asdict(self).items() if not name.startswith("blames_")}
         return {**fields, "remedy": list(self.remedy)}
 
 
@@ -498,8 +501,16 @@ def _conclude(failed: Sequence[WorkerResult], tail: OutputTail) -> RunDiagnosis 
                 meaning=conclusion.meaning,
                 remedy=conclusion.remedy,
                 blames_machine=message.action in {Action.RESTART_NODE, Action.RECREATE_NODE} and not is_doubtful,
+                blames_peer=_blames_peer(message),
             )
     return None
+
+
+def _blames_peer(message: Message) -> bool:
+    """Return whether a message only says that another worker was lost."""
+    is_seen_from_outside = message.check_first in {CheckFirst.NODE_STATE, CheckFirst.OTHER_WORKERS_LOG}
+    has_remedy = message.action not in {Action.NONE, Action.WAIT}
+    return message.role is MessageRole.SYMPTOM and is_seen_from_outside and not has_remedy
 
 
 _LASTING = {True: "continues", False: "continues as long as a client follows it", None: "is left running"}

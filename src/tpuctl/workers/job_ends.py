@@ -30,7 +30,8 @@ class NodeFate(StrEnum):
 class WorkerEnd:
     """How an attempt ended on one worker. `code` is None if that is not known: the worker cannot be reached, or was rebooted.
 
-    `after` is the time from the start. `was_stopped`: tpuctl ended it there because another worker had failed.
+    `after` is the time from the first start on any worker. `was_stopped`: tpuctl ended it there because another had
+    failed.
     """
 
     worker: str
@@ -54,9 +55,12 @@ class EndFacts:
     hung: str = ""  # how that was seen
     late_worker: str = ""  # for which the others waited
     has_timed_out: bool = False
-    # What `explain` reads in the end of the log: the id of the message, and whether it says that the machine is bad.
+    # What `explain` reads in the end of the log: the id of the message, the first worker that printed it, and whether it says
+    # that the machine is bad, or that another worker was lost.
     message: str = ""
+    message_worker: str = ""
     blames_machine: bool = False
+    blames_peer: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,11 +82,11 @@ def judge_end(facts: EndFacts) -> Judgement:
     was_signaled = bool(facts.hung) or facts.has_timed_out or any(end.has_notice for end in ends)
     if ends and all(end.code == 0 for end in ends) and not was_signaled:
         # What is read counts, also in the second of a preemption.
-        return Judgement(
-            verdict=Verdict.SUCCEEDED, evidence="it ended with 0 on all workers", code=0, is_same_code=True
-        )
+        text = "it ended with 0 on all workers"
+        return Judgement(verdict=Verdict.SUCCEEDED, evidence=text, code=0, is_same_code=True, ran=_longest(ends))
     first = _first(ends)
     worker, code, ran = (first.worker, first.code, first.after) if first else ("", None, None)
+    ran = _longest(ends) if ran is None else ran
 
     is_same_code = code is not None and all(end.code == code for end in ends)
 
@@ -108,7 +112,7 @@ def judge_end(facts: EndFacts) -> Judgement:
         return judged(Verdict.PREEMPTED, "its workers got the notice of a preemption")
     if facts.hung:
         # Its exit codes are those of our own TERM.
-        return Judgement(verdict=Verdict.HANG, evidence=facts.hung, worker=facts.late_worker)
+        return Judgement(verdict=Verdict.HANG, evidence=facts.hung, worker=facts.late_worker, ran=ran)
     if facts.has_timed_out:
         return judged(Verdict.TIMED_OUT, "its time limit has passed")
     if first is None:
@@ -120,6 +124,9 @@ def judge_end(facts: EndFacts) -> Judgement:
         where = f"worker {worker}: " if worker else ""
         return judged(Verdict.MACHINE, f"{where}{first.why or 'its end is unknown'}{message}")
     text = f"worker {worker} ended first, with {code}{message}"
+    if facts.blames_peer and facts.message_worker == worker:
+        # The workers that a peer has left end themselves; their exit codes say nothing about the program.
+        return judged(Verdict.CONSEQUENCE, f"{text}: a consequence of what no worker reports")
     return judged(Verdict.MACHINE if facts.blames_machine else Verdict.PROGRAM, text)
 
 
@@ -132,6 +139,10 @@ def _first(ends: tuple[WorkerEnd, ...]) -> WorkerEnd | None:
     lost = [end for end in failed if end.code is None]
     timed = [end for end in failed if end.after is not None]
     return next(iter(lost), None) or min(timed, key=lambda end: end.after or timedelta(), default=None)
+
+
+def _longest(ends: tuple[WorkerEnd, ...]) -> timedelta | None:
+    return max((end.after for end in ends if end.after is not None), default=None)
 
 
 def _consequences(ends: tuple[WorkerEnd, ...], first: WorkerEnd | None) -> tuple[str, ...]:

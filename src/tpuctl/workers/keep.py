@@ -52,7 +52,7 @@ from tpuctl.workers.one_off import collect_files
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
-from tpuctl.workers.worker_jobs import LINUX_SIGNALS, Job, JobScope, list_jobs, set_aside, signal_job
+from tpuctl.workers.worker_jobs import LINUX_SIGNALS, Job, JobScope, list_jobs, remove_jobs, set_aside, signal_job
 from tpuctl.workers.worker_session import WorkerOutcome
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ _LEASE_POLL = timedelta(seconds=10)
 _OWN_END_WITHIN = timedelta(seconds=5)
 _STOP_GRACE = timedelta(seconds=30)
 _TEST_TIMEOUT = timedelta(minutes=10)
+# So many earlier attempts stay on a worker, with their whole output.
+_ATTEMPTS_THERE = 3
 # Workers have notice of a preemption for so long before the API shows it, and much longer.
 _NOTICE_LASTS = timedelta(minutes=2)
 _NOTICE_POLL = timedelta(seconds=5)
@@ -153,6 +155,7 @@ class Supervisor:
     def _read(self) -> KeptJob:
         jobs = kept_jobs_of(self._app.services.journal.entries(self._home))
         if self.name not in jobs:
+            self._app.services.journal.check(self._home)
             raise NotFoundError(f"the journal has no job `{self.name}` of `{self.node_id}`")
         return jobs[self.name]
 
@@ -348,13 +351,19 @@ class Supervisor:
             return
         order = self._order
         folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
-        job = job or Job(self.name, ())
+        job, followed = job or Job(self.name, ()), SystemClock().monotonic()
         with (
             _AttemptOutput(self._app, targets, folder) as output,
             self._hang_watch(attempt, job, targets, output) as watch,
         ):
             result = self._follow_to_end(output.resumed(job), listing.silent, output)
-        ends += [_end_of(one, stopped=result.stopped) for one in result.results]
+        # The age is that of the worker's clock, and what follows is measured here.
+        ran = job.age + SystemClock().monotonic() - followed
+        delays = job.delays
+        ends += [
+            _end_of(one, stopped=result.stopped, delay=delays.get(one.target.label, timedelta()))
+            for one in result.results
+        ]
         diagnosis = diagnose_output(result.results, output.streams.tail)
         answering = [one.target for one in result.results if one.code is not None]
         if answering and (order.log_folder or order.collect):
@@ -367,8 +376,17 @@ class Supervisor:
             has_timed_out=result.stopped is StopReason.TIMED_OUT,
             hung=watch.text or attempt.hung,
             late_worker=watch.worker or attempt.late_worker,
-            message=diagnosis.id if diagnosis else "",
-            blames_machine=diagnosis is not None and diagnosis.blames_machine,
+            **(
+                {
+                    "message": diagnosis.id,
+                    "message_worker": diagnosis.worker,
+                    "blames_machine": diagnosis.blames_machine,
+                    "blames_peer": diagnosis.blames_peer,
+                }
+                if diagnosis
+                else {}
+            ),
+            ran=ran,
         )
 
     def _follow_to_end(self, job: Job, silent: Sequence[Target], output: _AttemptOutput) -> RunResult:
@@ -420,10 +438,18 @@ class Supervisor:
         )
 
     def _record_end(
-        self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
+        self,
+        attempt: JobAttempt,
+        ends: Sequence[WorkerEnd],
+        targets: Sequence[Target],
+        *,
+        ran: timedelta | None = None,
+        **seen: Any,
     ) -> None:  # the other fields of `EndFacts`
-        """Judge the end of an attempt, and write it."""
+        """Judge the end of an attempt, and write it. `ran` is how long it ran if no worker reports that."""
         judgement = self._judge(attempt, ends, targets, **seen)
+        if judgement.ran is None:
+            judgement = replace(judgement, ran=ran)
         self._write("job-end", attempt=attempt.number, **_entry_of(judgement))
         self._note_end(attempt, judgement)
 
@@ -497,6 +523,10 @@ class Supervisor:
         if running:
             labels = ", ".join(target.label for target in running)
             raise ConflictError(f"job `{self.name}` still runs on worker {labels} of `{self.node_id}`")
+        if number > _ATTEMPTS_THERE:
+            # Their output must not fill the disk of a worker.
+            with suppress(TpuctlError):
+                remove_jobs(self._scope(targets), [f"{self.name}.{number - _ATTEMPTS_THERE}"], older=timedelta())
 
     def _stop(self, targets: Sequence[Target]) -> None:
         """End what still runs of the job, on the workers that answer."""
@@ -714,15 +744,15 @@ def _may_run(node: Node) -> bool:
     return not (node.is_preempted or node.state.is_dead or node.state in _STOPPED)
 
 
-def _end_of(result: WorkerResult, *, stopped: StopReason | None = None) -> WorkerEnd:
-    """Return how an attempt ended on a worker."""
+def _end_of(result: WorkerResult, *, stopped: StopReason | None = None, delay: timedelta = timedelta()) -> WorkerEnd:
+    """Return how an attempt ended on a worker, which started it with a `delay` after the first."""
     was_stopped = stopped in {StopReason.FAILED, StopReason.TIMED_OUT} and result.signal in _OURS
     why = result.why or ("it could not be started" if result.outcome is WorkerOutcome.NOT_STARTED else "")
     was_refused = result.outcome is WorkerOutcome.REFUSED
     return WorkerEnd(
         result.target.label,
         result.code,
-        result.duration,
+        None if result.duration is None else result.duration + delay,
         why,
         was_stopped=was_stopped,
         was_refused=was_refused,

@@ -25,7 +25,7 @@ _HIGHEST_CODE: Final = 255
 _SAME_CODE_WITHIN: Final = timedelta(minutes=2)
 # Failures of one machine before it is tested; after one more the job gets a new node.
 _MACHINE_FAILURES: Final = 2
-_MACHINE_VERDICTS: Final = frozenset({Verdict.MACHINE, Verdict.HANG})
+_MACHINE_VERDICTS: Final = frozenset({Verdict.MACHINE, Verdict.HANG, Verdict.CONSEQUENCE})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +114,7 @@ def _end_after(policy: KeepPolicy, attempts: Sequence[JobAttempt], last: JobAtte
             return EndJob(ExitCode.NOT_FOUND, f"given up: {last.evidence}")
         case Verdict.TIMED_OUT:
             return EndJob(ExitCode.TIMED_OUT, f"given up: {last.evidence}")
-        case Verdict.PROGRAM | Verdict.CONSEQUENCE | Verdict.UNKNOWN:
+        case Verdict.PROGRAM | Verdict.UNKNOWN:
             return _end_after_failure(policy, attempts, last)
         case _:
             return None
@@ -153,7 +153,7 @@ def count_failures(policy: KeepPolicy, attempts: Sequence[JobAttempt]) -> int:
     for attempt in attempts:
         if attempt.lasted is not None and attempt.lasted >= policy.healthy_after:
             count = 0
-        is_failure = attempt.verdict in {Verdict.PROGRAM, Verdict.CONSEQUENCE, Verdict.UNKNOWN}
+        is_failure = attempt.verdict in {Verdict.PROGRAM, Verdict.UNKNOWN}
         count += is_failure and attempt.code != _REQUESTS_RESTART
     return count
 

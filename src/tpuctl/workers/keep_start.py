@@ -64,6 +64,7 @@ def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks:
     reference = app.reference(node)
     project, name = reference.project or app.project, request.job or job_name(app.now())
     with supervising(app, project, reference.node_id):
+        app.services.journal.check()  # a job that cannot be read is not one that does not exist
         known = app.services.journal.kept_jobs(project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
@@ -86,6 +87,7 @@ def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool
     reference = app.reference(node)
     project = reference.project or app.project
     with supervising(app, project, reference.node_id, force_lease=force_lease):
+        app.services.journal.check()
         known = app.services.journal.kept_jobs(project, reference.node_id)
         place = next((place for place in reversed(known) if place.job.name == name), None)
         if place is None:
@@ -151,6 +153,9 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
             collect=keep.collect,
             preempt_signal=keep.preempt_signal,
             end=keep.end,
+            max_price=keep.checks.max_price,
+            max_project_price=keep.checks.budget,
+            allow_unknown_price=keep.checks.allow_unknown_price,
         )
     )
     shown = request.line if request.shown is None else request.shown
@@ -167,7 +172,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         place,
         files.read_order(),
         files,
-        request=_restart_request(app, up),
+        request=_restart_request(app, up, files.read_order()),
         hooks=hooks,
         first=first,
         detach=request.detach,
@@ -185,7 +190,7 @@ def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach:
     base = UpRequest(
         spec=None,
         policy=repair_policy(app, {}),
-        preflight=preflight_check(app, {}, only_limits=True),
+        preflight=preflight_check(app, order.price_limits, only_limits=True),
         tiers=tuple(map(Tier, order.tiers)),
         idle=idle_of(app, order.end) or IdleChange(),
     )
@@ -196,7 +201,9 @@ def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach:
     else:
         age = format_duration(max(app.now() - place.job.began, timedelta()))
         app.terminal.note(f"{place.job.name}: going on with attempt {place.job.attempts[-1].number}, begun {age} ago")
-    return Supervisor(app, place, order, files, request=_restart_request(app, base), hooks=hooks, detach=detach).run()
+    return Supervisor(
+        app, place, order, files, request=_restart_request(app, base, order), hooks=hooks, detach=detach
+    ).run()
 
 
 def idle_of(app: App, end: NodeAtEnd) -> IdleChange | None:
@@ -206,7 +213,7 @@ def idle_of(app: App, end: NodeAtEnd) -> IdleChange | None:
     return idle_change(app, DEFAULT_GRACE, str(IdleAction.DELETE))
 
 
-def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], UpRequest]:
+def _restart_request(app: App, first: UpRequest, order: KeptOrder) -> Callable[[NodeSpec | None], UpRequest]:
     """Return how to bring the node up for a restart: as before, for as long as it takes."""
 
     def request(spec: NodeSpec | None) -> UpRequest:
@@ -226,7 +233,7 @@ def _restart_request(app: App, first: UpRequest) -> Callable[[NodeSpec | None], 
             first,
             spec=spec,
             policy=policy,
-            preflight=preflight_check(app, {}, only_limits=True),
+            preflight=preflight_check(app, order.price_limits, only_limits=True),
             yes=True,
         )
 

@@ -74,6 +74,19 @@ class KeptOrder:
     collect: tuple[_LongText, ...] = ()  # paths on the workers
     preempt_signal: Annotated[int, Range(0, 64)] = 0
     end: NodeAtEnd = NodeAtEnd.KEEP
+    max_price: _LongText | None = None  # of a node, as given; settings count without it
+    max_project_price: _LongText | None = None  # `--budget`
+    allow_unknown_price: bool = False
+
+    @property
+    def price_limits(self) -> dict[str, Any]:
+        """The options that limit the price of each new node, by the names of their settings."""
+        given = {
+            "max_price": self.max_price,
+            "budget": self.max_project_price,
+            "allow_unknown_price": self.allow_unknown_price,
+        }
+        return {name: value for name, value in given.items() if value}
 
     @property
     def policy(self) -> KeepPolicy:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import time
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain, repeat
@@ -60,11 +60,12 @@ _LONGEST = 64 * 1024
 # Clocks of workers may be wrong, but a date ends at the year 9000.
 _LATEST = 221_845_392_000
 _LONGEST_AGE = 100 * 365 * 86400
+_TOGETHER = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerJob:
-    """A job on one worker. `began` is by the worker's clock; `age` depends on no other clock.
+    """A job on one worker. `began` is by the worker's clock; `age`, at the moment `seen`, depends on no other clock.
 
     `result` is None while it runs. It is lost if it does not run and has no recorded exit code: the worker was rebooted, or out
     of memory. `command` is empty and `is_detached` None if the worker's record of them cannot be read. `is_followed`: a client
@@ -82,6 +83,7 @@ class WorkerJob:
     is_followed: bool = False
     sizes: tuple[int, int] = (0, 0)
     starts: tuple[int, int] = (0, 0)
+    seen: timedelta = field(default_factory=lambda: timedelta(seconds=time.monotonic()))  # by our monotonic clock
 
     @property
     def state(self) -> str:
@@ -332,6 +334,15 @@ class Job:
     def age(self) -> timedelta:
         """Time since its start on its first worker. The workers compute it, so no two clocks are compared."""
         return max((share.age for share in self.shares), default=timedelta())
+
+    @property
+    def delays(self) -> dict[str, timedelta]:
+        """How much later than on its first worker it started on each, by label. No two clocks are compared."""
+        starts = {share.target.label: share.seen - share.age for share in self.shares}
+        first = min(starts.values(), default=timedelta())
+        delays = {label: start - first for label, start in starts.items()}
+        # They started together: how long each ran is known better than how long each took to answer.
+        return {label: delay if delay > _TOGETHER else timedelta() for label, delay in delays.items()}
 
     @property
     def began(self) -> datetime:

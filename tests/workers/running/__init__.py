@@ -17,7 +17,8 @@ from tests.tpuctl_process import TpuctlProcess
 
 Link = dict[str, object]
 # What each connection of a worker is like, in their order; the last is for all later ones. It is cut when so many bytes were
-# `received` from the worker, or `sent` to it, or `said` after the program, which comes first.
+# `received` from the worker, or `sent` to it, or `said` after the program, which comes first. The clock of a worker is `skew`
+# seconds ahead, and so are the times of its files.
 Plan = Sequence[Link]
 GOOD: Link = {}
 REFUSED: Link = {"says": "ssh: connect to host w port 22: Connection refused"}
@@ -36,6 +37,10 @@ with open(f"{{home}}/links") as links:
     number = len(links.readlines()) - 1
 plan = json.load(open(f"{{root}}/plan")).get(str(worker)) or [{{}}]
 link = plan[min(number, len(plan) - 1)]
+if skew := link.get("skew"):
+    clock = f"import os,time;t,s=time.time,os.stat;time.time=lambda:t()+{{skew}};"
+    stat = f"os.stat=lambda*a,**k:(lambda x:os.stat_result([*x[:8],x[8]+{{skew}},x[9]]))(s(*a,**k));"
+    line = line.replace("import sys;", f"import sys;{{clock}}{{stat}}", 1)
 if link.get("hangs"):
     time.sleep(60)
 if "says" in link:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,10 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.json_contract import check_documents
 from tests.lifecycle import ZONE
+from tests.tpuctl_process import TpuctlProcess
 from tests.workers.running import Slice
 from tests.workers.running.test_left_alone import until
+from tests.workers.running.test_output import peak
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.stock import put_stockout
 
@@ -181,19 +184,51 @@ def test_option_that_does_not_fit_is_refused(pod: Slice, options: tuple[str, ...
     assert (code, err.splitlines()[0]) == (2, f"error: {error}")
 
 
-@pytest.mark.parametrize("moment", [0.2 + 0.1 * number for number in range(30)])
-def test_supervisor_killed_at_any_moment_is_replaced(pod: Slice, moment: float) -> None:
+IN_BUCKET = {"TPUCTL_JOURNAL": "gs://data/journal", "TPUCTL_LEASE": "gs://data/leases"}
+
+
+def another_machine(pod: Slice, tmp_path: Path) -> Console:
+    """Return the program on a machine that shares only the bucket, and the cloud, with the first one."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "sandbox").symlink_to(Path(pod.tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox")
+    return replace(pod.tpuctl, environ={**pod.tpuctl.environ, **IN_BUCKET, "TPUCTL_STATE_DIR": str(elsewhere)})
+
+
+@pytest.mark.parametrize(
+    ("moment", "is_elsewhere"),
+    [
+        *((pytest.param(0.2 + 0.1 * number, True, id=f"{number}-elsewhere")) for number in range(30)),
+        *((pytest.param(0.2 + 0.1 * number, False, id=f"{number}-here")) for number in range(0, 30, 3)),
+    ],
+)
+def test_supervisor_killed_at_any_moment_is_replaced(
+    pod: Slice, sandbox: Sandbox, tmp_path: Path, *, moment: float, is_elsewhere: bool
+) -> None:
     """The job runs once at a time, and not again after it has ended with 0."""
+    administration.add_bucket(sandbox.state, "data")
     line = ALONE + "echo step; sleep 0.7; touch done"
-    with pod.start("--keep", *TWO, line) as program:
+    places: dict[str, Any] = IN_BUCKET if is_elsewhere else {}
+    with pod.start("--keep", *TWO, line, **places) as program:
         time.sleep(moment)
         program.send_signal(signal.SIGKILL)
 
-    code = pod.tpuctl("watch", "pod", "--job", "train")[2]
-    if code == 3:  # killed before the job was in the journal
-        code = keep(pod, line)[2]
+    environ = {"PATH": os.environ["PATH"], **(another_machine(pod, tmp_path) if is_elsewhere else pod.tpuctl).environ}
 
-    assert code == 0
+    def tpuctl(*words: str) -> tuple[int, str]:
+        with TpuctlProcess(
+            words, env=environ, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        ) as process:
+            _, err = process.communicate(timeout=60)
+        return process.returncode, err.decode()
+
+    if is_elsewhere:  # there only the age of its lease shows that the first one is gone
+        sandbox.state.advance(timedelta(minutes=3))
+    code, err = tpuctl("watch", "pod", "--job", "train")
+    if code == 3:  # killed before the job was in the journal
+        code, err = tpuctl("run", "pod", "--keep", *TWO, line)
+
+    assert code == 0, err
     assert pod.texts("DOUBLE") == {}
     assert pod.texts("starts") == {0: "x\n", 1: "x\n"}
 
@@ -304,6 +339,64 @@ def test_notice_of_a_preemption_reaches_the_job_as_a_signal(pod: Slice, options:
     assert [one[0] for one in verdicts(pod)] == ["preempted", "succeeded"]
 
 
+@pytest.mark.parametrize(
+    "skews",
+    [
+        pytest.param((3600, 3600), id="ahead"),
+        pytest.param((-180, -180), id="behind"),
+        pytest.param((-3600, 180), id="one-behind-and-one-ahead"),
+        pytest.param((180, -3600), id="one-ahead-and-one-behind"),
+    ],
+)
+def test_wrong_clock_of_a_worker_changes_no_verdict(pod: Slice, skews: tuple[int, int]) -> None:
+    """Which worker ended first, the two minutes of a bug, and the time after which failures are given back."""
+    pod.plan({worker: [{"skew": skew}] for worker, skew in enumerate(skews)})
+
+    _, err, code = keep(pod, ALONE + "sleep $TPUCTL_WORKER_ID; exit 3", "--healthy-after", "2m")
+
+    assert (code, verdicts(pod)) == (11, [("program", "0", 3)] * 2), err
+    assert err.splitlines()[-1].endswith("twice: a bug of the program")
+    attempts = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])["attempts"]
+    assert all(one["seconds"] < 60 for one in attempts)
+
+
+def test_worker_that_started_later_is_not_the_first_to_end(pod: Slice, tmp_path: Path) -> None:
+    """A supervisor was killed between two starts, and the next one started the job on the other worker."""
+    line = (
+        "test $TPUCTL_ATTEMPT = 2 && exit 0; touch began; while test ! -e go; do sleep 0.05; done; "
+        "sleep $TPUCTL_WORKER_ID; exit $((9 + 125 * TPUCTL_WORKER_ID))"
+    )
+    keep(pod, line, "--detach")
+    until(lambda: len(pod.texts("began")) == 2)
+    gone = pod.home(1) / ".tpuctl" / "jobs" / "train.1"
+    os.killpg(int((gone / "pid").read_text().split()[0]), signal.SIGKILL)
+    gone.rename(pod.home(1) / "lost")
+    (pod.home(1) / "began").unlink()
+    (journal,) = tmp_path.glob("**/journal/**/*.jsonl")
+    kept = [text for text in journal.read_text().splitlines(keepends=True) if "job-running" not in text]
+    journal.write_text("".join(kept))
+    time.sleep(2.5)
+
+    with pod.start("--keep", *TWO, line) as program:
+        until((pod.home(1) / "began").exists)
+        for worker in (0, 1):
+            (pod.home(worker) / "go").touch()
+        _, err = program.communicate(timeout=60)
+
+    assert program.returncode == 0, err.decode()
+    assert verdicts(pod) == [("program", "0", 9), ("succeeded", None, 0)]
+
+
+def test_worker_that_lost_another_one_is_no_failure_of_the_program(pod: Slice) -> None:
+    text = "heartbeat timeout. This indicates that the remote task has failed"
+    line = f"test $TPUCTL_ATTEMPT = 2 && exit 0; test $TPUCTL_WORKER_ID = 1 && sleep 60; echo '{text}'; exit 134"
+
+    _, err, code = keep(pod, line, "--max-failures", "0")
+
+    assert (code, verdicts(pod)) == (0, [("consequence", "0", 134), ("succeeded", None, 0)]), err
+    assert "heartbeat-timeout in its log: a consequence of what no worker reports" in err
+
+
 def test_time_limit_counts_from_the_first_start(pod: Slice) -> None:
     _, err, code = keep(pod, "sleep 60", "--timeout", "2s")
 
@@ -314,20 +407,14 @@ def test_time_limit_counts_from_the_first_start(pod: Slice) -> None:
 def test_another_machine_goes_on_with_the_journal_in_a_bucket(pod: Slice, sandbox: Sandbox, tmp_path: Path) -> None:
     """It has the order, the environment and the files of the first start, and no local state."""
     administration.add_bucket(sandbox.state, "data")
-    places = {"TPUCTL_JOURNAL": "gs://data/journal", "TPUCTL_LEASE": "gs://data/leases"}
     code = tmp_path / "code"
     code.mkdir()
     (code / "train.sh").write_text('echo "$TPUCTL_ATTEMPT $WORD"; test "$TPUCTL_ATTEMPT" = 2\n')
     words = ("--keep", "--detach", "--name", "train", "--sync", str(code), "--workdir", "code", "--env", "WORD=x")
-    assert pod.run(*words, "--", "sh train.sh", **places)[2] == 0
+    assert pod.run(*words, "--", "sh train.sh", **IN_BUCKET)[2] == 0
     (code / "train.sh").write_text("exit 9\n")
 
-    elsewhere = replace(
-        pod.tpuctl, environ={**pod.tpuctl.environ, **places, "TPUCTL_STATE_DIR": str(tmp_path / "elsewhere")}
-    )
-    (tmp_path / "elsewhere").mkdir()
-    shutil.copytree(Path(pod.tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox", tmp_path / "elsewhere" / "sandbox")
-    out, err, exit_code = elsewhere("watch", "pod", "--job", "train")
+    out, err, exit_code = another_machine(pod, tmp_path)("watch", "pod", "--job", "train")
 
     assert exit_code == 0, err
     assert sorted(out.splitlines()) == ["[0] 1 x", "[0] 2 x", "[1] 1 x", "[1] 2 x"]
@@ -444,6 +531,41 @@ def test_full_local_disk_ends_the_copy_of_the_output_only(pod: Slice, tmp_path: 
     assert f"warning: no more output is kept in `{folder}`: no space left on device\n" in err
 
 
+def test_state_that_cannot_be_written_ends_the_supervisor_only(pod: Slice, tmp_path: Path) -> None:
+    """As on a full disk, or a read-only one. Nothing is started without the journal, and nothing twice."""
+    journal = Path(pod.tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal"
+    journal.mkdir(mode=0o700)
+    away = tmp_path / "away"
+    line = ALONE + "while test ! -e go; do sleep 0.05; done; touch done"
+
+    def break_journal() -> None:
+        journal.rename(away)
+        journal.touch()
+
+    def repair_journal() -> None:
+        journal.unlink()
+        away.rename(journal)
+
+    break_journal()
+    refused = keep(pod, line)
+    repair_journal()
+    with pod.start("--keep", *TWO, line) as program:
+        until(lambda: len(pod.texts("starts")) == 2)
+        time.sleep(0.5)
+        break_journal()
+        for worker in (0, 1):
+            (pod.home(worker) / "go").touch()
+        err = program.communicate(timeout=60)[1].decode()
+    blind = pod.tpuctl("watch", "pod", "--job", "train")
+    repair_journal()
+    again = pod.tpuctl("watch", "pod", "--job", "train")
+
+    assert (refused[2], program.returncode, blind[2], again[2]) == (1, 1, 1, 0), err
+    assert refused[1].startswith("error: cannot read the journal: ")
+    assert blind[1].startswith("error: cannot read the journal: ")
+    assert (pod.texts("starts"), pod.texts("DOUBLE")) == ({0: "x\n", 1: "x\n"}, {})
+
+
 def test_long_output_is_kept_here_up_to_a_limit(pod: Slice, tmp_path: Path) -> None:
     line = "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 999; echo; echo end"
 
@@ -454,16 +576,44 @@ def test_long_output_is_kept_here_up_to_a_limit(pod: Slice, tmp_path: Path) -> N
     assert err.count("only the first 1 MiB of its output are kept here; all is on the worker") == 2
 
 
-def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice) -> None:
-    with pod.start("--keep", *TWO, "sleep 60") as program:
-        until(lambda: len(pod.left()) == 2)
+def test_memory_of_the_supervisor_with_large_output_is_bounded(pod: Slice) -> None:
+    peaks = [peak(pod, size, "--keep", "--name", f"job-{size}", "--no-sync") for size in (1_000_000, 50_000_000)]
+
+    assert peaks[1] - peaks[0] < 8_000  # KiB
+
+
+def test_worker_keeps_the_output_of_the_last_attempts_only(pod: Slice) -> None:
+    _, err, code = keep(pod, "test $TPUCTL_ATTEMPT = 7 || exit 42")
+
+    assert code == 0, err
+    assert pod.left() == [
+        f"{worker}/.tpuctl/jobs/train{old}.{worker}" for worker in (0, 1) for old in ("", ".4", ".5", ".6")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "number", "word", "code"),
+    [
+        pytest.param(("run", "pod", "--keep", *TWO, "x"), signal.SIGINT, "interrupted", 130, id="ctrl-c"),
+        pytest.param(("watch", "pod", "--job", "train"), signal.SIGTERM, "terminated", 143, id="stopped-service"),
+    ],
+)
+def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(
+    pod: Slice, words: tuple[str, ...], *, number: int, word: str, code: int
+) -> None:
+    """0 would say that the job is done."""
+    keep(pod, "sleep 60", "--detach")
+    environ = {"PATH": os.environ["PATH"], **pod.tpuctl.environ}
+    with TpuctlProcess(words, env=environ, cwd=pod.tpuctl.folder, stderr=subprocess.PIPE, text=True) as program:
+        assert program.stderr is not None
+        begun = program.stderr.readline()
         time.sleep(0.5)
-        program.send_signal(signal.SIGINT)
+        program.send_signal(number)
         _, err = program.communicate(timeout=60)
 
-    assert program.returncode == 130
-    assert err.decode().endswith(
-        "interrupted: job `train` goes on without a supervisor; nothing was undone\n"
+    assert (program.returncode, begun.startswith("train: going on with attempt 1, begun ")) == (code, True)
+    assert err.endswith(
+        f"{word}: job `train` goes on without a supervisor; nothing was undone\n"
         "  resume: tpuctl watch pod --job train\n  undo:   tpuctl kill pod train\n"
     )
     (job,) = json.loads(pod.tpuctl("jobs", "pod", "-o", "json")[0])
@@ -477,6 +627,8 @@ def test_interrupted_supervisor_leaves_the_job_and_names_both_ways_on(pod: Slice
         pytest.param("exit 3", "--rm", 11, "", id="rm-after-failure"),
         pytest.param("true", "--rm-on-success", 0, "", id="rm-on-success-after-success"),
         pytest.param("exit 3", "--rm-on-success", 11, "ci\n", id="rm-on-success-after-failure"),
+        pytest.param("true", "--rm=success", 0, "", id="rm=success-after-success"),
+        pytest.param("exit 3", "--rm=success", 11, "ci\n", id="rm=success-after-failure"),
     ],
 )
 def test_node_of_a_kept_job_is_deleted_at_the_end(
@@ -490,3 +642,19 @@ def test_node_of_a_kept_job_is_deleted_at_the_end(
 
     assert found[2] == code
     assert tpuctl("list", "--columns", "name")[0] == left
+
+
+def test_price_limit_of_the_first_start_counts_for_the_next_ones(pod: Slice, sandbox: Sandbox) -> None:
+    zone = "us-west4-a"
+    pod.tpuctl("down", "pod", "--yes")
+    limits = ("--tier", "spot,on-demand", "--max-price", "15")
+    line = "test $TPUCTL_ATTEMPT = 2 || sleep 60"
+    pod.run("--keep", "--zone", zone, "--type", "v5litepod-16", *limits, "--detach", *TWO, line)
+    sandbox.fault("preempt", node="pod")
+    with sandbox.state.write() as session:
+        put_stockout(session, zone=zone, accelerator_type="v5litepod-*", tier="spot", duration=timedelta(hours=3))
+
+    _, err, code = pod.tpuctl("watch", "pod", "--job", "train")
+
+    attempts = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])["attempts"]
+    assert (code, [one["tier"] for one in attempts]) == (0, ["spot", "spot"]), err

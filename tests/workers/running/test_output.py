@@ -129,9 +129,10 @@ def test_memory_with_large_output_is_bounded(pod: Slice) -> None:
     assert peaks[1] - peaks[0] < 8_000  # KiB
 
 
-def peak(pod: Slice, size: int) -> int:
+def peak(pod: Slice, size: int, *options: str) -> int:
     """Return the peak memory of the program in KiB while two workers print that much."""
-    words = [sys.executable, "-m", "tpuctl", "run", "pod", "--worker", "0-1", "--", f"head -c {size} /dev/zero"]
+    chosen = options or ("--worker", "0-1")
+    words = [sys.executable, "-m", "tpuctl", "run", "pod", *chosen, "--", f"head -c {size} /dev/zero"]
     program = subprocess.Popen(
         words,
         env={"PATH": os.environ["PATH"], **pod.tpuctl.environ},
@@ -142,6 +143,7 @@ def peak(pod: Slice, size: int) -> int:
     )
     _, status, usage = os.wait4(program.pid, 0)
     program.returncode = os.waitstatus_to_exitcode(status)
+    assert program.returncode == 0
     return usage.ru_maxrss
 
 

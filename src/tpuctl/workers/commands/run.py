@@ -233,7 +233,9 @@ class KeepFlags(GivenOptions):
         help="Signal for the job at the notice of a preemption, 10 to 30 s before its end; none: none. [default: TERM]",
     )
     rm_on_success: bool = option(
-        "--rm-on-success", is_flag=True, help="Delete the node when the job has ended with 0, not when it is given up."
+        "--rm-on-success",
+        is_flag=True,
+        help="Delete the node when the job has ended with 0, not when it is given up; the same as --rm=success.",
     )
     stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
     on_job_stall: str | None = option(
@@ -251,7 +253,7 @@ class KeepFlags(GivenOptions):
     )
 
 
-@cli_command("run", takes_command=True, asks_trust=False)
+@cli_command("run", takes_command=True, asks_trust=False, spellings={"--rm=success": "--rm-on-success"})
 @selection_options()
 @worker_option
 @takes_options(RunFlags, "flags", group=OptionGroup.PROGRAM)

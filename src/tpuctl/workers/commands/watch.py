@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,9 +9,8 @@ from click.core import ParameterSource
 
 from tpuctl.app.option_help import OptionGroup, grouped_option
 from tpuctl.app.options import cli_command
-from tpuctl.app.signals import TerminatedError
 from tpuctl.app.value_completion import complete_job
-from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.errors import InvalidInputError
 from tpuctl.models.events import EventKind
 from tpuctl.nodes.commands.policy_options import build_hooks, hook_options
 from tpuctl.nodes.commands.watch import watch, watch_options
@@ -72,11 +70,6 @@ def command(
     names: tuple[str, ...] = given["nodes"]
     if len(names) != 1:
         raise InvalidInputError("`--job` takes one node", hint="name it: `tpuctl watch NODE --job JOB`")
-    try:
-        hooks = build_hooks(app, {EventKind.JOB_STALLED: on_job_stall, EventKind.JOB_ENDED: on_job_end})
-        return watch_job(app, names[0], check_job_name(job), hooks, force_lease=given["force_lease"])
-    except TerminatedError:
-        # This is how a service is stopped.
-        with suppress(OSError):
-            app.terminal.note("terminated: the job goes on without a supervisor")
-        return ExitCode.OK
+    hooks = build_hooks(app, {EventKind.JOB_STALLED: on_job_stall, EventKind.JOB_ENDED: on_job_end})
+    # After SIGTERM it ends with 143: 0 would say that the job is done.
+    return watch_job(app, names[0], check_job_name(job), hooks, force_lease=given["force_lease"])
