@@ -44,13 +44,13 @@ def sync_once(
         progress, options = show_copies(line, clock), shared_connection_options(app)
         synced = sync_workers(targets, tree, request, clock=clock, on_progress=progress, ssh_options=options)
     app.show(_view(synced, dry_run=request.dry_run))
-    _note(app, _remarks(synced))
+    note_remarks(app, synced)
     if text := sync_summary(synced, dry_run=request.dry_run):
         app.terminal.note(text)
     if synced.failed:
-        raise _failure(app, synced)
+        raise sync_failure(app, synced)
     if synced.unreadable:
-        raise TpuctlError(_describe_unreadable(synced), hint="all other files are synced")
+        raise unreadable_error(synced, hint="all other files are synced")
     return ExitCode.OK
 
 
@@ -69,7 +69,7 @@ def sync_continuously(
                     if has_changes:
                         # For people, the summary replaces the table.
                         app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
-                        _note(app, _remarks(result))
+                        note_remarks(app, result)
                     if result.succeeded and (has_changes or problems is None):
                         app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result)}")
                     current = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
@@ -85,7 +85,17 @@ def sync_continuously(
     return ExitCode.OK
 
 
-def _failure(app: App, synced: SyncResult) -> TpuctlError:
+def note_remarks(app: App, synced: SyncResult) -> None:
+    """Say what of a sync is neither a change nor a failure: files that were kept on workers."""
+    _note(app, _remarks(synced))
+
+
+def unreadable_error(synced: SyncResult, *, hint: str) -> TpuctlError:
+    """Return the error for files that could not be read."""
+    return TpuctlError(_describe_unreadable(synced), hint=hint)
+
+
+def sync_failure(app: App, synced: SyncResult) -> TpuctlError:
     """Return the error for the failed workers. If there are several causes, show each of them first."""
     unreached = [error for _, error in synced.failed if is_failed_login(error)]
     causes = explain_agent_errors(unreached, accepted_elsewhere=len(unreached) < len(synced.results))
