@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
+from tpuctl.command_text import join_command
 from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.files import expand_user_path
@@ -87,6 +88,13 @@ def find_run_tree(app: App, *, sync: str | None, no_sync: bool, workdir: str | N
 def _tree_at(folder: Path, here: Path, *, is_approved: bool = False) -> RunTree:
     below = here.relative_to(folder).as_posix() if here.is_relative_to(folder) else "."
     return RunTree(folder, PurePosixPath(below), is_approved)
+
+
+def run_command_after_sync(app: App, selection: Sequence[str], source: Path, folder: str) -> str:
+    """Return the command that runs something in a folder of the workers to which `source` was synced."""
+    tree = find_run_tree(app, sync=None, no_sync=False, workdir=None)
+    is_default = tree is not None and (tree.folder, tree.worker_folder) == (source.resolve(), folder)
+    return join_command(["tpuctl", "run", *selection, *([] if is_default else ["--workdir", folder]), "--", "COMMAND"])
 
 
 def approved(app: App, tree: RunTree) -> RunTree:
@@ -185,7 +193,7 @@ def _sync(app: App, targets: Sequence[Target], tree: RunTree, files: FileTree, *
             on_plan=describe,
         )
     note_remarks(app, synced)
-    if any(not changes.is_empty for _, changes in synced.succeeded) and (text := sync_summary(synced)):
+    if any(not changes.is_empty for _, changes in synced.succeeded) and (text := sync_summary(synced, request)):
         app.terminal.note(text)
     return synced
 

@@ -287,8 +287,8 @@ def command(
 ) -> int:
     """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
-    In a git tree, or below a tpuctl.yaml, the files of that tree are synced to the workers first (only what has changed; nothing
-    that .gitignore names), and the command runs in the same folder there. Elsewhere nothing is sent.
+    In a git tree, or below a tpuctl.yaml, the files of that tree are synced to the workers first, and the command runs in the
+    same folder there. Only what has changed is sent, and nothing that .gitignore names. Elsewhere nothing is sent.
     The command starts on all workers or, if one cannot be reached, on none; and at most once on each. Of nodes that a pattern
     or condition selects, one that cannot be reached does not keep the others from starting. When a connection
     breaks, the command continues and tpuctl reconnects to its output. Ctrl-C sends INT to it, a second time QUIT, a third time

@@ -30,7 +30,12 @@ _MAX_SHOWN, _MAX_NAMES_SHOWN = 3, 5
 
 
 def sync_once(
-    app: App, find: Callable[[], Sequence[Target]], read: Callable[[], FileTree], request: SyncRequest
+    app: App,
+    find: Callable[[], Sequence[Target]],
+    read: Callable[[], FileTree],
+    request: SyncRequest,
+    *,
+    next_command: str,
 ) -> int:
     """Sync once, and show the results. Raises `RemoteCommandError` if a worker failed."""
     tree = read()
@@ -45,8 +50,10 @@ def sync_once(
         synced = sync_workers(targets, tree, request, clock=clock, on_progress=progress, ssh_options=options)
     app.show(_view(synced, dry_run=request.dry_run))
     note_remarks(app, synced)
-    if text := sync_summary(synced, dry_run=request.dry_run):
+    if text := sync_summary(synced, request):
         app.terminal.note(text)
+        if app.terminal.is_interactive and not request.dry_run:
+            app.terminal.note(f"  run there: `{next_command}`")
     if synced.failed:
         raise sync_failure(app, synced)
     if synced.unreadable:
@@ -71,7 +78,7 @@ def sync_continuously(
                         app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
                         note_remarks(app, result)
                     if result.succeeded and (has_changes or problems is None):
-                        app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result)}")
+                        app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result, request)}")
                     current = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
                     current |= {_describe_unreadable(result)} if result.unreadable else set()
                 else:
@@ -190,25 +197,26 @@ def _to_json(target: Target, changes: SyncChanges | TpuctlError) -> dict[str, An
     }
 
 
-def sync_summary(synced: SyncResult, *, dry_run: bool = False) -> str | None:
+def sync_summary(synced: SyncResult, request: SyncRequest) -> str | None:
     """Return a summary of the changes. None if all workers failed."""
+    dry_run = request.dry_run
     changes = [one for _, one in synced.succeeded]
     if not changes:
         return None
-    workers = _counted(len(changes), "worker")
+    workers = f"`{request.folder}` on {_counted(len(changes), 'worker')}"
     names = {name for one in changes for name in one.sent}
     deleted = {name for one in changes for name in one.deleted}
     adjusted = max(one.adjusted for one in changes)
     duration = "" if dry_run else f" in {synced.duration.total_seconds():.1f}s"
     if not (names or deleted or adjusted):
-        return f"no changes: {workers} up to date"
+        return f"no changes: {workers}, up to date"
     parts = []
     if names:
         size = sum(entry.size for entry in synced.tree.entries if entry.path in names)
         verb = "would sync" if dry_run else "synced"
         parts.append(f"{verb} {_counted(len(names), 'file')} ({format_size(size)}) to {workers}")
     elif adjusted:
-        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {_counted(adjusted, 'file')} on {workers}")
+        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {_counted(adjusted, 'file')} in {workers}")
     if deleted:
         parts.append(f"{'would delete' if dry_run else 'deleted'} {_counted(len(deleted), 'file')}")
     return ", ".join(parts) + duration
