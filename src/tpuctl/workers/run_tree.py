@@ -19,7 +19,14 @@ from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.files import expand_user_path
 from tpuctl.output.terminal import StatusLine
 from tpuctl.workers.commands.scp_run import show_copies
-from tpuctl.workers.commands.sync_rendering import note_remarks, sync_failure, sync_summary, unreadable_error
+from tpuctl.workers.commands.sync_rendering import (
+    counted,
+    note_remarks,
+    printable_name,
+    sync_failure,
+    sync_summary,
+    unreadable_error,
+)
 from tpuctl.workers.file_tree import count_ignored, default_worker_folder, read_tree
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 
@@ -143,25 +150,21 @@ def sync_before_run(
 def describe_tree(tree: RunTree, files: FileTree, *, to: str) -> list[str]:
     """Return what is sent of a tree, in a few lines; `to` says where to."""
     sizes = Counter({entry.path: entry.size for entry in files.entries})
-    count, largest = len(files.entries), sizes.most_common(_MOST_NAMED)
-    size = format_size(sizes.total())
-    lines = [
-        f"sending `{tree.folder}` to {to}: {count} file{'' if count == 1 else 's'}, {size}; `--no-sync` sends nothing"
-    ]
-    if count > 1:
-        lines.append(f"  largest: {', '.join(f'`{name}` {format_size(size)}' for name, size in largest)}")
-    ignored = count_ignored(tree.folder)
-    if ignored is not None:
-        others = (
-            f", and what .gitignore names: {ignored} file{'' if ignored == 1 else 's'} or folders" if ignored else ""
+    shown, size = printable_name(str(tree.folder)), format_size(sizes.total())
+    lines = [f"sending `{shown}` to {to}: {counted(len(sizes), 'file')}, {size}; `--no-sync` sends nothing"]
+    if len(sizes) > 1:
+        largest = sizes.most_common(_MOST_NAMED)
+        lines.append(
+            f"  largest: {', '.join(f'`{printable_name(name)}` {format_size(size)}' for name, size in largest)}"
         )
-        lines.append(f"  left out: .git{others}")
-    return [*lines, *(f"  {note}" for note in files.notes)]
+    if ignored := count_ignored(tree.folder):
+        lines.append(f"  left out: {counted(ignored, 'file or folder', 'files or folders')} that git ignores")
+    return [*lines, *(f"  {printable_name(note)}" for note in files.notes)]
 
 
 def _sync(app: App, targets: Sequence[Target], tree: RunTree, files: FileTree, *, where: str) -> SyncResult:
     """Sync to the workers, and say what is sent."""
-    clock, options = SystemClock(), shared_connection_options(app)
+    clock, options = app.invocation.clock or SystemClock(), shared_connection_options(app)
     request, lock = SyncRequest(folder=tree.worker_folder, delete=True), Lock()
     is_said = False
     if not tree.is_approved and files.size(range(len(files.entries))) > LARGEST_UNASKED:
@@ -177,8 +180,7 @@ def _sync(app: App, targets: Sequence[Target], tree: RunTree, files: FileTree, *
                     return
                 is_said = True
                 line.clear()
-                count = len(targets)
-                to = f"`{tree.worker_folder}` on {count} worker{'' if count == 1 else 's'}"
+                to = f"`{tree.worker_folder}` on {counted(len(targets), 'worker')}"
                 app.terminal.note(*describe_tree(tree, files, to=to))
                 if where != tree.worker_folder:
                     app.terminal.note(f"  the command runs in `{where}`")

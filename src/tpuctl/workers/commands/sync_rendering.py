@@ -121,9 +121,9 @@ def sync_failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-    reasons = [_printable(why) for _, why in sorted(synced.unreadable.items())]
+    reasons = [printable_name(why) for _, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
-    return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
+    return f"{counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
 
 def _worker_text(target: Target) -> str:
@@ -132,7 +132,7 @@ def _worker_text(target: Target) -> str:
 
 def _note(app: App, texts: Iterable[str]) -> None:
     for text in texts:
-        app.terminal.note(_printable(text))
+        app.terminal.note(printable_name(text))
 
 
 def _clock(app: App) -> Clock:
@@ -174,7 +174,7 @@ def _planned_rows(synced: SyncResult) -> list[tuple[Cell, ...]]:
                 found.setdefault((action, name), []).append(target.label)
     everywhere = len(synced.succeeded)
     return [
-        (Cell(action), Cell(_printable(name)), Cell("all" if len(labels) == everywhere else ",".join(labels)))
+        (Cell(action), Cell(printable_name(name)), Cell("all" if len(labels) == everywhere else ",".join(labels)))
         for (action, name), labels in found.items()
     ]
 
@@ -187,13 +187,13 @@ def _to_json(target: Target, changes: SyncChanges | TpuctlError) -> dict[str, An
         return {**value, "error": {"kind": changes.kind, "message": changes.message}}
     return {
         **value,
-        "folder": _printable(changes.folder),
-        "sent": list(map(_printable, changes.sent)),
+        "folder": printable_name(changes.folder),
+        "sent": list(map(printable_name, changes.sent)),
         "bytes": changes.size,
         "adjusted": changes.adjusted,
-        "deleted": list(map(_printable, changes.deleted)),
-        "kept": list(map(_printable, changes.kept)),
-        "replaced": list(map(_printable, changes.replaced)),
+        "deleted": list(map(printable_name, changes.deleted)),
+        "kept": list(map(printable_name, changes.kept)),
+        "replaced": list(map(printable_name, changes.replaced)),
     }
 
 
@@ -203,7 +203,7 @@ def sync_summary(synced: SyncResult, request: SyncRequest) -> str | None:
     changes = [one for _, one in synced.succeeded]
     if not changes:
         return None
-    workers = f"`{request.folder}` on {_counted(len(changes), 'worker')}"
+    workers = f"`{request.folder}` on {counted(len(changes), 'worker')}"
     names = {name for one in changes for name in one.sent}
     deleted = {name for one in changes for name in one.deleted}
     adjusted = max(one.adjusted for one in changes)
@@ -214,11 +214,11 @@ def sync_summary(synced: SyncResult, request: SyncRequest) -> str | None:
     if names:
         size = sum(entry.size for entry in synced.tree.entries if entry.path in names)
         verb = "would sync" if dry_run else "synced"
-        parts.append(f"{verb} {_counted(len(names), 'file')} ({format_size(size)}) to {workers}")
+        parts.append(f"{verb} {counted(len(names), 'file')} ({format_size(size)}) to {workers}")
     elif adjusted:
-        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {_counted(adjusted, 'file')} in {workers}")
+        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {counted(adjusted, 'file')} in {workers}")
     if deleted:
-        parts.append(f"{'would delete' if dry_run else 'deleted'} {_counted(len(deleted), 'file')}")
+        parts.append(f"{'would delete' if dry_run else 'deleted'} {counted(len(deleted), 'file')}")
     return ", ".join(parts) + duration
 
 
@@ -245,16 +245,16 @@ def _grouped(
 
 
 def _listed(names: Iterable[str]) -> str:
-    listed = [f"`{escape_unprintable(_printable(name))}`" for name in names]
+    listed = [f"`{escape_unprintable(printable_name(name))}`" for name in names]
     more = len(listed) - _MAX_NAMES_SHOWN
     return ", ".join(listed[:_MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str, several: str | None = None) -> str:
     """Return a number with its noun: `1 file`, `2 files`."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
-def _printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a printable name: bytes that are not UTF-8 become `\\xff`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
