@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -456,10 +456,6 @@ def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], fol
         is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
         if (path in paths or is_unexpected) and (why := _why_incomplete(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
-    for target in targets:
-        # Created for files that did not exist.
-        with suppress(OSError):
-            (folder / target.label).rmdir()
 
 
 def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:
