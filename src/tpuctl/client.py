@@ -42,6 +42,7 @@ from tpuctl.spelling import closest_match
 from tpuctl.workers.captured_run import run_captured
 from tpuctl.workers.environment import EnvironmentOptions, parse_variable
 from tpuctl.workers.execution import shell_line
+from tpuctl.workers.run_tree import RunTree, sync_before_run
 from tpuctl.workers.runner import RunRequest
 from tpuctl.workers.targets import await_key, find_node, find_targets
 
@@ -312,6 +313,7 @@ class Client:
         workers: str | int = "all",
         env: Mapping[str, str] | None = None,
         workdir: str | None = None,
+        sync: Path | str | None = None,
         timeout: timedelta | None = None,
         fail_fast: bool = False,
         on_output: Callable[[OutputPiece], None] | None = None,
@@ -321,6 +323,9 @@ class Client:
         A text is a line for the workers' shell; a sequence is an argument vector. The command starts on all `workers` (`"all"`,
         `0`, `"1,3-5"`) or, if one cannot be reached, on none. After `timeout` it is terminated, by default never; with
         `fail_fast` also when it fails on one worker. It reads no stdin. `on_output` gets each piece of output, in this thread.
+
+        `sync` is a local folder to sync to the workers first, as `tpuctl sync --delete` does; the command runs in it unless
+        `workdir` is given. Without `sync` nothing is sent, also in a git tree.
 
         A failure of the command is no exception: see `CommandResult.check`. Raises `NotFoundError`, `ConflictError` for a node
         without ssh, `InvalidInputError`, and other `TpuctlError`.
@@ -347,6 +352,9 @@ class Client:
         with self._call() as app:
             targets = find_targets(app, [find_node(app, _node_text(node))], WorkerSet.parse(str(workers)))
             await_key(app, targets)
+            if sync is not None:
+                tree = RunTree(Path(sync).absolute(), is_approved=True)
+                targets, request, _ = sync_before_run(app, targets, tree, request)
             minutes = format_duration(request.linger)
             with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
                 result = run_captured(app, targets, request, on_output=on_output)

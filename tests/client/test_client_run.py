@@ -156,3 +156,19 @@ def test_example_leaves_no_node_after_an_interruption(client: Client, sandbox: S
         train(client, "v4-8", "echo; sleep 100", press)
 
     assert client.list() == []
+
+
+@pytest.mark.parametrize("sync", [pytest.param(False, id="default"), pytest.param(True, id="sync")])
+def test_run_syncs_only_the_folder_that_is_given(
+    client: Client, pair: str, worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, sync: bool
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    for name in ("train.py", "tpuctl.yaml"):
+        (code / name).write_text("")
+    monkeypatch.chdir(code)
+
+    result = client.run(pair, "pwd", workers=0, sync=code if sync else None)
+
+    assert (worker.root / "code/train.py").exists() is sync
+    assert result.workers[0].stdout == f"{worker.root / 'code' if sync else code}\n"

@@ -46,7 +46,7 @@ def hooks_for(
 ) -> Hooks:
     """Return hooks with this command for a preemption, and others."""
     return Hooks(
-        {EventKind.PREEMPTED: command, **(commands or {})},
+        {kind: (text,) for kind, text in {EventKind.PREEMPTED: command, **(commands or {})}.items()},
         {"PATH": os.environ["PATH"], **environ},
         extra=extra or {},
         show=show,
@@ -366,7 +366,9 @@ def test_command_has_options_for_the_hooks_it_runs() -> None:
     def flags(function: Callable[..., object]) -> list[str]:
         return [option for param in click.command()(function).params for option in param.opts]
 
-    assert flags(hook_options()(nothing)) == ["--on-preempt", "--on-recover", "--on-maintenance", "--on-give-up"]
+    assert flags(hook_options()(nothing)) == [
+        "--on-preempt", "--on-usable", "--on-recover", "--on-maintenance", "--on-give-up"
+    ]  # fmt: skip
 
     def up() -> None:
         pass

@@ -21,6 +21,7 @@ from tpuctl.models.spec_fields import V2
 from tpuctl.names import NodeName, NodeReference, group_of_slice
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
+from tpuctl.nodes.conditions import Repair
 from tpuctl.nodes.decide import different_node_error
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
@@ -29,6 +30,7 @@ from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_
 from tpuctl.nodes.policies import retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
+from tpuctl.nodes.repair import DEFECTIVE_HEALTH
 from tpuctl.nodes.setup import script_to_run
 from tpuctl.nodes.slices import ExistingSlices, as_slice, bring_up_slices, check_slices, find_slices
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
@@ -566,6 +568,8 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
             raise NotConfirmedError("nothing was done")
     if request.only_looks:
         return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
+    if found is not None and not policy.replace and request.asks:
+        policy = replace(policy, ignores_use=policy.ignores_use or _may_repair(app, found, policy))
     limit, owner = request.limit, app.services.owner_label
     change = LimitChange(end=limit.end(app.now()), changes_idle=request.idle.is_named)
     # Of a node that is replaced or recreated no limit is left.
@@ -592,6 +596,27 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         limits=limits,
         since=app.silent_since,
     )
+
+
+_REPAIRS = {
+    Repair.REBOOT: "reboot its workers",
+    Repair.RESTART: "reboot or restart it",
+    Repair.RECREATE: "reboot, restart or recreate it, with a new boot disk",
+}
+
+
+def _may_repair(app: App, node: Node, policy: Policy) -> bool:
+    """Ask whether an unhealthy node may be repaired although it may be in use; False without a question.
+
+    Raises `NotConfirmedError` if the user refuses.
+    """
+    is_defective = node.state is NodeState.READY and node.health in DEFECTIVE_HEALTH
+    if not is_defective or policy.ignores_use or policy.repair is Repair.NONE or not app.terminal.may_ask:
+        return False
+    in_use = use_in_question(app, [node], if_idle=False, yes=False) or f"`{node.name.node_id}` may be in use; "
+    if not app.terminal.confirm(f"{in_use}it is {node.health}: {_REPAIRS[policy.repair]} if it stays so?", yes=False):
+        raise NotConfirmedError("nothing was done")
+    return True
 
 
 def _check_setup(app: App, name: NodeName, request: UpRequest, node: Node | None, spec: NodeSpec | None) -> None:

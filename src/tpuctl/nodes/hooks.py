@@ -44,12 +44,20 @@ _NOT_FOUND = 127
 _NOT_EXECUTABLE = 126
 
 
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """A command to run for an event."""
+
+    event: NodeEvent
+    command: str
+
+
 @dataclass(slots=True)
 class _RunningHook:
     """A running hook, and the unnamed file of its output: no pipe, on which it could block, or which ends with us."""
 
     pid: int
-    event: NodeEvent
+    hook: _Hook
     output: int
     offset: int = 0  # of the first line that was not read
     tail: deque[str] = field(default_factory=lambda: deque(maxlen=_MAX_TAIL))
@@ -71,7 +79,7 @@ class _RunningHook:
 
 
 class Hooks:
-    """A listener that runs the user's command for each kind of event: one at a time for each node, in order.
+    """A listener that runs the user's commands for each kind of event: one at a time for each node, in order.
 
     A hook that fails becomes an event `hook-failed` with its last lines, and runs the hook for `gave-up`, which gets the
     failure as its reason.
@@ -85,7 +93,7 @@ class Hooks:
 
     def __init__(
         self,
-        commands: Mapping[EventKind, str],
+        commands: Mapping[EventKind, Sequence[str]],
         environ: Mapping[str, str],
         *,
         extra: Mapping[str, str],
@@ -95,18 +103,19 @@ class Hooks:
         self._commands = commands
         self._environ = {**environ, **extra}
         self._show, self._clock = show, clock
-        self._waiting: dict[NodeName, deque[NodeEvent]] = {}
+        self._waiting: dict[NodeName, deque[_Hook]] = {}
         self._running: dict[NodeName, _RunningHook] = {}
         self._failures: list[NodeEvent] = []
 
     def __call__(self, event: NodeEvent) -> None:
-        """Start the hook for an event, or queue it behind the running one of the node. Does not wait."""
-        if event.kind not in self._commands:
-            return
-        queue = self._waiting.setdefault(event.node, deque())
-        queue.append(event)
-        if len(queue) > MAX_WAITING:
-            self._record_failure(queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting")
+        """Start the hooks for an event, or queue them behind the running one of the node. Does not wait."""
+        for command in self._commands.get(event.kind, ()):
+            queue = self._waiting.setdefault(event.node, deque())
+            queue.append(_Hook(event, command))
+            if len(queue) > MAX_WAITING:
+                self._record_failure(
+                    queue.popleft(), None, f"was skipped, because {MAX_WAITING} hooks are already waiting"
+                )
         self._advance()
 
     def poll(self) -> tuple[NodeEvent, ...]:
@@ -141,9 +150,9 @@ class Hooks:
             clock.sleep(min(_HOOK_POLL_INTERVAL, left))
             self._advance()
         for queue in self._waiting.values():
-            for event in queue:
+            for hook in queue:
                 self._record_failure(
-                    event, None, "was skipped, because other hooks were still running when the run ended"
+                    hook, None, "was skipped, because other hooks were still running when the run ended"
                 )
         self._waiting.clear()
         return self._take_failures()
@@ -157,8 +166,8 @@ class Hooks:
     def running(self) -> tuple[str, ...]:
         """Return a description of each hook that was running at the last `poll`."""
         return tuple(
-            f"{node.node_id}: the hook for `{hook.event.kind}` (process {hook.pid})"
-            for node, hook in self._running.items()
+            f"{node.node_id}: the hook for `{running.hook.event.kind}` (process {running.pid})"
+            for node, running in self._running.items()
         )
 
     def _take_failures(self) -> tuple[NodeEvent, ...]:
@@ -185,13 +194,13 @@ class Hooks:
             del self._running[node]
             os.close(running.output)
             if code != 0:
-                self._fail(running.event, code, _describe_exit(code), [*running.tail])
+                self._fail(running.hook, code, _describe_exit(code), [*running.tail])
                 lines = lines[:-_MAX_TAIL]  # the event has the others
         if lines:
             self._show(*(f"{node.node_id}: {line}" for line in lines))
 
-    def _start(self, event: NodeEvent) -> None:
-        argv = ("/bin/sh", "-c", self._commands[event.kind])
+    def _start(self, hook: _Hook) -> None:
+        event, argv = hook.event, ("/bin/sh", "-c", hook.command)
         output = None
         try:
             stdin = _stdin_with(json.dumps(event.to_json()).encode() + b"\n")
@@ -214,21 +223,22 @@ class Hooks:
         except (OSError, ValueError) as error:
             if output is not None:
                 os.close(output)
-            self._fail(event, None, f"could not be started ({getattr(error, 'strerror', None) or error})", [])
+            self._fail(hook, None, f"could not be started ({getattr(error, 'strerror', None) or error})", [])
             return
-        self._running[event.node] = _RunningHook(pid, event, output)
+        self._running[event.node] = _RunningHook(pid, hook, output)
 
-    def _fail(self, event: NodeEvent, code: int | None, reason: str, output: list[str]) -> None:
-        """Record a failure, and queue the hook for `gave-up`."""
-        failure = self._record_failure(event, code, reason, output)
-        if event.kind is not EventKind.GAVE_UP and EventKind.GAVE_UP in self._commands:
-            given_up = NodeEvent(
-                EventKind.GAVE_UP, failure.at, event.node, failure.text, {**event.data, **failure.data}
-            )
-            self._waiting.setdefault(event.node, deque()).append(given_up)
+    def _fail(self, hook: _Hook, code: int | None, reason: str, output: list[str]) -> None:
+        """Record a failure, and queue the hooks for `gave-up`."""
+        failure, event = self._record_failure(hook, code, reason, output), hook.event
+        if event.kind is EventKind.GAVE_UP:
+            return
+        given_up = NodeEvent(EventKind.GAVE_UP, failure.at, event.node, failure.text, {**event.data, **failure.data})
+        for command in self._commands.get(EventKind.GAVE_UP, ()):
+            self._waiting.setdefault(event.node, deque()).append(_Hook(given_up, command))
 
-    def _record_failure(self, event: NodeEvent, code: int | None, reason: str, output: Sequence[str] = ()) -> NodeEvent:
-        text = f"the hook for `{event.kind}` {reason}: {self._commands[event.kind]}"
+    def _record_failure(self, hook: _Hook, code: int | None, reason: str, output: Sequence[str] = ()) -> NodeEvent:
+        event = hook.event
+        text = f"the hook for `{event.kind}` {reason}: {hook.command}"
         data = {"hook": str(event.kind), "exit_code": code, "output": [*output]}
         failure = NodeEvent(EventKind.HOOK_FAILED, self._clock.now(), event.node, text, data)
         self._failures.append(failure)

@@ -24,8 +24,12 @@ _MOUNT = re.compile(rf"(?P<source>{_PATH})(?::(?P<target>{_PATH}))?(?::(?P<mode>
 _LINE = """exec python3 -ISc 'import os; exec(os.environ.pop("TPUCTL_PROGRAM"))' tpuctl-run"""
 
 
-def in_container(request: RunRequest, image: str, words: Sequence[str], *, mounts: Sequence[str] = ()) -> RunRequest:
+def in_container(
+    request: RunRequest, image: str, words: Sequence[str], *, mounts: Sequence[str] = (), tree: str | None = None
+) -> RunRequest:
     """Return the request that runs its command in a container of `image`.
+
+    `tree` is the synced folder on the workers: all of it is in the container, also if the command runs in a folder of it.
 
     Raises `InvalidInputError` for an invalid option, and for a variable that docker cannot pass on without reading it.
 
@@ -47,6 +51,7 @@ def in_container(request: RunRequest, image: str, words: Sequence[str], *, mount
         "image": image,
         "line": request.line if request.line and len(words) < 2 else None,
         "mounts": [_parse_mount(text) for text in mounts],
+        "tree": tree,
         "words": [*words] if len(words) > 1 else [],
     }
     program = standalone_program("container_run", f"run_container({order!r})")

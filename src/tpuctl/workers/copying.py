@@ -177,14 +177,14 @@ def download(
             raise InvalidInputError(f"`{pattern}` does not determine a local name", hint=hint)
     # `DST/` means a folder; pathlib would remove the slash.
     below = os.path.join(folder, destination)  # noqa: PTH118  # as above
-    copies, receivers = [], list[FileReceiver]()
+    copies, receivers, created = [], list[FileReceiver](), list[Path]()
 
     def new_receiver(place: str | Path) -> FileReceiver:
         receivers.append(FileReceiver(os.fsencode(place), preserve=options.preserve, is_confined=True))
         return receivers[-1]
 
     for target in targets:
-        place = _folder_for(target, Path(below)) if len(targets) > 1 else below
+        place = _folder_for(target, Path(below), created) if len(targets) > 1 else below
         # Hidden files (`.git`, `.envrc`) could affect other files in a folder, so they are copied only to an empty or new one.
         is_empty = True
         with suppress(OSError):
@@ -199,16 +199,23 @@ def download(
         # After an interrupt the threads end with this process, and may leave unfinished files.
         for receiver in receivers:
             receiver.close()
+        # Those that got no file.
+        for path in reversed(created):
+            with suppress(OSError):
+                path.rmdir()
 
 
-def _folder_for(target: Target, parent: Path) -> Path:
+def _folder_for(target: Target, parent: Path, created: list[Path]) -> Path:
+    """Return the folder for a worker; add those that had to be created."""
     path = parent / target.label
     if path.is_symlink():
         raise InvalidInputError(
             f"`{path}` is a symlink", hint="use another folder: each worker gets its own folder in it"
         )
+    missing = [folder for folder in (parent, path) if not folder.exists()]
     try:
         path.mkdir(parents=parent.parent.is_dir(), exist_ok=True)
+        created += missing
     except OSError as error:
         raise InvalidInputError(f"cannot create `{error.filename}`: {reason(error)}") from error
     return path

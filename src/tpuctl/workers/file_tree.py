@@ -19,12 +19,13 @@ from tpuctl.errors import InvalidInputError, TpuctlError
 from tpuctl.ssh.agent.tar_stream import FileEntry, to_bytes, to_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # A repository may hold a folder that looks like a bare one, with a configuration of its own: git would run what
 # `core.fsmonitor` names there. The same for a tree that came as an archive [git documentation, safe.bareRepository].
 _SAFE_OPTIONS = ("-c", "core.fsmonitor=false", "-c", "safe.bareRepository=explicit")
 _LIST = (*_SAFE_OPTIONS, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+_LIST_IGNORED = (*_SAFE_OPTIONS, "ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
 # In a git hook, these would direct git to another tree than the folder's.
 _GIT_VARIABLES = (
     "GIT_DIR",
@@ -74,7 +75,7 @@ def read_tree(folder: Path, environ: Mapping[str, str] = _NO_VARIABLES) -> FileT
         raise InvalidInputError(f"`{folder}` is not a folder", hint="use the folder that contains it")
     home = environ.get("HOME")
     reader = _TreeReader(folder, adc_path(environ))
-    if any(os.path.lexists(one / ".git") for one in (folder, *folder.parents)):
+    if _is_in_git_tree(folder):
         found = reader.from_git(b"")
         why = "git tracks no file in it, and ignores the others"
     else:
@@ -89,6 +90,15 @@ def read_tree(folder: Path, environ: Mapping[str, str] = _NO_VARIABLES) -> FileT
     if not entries:
         raise InvalidInputError(f"`{folder}` has no files to send: {why}")
     return FileTree(folder, entries, tuple(dict.fromkeys(reader.notes)))
+
+
+def count_ignored(folder: Path) -> int | None:
+    """Return the number of files, and of whole folders, that git ignores in a folder; None outside of a git tree."""
+    return _git(os.fsencode(folder), _LIST_IGNORED).count(b"\0") if _is_in_git_tree(folder) else None
+
+
+def _is_in_git_tree(folder: Path) -> bool:
+    return any(os.path.lexists(one / ".git") for one in (folder, *folder.parents))
 
 
 def read_copy(folder: Path) -> FileTree:
@@ -167,11 +177,11 @@ class _TreeReader:
         return self._real[parent]
 
 
-def _git(folder: bytes) -> bytes:
+def _git(folder: bytes, words: Sequence[str] = _LIST) -> bytes:
     """Return the output of `git ls-files`: NUL-terminated names."""
     environ = {name: value for name, value in os.environ.items() if name not in _GIT_VARIABLES}
     try:
-        done = subprocess.run(["git", *_LIST], cwd=folder, env=environ, capture_output=True, check=False)
+        done = subprocess.run(["git", *words], cwd=folder, env=environ, capture_output=True, check=False)
     except FileNotFoundError as error:
         raise TpuctlError(
             f"`{to_text(folder)}` is in a git tree, and `git` is not on PATH",

@@ -18,15 +18,15 @@ from tpuctl.nodes.idle_limit import IdleAction, IdleChange
 from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
 from tpuctl.nodes.zone_choice import zone_choice
-from tpuctl.workers.file_tree import default_worker_folder, read_tree
+from tpuctl.workers.file_tree import read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
 from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
 from tpuctl.workers.one_off import make_log_folder
+from tpuctl.workers.run_tree import describe_tree
 from tpuctl.workers.runner import job_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
@@ -36,19 +36,21 @@ if TYPE_CHECKING:
     from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.nodes.time_limits import TimeLimit
+    from tpuctl.workers.file_tree import FileTree
     from tpuctl.workers.keep_policy import KeepPolicy
+    from tpuctl.workers.run_tree import RunTree
     from tpuctl.workers.runner import RunRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRequest:
-    """What `run --keep` was asked for, besides the command itself. `sync` is the folder to keep and to sync."""
+    """What `run --keep` was asked for, besides the command itself. `sync` is the tree to keep and to sync."""
 
     described: SpecOptions
     checks: CheckOptions
     limit: TimeLimit
     idle: IdleChange
-    sync: Path | None
+    sync: RunTree | None
     policy: KeepPolicy
     resync: bool = False
     collect: tuple[str, ...] = ()
@@ -120,12 +122,10 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         wanted = app.services.journal.past(home).spec_as_it_is(found)
     if request.log_folder is not None:
         make_log_folder(request.log_folder)
-    synced_to = _keep_files(app, files, keep.sync) if keep.sync is not None else None
-    folder = request.folder
-    if keep.sync is not None and synced_to is not None and folder is None:
-        here = app.invocation.folder
-        below = here.relative_to(keep.sync).as_posix() if here.is_relative_to(keep.sync) else "."
-        folder = synced_to if below == "." else f"{synced_to}/{below}"
+    synced_to, folder = None, request.folder
+    if keep.sync is not None:
+        synced_to, tree = keep.sync.worker_folder, _keep_files(app, files, keep.sync)
+        folder = folder or keep.sync.run_folder(tree)
     policy = replace(keep.policy, timeout=request.timeout)
     files.write_order(
         KeptOrder(
@@ -240,10 +240,10 @@ def _restart_request(app: App, first: UpRequest, order: KeptOrder) -> Callable[[
     return request
 
 
-def _keep_present_files(app: App, files: KeptFiles, source: Path | None) -> None:
+def _keep_present_files(app: App, files: KeptFiles, source: RunTree | None) -> None:
     """Keep the present files for the next starts. Raises `InvalidInputError` if the job was begun with another folder."""
     synced_to = files.read_order().synced_to
-    if source is None or synced_to != default_worker_folder(source):
+    if source is None or synced_to != source.worker_folder:
         raise InvalidInputError(
             f"`--resync`: the job was begun with {f'the files of `{synced_to}`' if synced_to else 'no files'}",
             hint="name the same folder with `--sync DIR`",
@@ -251,11 +251,9 @@ def _keep_present_files(app: App, files: KeptFiles, source: Path | None) -> None
     _keep_files(app, files, source)
 
 
-def _keep_files(app: App, files: KeptFiles, source: Path) -> str:
-    """Keep the files of a folder for all starts, and return their folder on the workers."""
-    tree = read_tree(source, app.invocation.environ)
-    for note in tree.notes:
-        app.terminal.note(note)
-    size = files.write_archive(tree)
-    app.terminal.note(f"kept {len(tree.entries)} files ({max(size >> 10, 1)} KiB) for all starts of the job")
-    return default_worker_folder(source)
+def _keep_files(app: App, files: KeptFiles, source: RunTree) -> FileTree:
+    """Keep the files of a tree for all starts, and return them."""
+    tree = read_tree(source.folder, app.invocation.environ)
+    app.terminal.note(*describe_tree(source, tree, to=f"`{source.worker_folder}`, at each start of the job"))
+    files.write_archive(tree)
+    return tree

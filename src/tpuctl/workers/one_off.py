@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tpuctl.app.signals import TerminatedError, sighup_terminates, signals_ignored
@@ -20,8 +19,7 @@ from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.check.preflight import preflight_check
 from tpuctl.clock import SystemClock
 from tpuctl.durations import format_timestamp
-from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, RemoteCommandError, TpuctlError
-from tpuctl.escaping import escape_unprintable
+from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError, TpuctlError, worst_exit_code
 from tpuctl.files import create_unlinked_file
 from tpuctl.models.events import EventKind, broadcast
 from tpuctl.models.node import NodeState, Tier
@@ -38,22 +36,19 @@ from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
-from tpuctl.output.terminal import StatusLine
 from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
-from tpuctl.workers.commands.scp_run import show_copies
-from tpuctl.workers.commands.sync_rendering import sync_summary
 from tpuctl.workers.copying import CopyOptions, download
 from tpuctl.workers.execution import run_command, show_result
-from tpuctl.workers.file_tree import default_worker_folder, read_tree
+from tpuctl.workers.run_tree import approved, sync_before_run
 from tpuctl.workers.runner import job_name
-from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JobScope, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
@@ -67,6 +62,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.idle_limit import IdleChange
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
+    from tpuctl.workers.run_tree import RunTree
     from tpuctl.workers.runner import RunRequest
 
 _FILES = (".yaml", ".yml")
@@ -76,7 +72,7 @@ _FILES = (".yaml", ".yml")
 class OneOffRequest:
     """What to do around a command. `checks` precede the creation of the node.
 
-    `sync` is the folder to sync to the workers.
+    `sync` is the tree to sync to the workers.
     """
 
     up: str
@@ -86,7 +82,7 @@ class OneOffRequest:
     exclusive: bool
     limit: TimeLimit
     idle: IdleChange
-    sync: Path | None
+    sync: RunTree | None
     collect: tuple[str, ...]
     workers: WorkerSet
 
@@ -105,7 +101,7 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequ
             f"using `{name.node_id}`, which an earlier run of this spec with `--rm` left behind; it is deleted at the end"
         )
     if job.sync is not None:
-        check_sync_source(app, job.sync)
+        job = replace(job, sync=approved(app, job.sync))
     if request.log_folder is None and (job.remove or job.collect):
         request = replace(request, log_folder=default_log_folder(app, name.node_id))
     if request.log_folder is not None:
@@ -237,14 +233,10 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
             if jobs.silent or any(one.is_running and (one.is_followed or one.is_detached) for one in jobs.jobs):
                 one_off.leave()
                 app.terminal.warn(f"another run uses `{name.node_id}`: it is not deleted at the end of this one")
+        synced = ExitCode.OK
         if job.sync is not None:
             with app.terminal.group("sync"):
-                synced = sync_source(app, found, job.sync)
-            if not request.folder:
-                # The folder on the workers that corresponds to the current directory.
-                here = app.invocation.folder
-                below = here.relative_to(job.sync).as_posix() if here.is_relative_to(job.sync) else "."
-                request = replace(request, folder=synced if below == "." else f"{synced}/{below}")
+                found, request, synced = sync_before_run(app, found, job.sync, request)
         result = run_command(app, found, request)
         code = show_result(app, result, detached=request.detach, again=app.command_line())
         # Of a worker without a result there is nothing to collect, or no connection: trying would cost money.
@@ -252,7 +244,7 @@ def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOff
         if request.log_folder is not None and ended:
             with app.terminal.group("collect logs and files"):
                 collect_files(app, ended, job.collect, request.log_folder)
-    return code
+    return worst_exit_code([synced, ExitCode(code)])
 
 
 @contextmanager
@@ -418,11 +410,6 @@ class OneOffNode:
 _LIBTPU_LOGS = ("/tmp/tpu_logs",)  # noqa: S108  # on the worker
 
 
-def check_sync_source(app: App, source: Path) -> None:
-    """Raise what is wrong with a folder to sync, before a node is created for it."""
-    read_tree(source, app.invocation.environ)
-
-
 def make_log_folder(log_folder: Path) -> None:
     """Create the folder for logs, before the node. Raises `InvalidInputError` if it is not writable."""
     try:
@@ -449,24 +436,6 @@ def default_log_folder(app: App, node: str) -> Path:
     return parent / node
 
 
-def sync_source(app: App, targets: Sequence[Target], folder: Path) -> str:
-    """Sync a folder to the workers, and return its path there. Raises `RemoteCommandError` if it failed on one."""
-    tree, clock = read_tree(folder, app.invocation.environ), SystemClock()
-    request = SyncRequest(folder=default_worker_folder(folder), delete=True)
-    with StatusLine(app.terminal, clock) as line:
-        progress = show_copies(line, clock)
-        synced = sync_workers(
-            targets, tree, request, clock=clock, on_progress=progress, ssh_options=shared_connection_options(app)
-        )
-    if synced.failed:
-        names = ", ".join(target.label for target, _ in synced.failed)
-        reasons = "\n".join(sorted({escape_unprintable(error.message) for _, error in synced.failed}))
-        raise RemoteCommandError(f"syncing `{tree.folder}` failed on worker {names}", hint=reasons)
-    if text := sync_summary(synced, dry_run=False):
-        app.terminal.note(text)
-    return request.folder
-
-
 def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], folder: Path) -> None:
     """Copy libtpu's logs and these paths from every worker. A failure is only a warning."""
     for path in (*_LIBTPU_LOGS, *paths):
@@ -487,10 +456,6 @@ def collect_files(app: App, targets: Sequence[Target], paths: Sequence[str], fol
         is_unexpected = any(isinstance(one.error, UnexpectedAnswerError) for one in copied)
         if (path in paths or is_unexpected) and (why := _why_incomplete(copied)):
             app.terminal.warn(f"`{path}` was not collected: {why}")
-    for target in targets:
-        # Created for files that did not exist.
-        with suppress(OSError):
-            (folder / target.label).rmdir()
 
 
 def _why_incomplete(copied: Sequence[CopyResult]) -> str | None:

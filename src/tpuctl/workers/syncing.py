@@ -107,10 +107,12 @@ def sync_workers(
     on_progress: Callable[[Sequence[CopyProgress]], None] = lambda _: None,
     patient: bool = True,
     ssh_options: SshOptions = lambda _: (),
+    on_plan: Callable[[SyncPlan], None] = lambda _: None,
 ) -> SyncResult:
     """Sync a tree to workers, at most 64 at a time. A failure does not affect the other workers.
 
-    `on_progress` is called from several threads. A broken connection is retried three times, or once without `patient`.
+    `on_plan` gets what differs on a worker, before anything is sent; it and `on_progress` are called from several threads. A
+    broken connection is retried three times, or once without `patient`.
 
     Raises `SshProgramMissingError`.
     """
@@ -118,7 +120,7 @@ def sync_workers(
     files = [(tree.path(number), entry) for number, entry in enumerate(tree.entries)]
 
     with Tee(files, workers=len(targets), follow=False, attempts=_MAX_ATTEMPTS) as tee:
-        run, shares = SyncRun(tree, request, tee), [CopyProgress() for _ in targets]
+        run, shares = SyncRun(tree, request, tee, on_plan), [CopyProgress() for _ in targets]
 
         def sync_one(number: int) -> SyncChanges:
             target, progress = targets[number], shares[number]
@@ -208,6 +210,7 @@ class _PlanAnswer:
     folder: WorkerPath
     delete: _Names
     kept: _Names
+    first: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +235,12 @@ class SyncPlan:
     # Names that the tree does not have: to delete, and not deleted because they were changed.
     delete: tuple[str, ...]
     kept: tuple[str, ...]
+    is_first: bool  # no sync has put anything there yet
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing differs: then the worker sends its report unasked."""
+        return not (self.send or self.link or self.touch or self.digests or self.delete)
 
     @classmethod
     def parse(cls, value: Any, tree: FileTree, *, delete: bool) -> SyncPlan:  # JSON
@@ -249,7 +258,15 @@ class SyncPlan:
         if not delete and (answer.delete or answer.kept):
             raise UnexpectedAnswerError("plan: names to delete, which was not requested")
         return cls(
-            send, link, touch, foreign, dict(answer.digests), answer.folder, delete=answer.delete, kept=answer.kept
+            send,
+            link,
+            touch,
+            foreign,
+            dict(answer.digests),
+            answer.folder,
+            delete=answer.delete,
+            kept=answer.kept,
+            is_first=answer.first,
         )
 
 
@@ -264,8 +281,10 @@ def _check_numbers(numbers: Sequence[int], name: str, allowed: Set[int]) -> froz
 class SyncRun:
     """One sync of a tree to workers."""
 
-    def __init__(self, tree: FileTree, request: SyncRequest, tee: Tee) -> None:
-        self._tree, self._request, self._tee = tree, request, tee
+    def __init__(
+        self, tree: FileTree, request: SyncRequest, tee: Tee, on_plan: Callable[[SyncPlan], None] = lambda _: None
+    ) -> None:
+        self._tree, self._request, self._tee, self._on_plan = tree, request, tee, on_plan
         self._digests, self._logins = LocalDigests(), Semaphore(MAX_CHANNELS)
         self._entries = encode(tree.entries, WorkerStream.letter)
         # Lets a retry stop the program that an earlier attempt left on the worker.
@@ -307,6 +326,10 @@ class SyncRun:
             replaced = tuple(tree.entries[number].path for number in written if number in plan.foreign)
             if request.dry_run:
                 return changes(sent=names, size=tree.size(send), deleted=plan.delete, replaced=replaced)
+            self._on_plan(plan)
+            if plan.is_empty:
+                decode_answer(_Report, stream.receive(), "report")
+                return changes(sent=(), size=0, deleted=(), replaced=())
             stream.send(sorted(same))
             broken = self._tee.send(stream, send)
             left = {number for number in send if os.path.lexists(tree.path(number))}

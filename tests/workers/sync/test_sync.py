@@ -30,13 +30,15 @@ def test_sync_sends_tracked_and_untracked_files_once(tpuctl: Console, workers: l
     out, err, code = tpuctl("sync", "slice", "code")
 
     assert (out, code) == (said(*(f"{number}\t6\t45\t0\t" for number in range(4))), 0)
-    assert err == said("adding our ssh key to the metadata of `slice`", "synced 6 files (45 B) to 4 workers in 0.0s")
+    assert err == said(
+        "adding our ssh key to the metadata of `slice`", "synced 6 files (45 B) to `~/code` on 4 workers in 0.0s"
+    )
     assert [files(home / "code") for home in workers] == [expected] * 4
     sent, here = (workers[3] / "code/src/train.py").stat(), (tree / "src/train.py").stat()
     assert (sent.st_mtime_ns, sent.st_mode) == (here.st_mtime_ns, here.st_mode)
     assert tpuctl("sync", "slice", "code") == (
         said(*(f"{number}\t0\t0\t0\t" for number in range(4))),
-        said("no changes: 4 workers up to date"),
+        said("no changes: `~/code` on 4 workers, up to date"),
         0,
     )
 
@@ -49,7 +51,7 @@ def test_sync_sends_only_changes_and_sets_new_times(tpuctl: Console, workers: li
 
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0", "-o", "json")
 
-    assert (err, code) == (said("synced 1 file (9 B) to 1 worker in 0.0s"), 0)
+    assert (err, code) == (said("synced 1 file (9 B) to `~/code` on 1 worker in 0.0s"), 0)
     assert json.loads(out) == [
         {
             "nodeId": "slice", "zone": "us-central1-a", "worker": 0, "folder": str(workers[0] / "code"),
@@ -57,7 +59,7 @@ def test_sync_sends_only_changes_and_sets_new_times(tpuctl: Console, workers: li
             "sandbox": True,
         }
     ]  # fmt: skip
-    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("no changes: 1 worker up to date")
+    assert tpuctl("sync", "slice", "code", "--worker", "0")[1] == said("no changes: `~/code` on 1 worker, up to date")
 
 
 def test_delete_removes_only_synced_files(tpuctl: Console, workers: list[Path], tree: Path) -> None:
@@ -71,7 +73,9 @@ def test_delete_removes_only_synced_files(tpuctl: Console, workers: list[Path], 
     shutil.rmtree(tree / "data")
     (tree / "mine").unlink()
 
-    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said("no changes: 2 workers up to date")
+    assert tpuctl("sync", "slice", "code", "--worker", "0,1")[1] == said(
+        "no changes: `~/code` on 2 workers, up to date"
+    )
     before = files(workers[0])
     out, err, code = tpuctl("sync", "slice", "code", "--worker", "0,1", "--delete", "--dry-run")
     kept = "not deleted on worker 1, because changed there since the last sync: `mine`"
@@ -106,7 +110,7 @@ def test_replaced_foreign_file_is_backed_up(tpuctl: Console, workers: list[Path]
     assert err.splitlines()[1:] == [
         "replaced on worker 0, though not from a sync or changed since: `src/train.py`",
         "  the old files are kept on the worker, below ~/.tpuctl/sync",
-        "synced 6 files (45 B) to 2 workers in 0.0s",
+        "synced 6 files (45 B) to `~/code` on 2 workers in 0.0s",
     ]
     assert (workers[0] / "code/src/train.py").read_text() == "print(1)\n"
     copies = (workers[0] / ".tpuctl/sync").glob("*.replaced/src/train.py")
@@ -163,7 +167,10 @@ def test_sync_by_label_syncs_all_nodes_and_prints_a_table(
         said("WORKER  SENT  SIZE  DELETED  NOTE", "a-0     6     45 B  0", "b-0     6     45 B  0"),
         0,
     )
-    assert err.splitlines()[-1] == "synced 6 files (45 B) to 2 workers in 0.0s"
+    assert err.splitlines()[-2:] == [
+        "synced 6 files (45 B) to `~/deep/er` on 2 workers in 0.0s",
+        "  run there: `tpuctl run -l team=vision --workdir '~/deep/er' -- COMMAND`",
+    ]
     homes = (workers[0].parent / "198.18.0.5", workers[0].parent / "198.18.0.6")
     assert [(home / "deep/er/src/train.py").read_text() for home in homes] == ["print(1)\n"] * 2
 

@@ -44,7 +44,7 @@ def test_foreign_symlink_or_folder_is_not_followed(
 
     assert (out, code) == (said("0\t6\t45\t0\t", f"1\t-\t-\t-\t{why}"), 11)
     assert err.splitlines()[1:] == [
-        "synced 6 files (45 B) to 1 worker in 0.0s",
+        "synced 6 files (45 B) to `~/code` on 1 worker in 0.0s",
         f"error: worker 1 of `slice` was not synced: {why}",
         "  hint: repeat the command: files that are already there are not sent again; on a full disk free some space first",
     ]
@@ -56,7 +56,7 @@ def test_unreachable_worker_does_not_affect_others(tpuctl: Console, workers: lis
     out, err, code = tpuctl("sync", "slice", "code", "-o", "name")
 
     assert (out, code) == (said("0", "1", "3"), 11)
-    assert "synced 6 files (45 B) to 3 workers" in err
+    assert "synced 6 files (45 B) to `~/code` on 3 workers" in err
     assert "error: worker 2 of `slice`" in err
     assert [(home / "code").exists() for home in workers] == [True, True, False, True]
 
@@ -123,13 +123,13 @@ def test_watch_sends_each_change_once_and_survives_an_unreachable_worker(
     lines = [line.partition(" ")[2] if line[0].isdigit() else line for line in err.splitlines()]
     assert (out, code) == ("", 130)
     assert lines[:3] == [
-        "no changes: 2 workers up to date",
-        "synced 1 file (10 B) to 2 workers in 0.0s",
-        "synced 1 file (11 B) to 1 worker in 1.0s",
+        "no changes: `~/code` on 2 workers, up to date",
+        "synced 1 file (10 B) to `~/code` on 2 workers in 0.0s",
+        "synced 1 file (11 B) to `~/code` on 1 worker in 1.0s",
     ]
     assert lines[3].startswith("warning: worker 1 of `slice`: ")
     assert lines[4:6] == [
-        "synced 1 file (11 B) to 1 worker in 0.0s",
+        "synced 1 file (11 B) to `~/code` on 1 worker in 0.0s",
         "warning: interrupted: changes are no longer synced",
     ]
     assert [(home / "code/src/train.py").read_text() for home in workers[:2]] == ["print(333)\n"] * 2

@@ -74,7 +74,8 @@ def failed_startup_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 _HOOKS = {
     "on_preempt": (EventKind.PREEMPTED, "the service preempted a node"),
-    "on_recover": (EventKind.RECOVERED, "a node is usable again"),
+    "on_usable": (EventKind.REACHED, "a node is usable, for the first time or again"),
+    "on_recover": (EventKind.RECOVERED, "a node is usable again after a repair or a preemption"),
     "on_maintenance": (EventKind.MAINTENANCE, "maintenance of a node is announced or begins"),
     "on_job_stall": (EventKind.JOB_STALLED, "a kept job prints nothing, or its chips are idle"),
     "on_job_end": (EventKind.JOB_ENDED, "a kept job is over"),
@@ -104,7 +105,7 @@ def hook_options(*kinds: EventKind) -> Callable[[Callable[..., Any]], Callable[.
 
 
 def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
-    """Return the hooks of these events. An empty command is no hook.
+    """Return the hooks of these events; that of `reached` runs for `recovered` too. An empty command is no hook.
 
     Raises `InvalidInputError` for the path of a program that does not exist: a hook may run only in a week.
     """
@@ -126,4 +127,7 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
         setting, variable = app.settings[key], SETTINGS[key].environment
         if setting and variable and setting.source.kind is SourceKind.FLAG:
             variables[variable] = str(setting.value)
-    return Hooks(given, app.invocation.environ, extra=variables, show=app.terminal.note, clock=app.clock)
+    hooks = {kind: (text,) for kind, text in given.items()}
+    if on_usable := hooks.get(EventKind.REACHED):
+        hooks[EventKind.RECOVERED] = (*hooks.get(EventKind.RECOVERED, ()), *on_usable)
+    return Hooks(hooks, app.invocation.environ, extra=variables, show=app.terminal.note, clock=app.clock)

@@ -54,7 +54,7 @@ from tpuctl.nodes.commands.time_options import time_limit_options
     help="Delete and recreate a node that differs from the given options.",
 )
 @repair_options
-@hook_options(EventKind.RECOVERED)
+@hook_options(EventKind.REACHED, EventKind.RECOVERED)
 @check_options
 @route_options
 @change_options(

@@ -51,6 +51,7 @@ def run_up(
     race: bool,
     slices: int | None,
     replace: bool,
+    on_usable: str | None,
     on_recover: str | None,
     options: ChangeOptions,
 ) -> int:
@@ -73,7 +74,7 @@ def run_up(
         replace_request=replace,
         **queue_policy(app, queued, timeout=options.timeout, is_awaited=options.wait, **queueing.given),
     )
-    hooks = build_hooks(app, {EventKind.RECOVERED: on_recover})
+    hooks = build_hooks(app, {EventKind.REACHED: on_usable, EventKind.RECOVERED: on_recover})
     request = UpRequest(
         spec=spec,
         policy=policy,
@@ -95,14 +96,17 @@ def run_up(
         _show_next_steps(app, plan_bring_up(app, nodes, request), preflight)
         return ExitCode.OK
     failures: list[object] = []
+    kinds: set[EventKind] = set()
 
     @contextmanager
     def listen() -> Iterator[Callable[[NodeEvent], None]]:
         with app.progress(events=options.events) as progress:
-            yield broadcast(progress, hooks)
+            yield broadcast(progress, hooks, lambda event: kinds.add(event.kind))
             failures.extend(hooks.wait(progress))
 
     results = bring_up(app, nodes, request, listen)
+    if on_recover and EventKind.REACHED in kinds and EventKind.RECOVERED not in kinds:
+        app.terminal.note("`--on-recover` did not run: nothing had to recover; `--on-usable` runs the first time too")
     return show_results(app, results) or (ExitCode.FAILURE if failures else ExitCode.OK)
 
 

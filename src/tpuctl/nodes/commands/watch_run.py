@@ -51,6 +51,7 @@ class WatchOptions:
     until: timedelta | time | datetime | None
     recreate_deleted: bool
     on_preempt: str | None
+    on_usable: str | None
     on_recover: str | None
     on_maintenance: str | None
     on_give_up: str | None
@@ -85,6 +86,7 @@ def run_watch(
     )
     commands = {
         EventKind.PREEMPTED: options.on_preempt,
+        EventKind.REACHED: options.on_usable,
         EventKind.RECOVERED: options.on_recover,
         EventKind.MAINTENANCE: options.on_maintenance,
         EventKind.GAVE_UP: options.on_give_up,

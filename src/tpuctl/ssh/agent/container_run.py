@@ -56,7 +56,8 @@ def run_container(request: dict[str, Any]) -> None:
     options = ["--rm", "--init", "--interactive", "--name", name, "--sig-proxy=false"]
     # The TPU's device files, its network between workers, and shared memory for data loaders.
     options += ["--privileged", "--net=host", "--ipc=host"]
-    options += ["--volume", "%s:%s" % (folder, folder), "--workdir", folder]
+    shared = tree_around(folder, request["tree"])
+    options += ["--volume", "%s:%s" % (shared, shared), "--workdir", folder]
     for mount in request["mounts"]:
         # Fails for a missing folder, where --volume would make an empty one.
         options += ["--mount", mount]
@@ -73,6 +74,12 @@ def run_container(request: dict[str, Any]) -> None:
         # Otherwise the client was killed or lost docker's daemon, and the container may still run.
         os.write(done, b"x")
     sys.exit(code if code >= 0 else 128 - code)
+
+
+def tree_around(folder: str, tree: str | None) -> str:
+    """Return the synced folder that a folder is in; else the folder itself."""
+    root = os.path.realpath(os.path.expanduser(tree)) if tree else folder
+    return root if folder.startswith(root + "/") else folder
 
 
 def take_variables() -> dict[bytes, bytes]:

@@ -5,8 +5,9 @@ deleted outside the folder, nor through a symlink in it. `~/.tpuctl/sync/KEY.jso
 ever deleted, and a replaced file that no sync put there is kept in `~/.tpuctl/sync/KEY.replaced/`, or `KEY.replaced.2/`, ….
 Other programs may change the folder at any moment: an entry is judged when it has been taken out of its place.
 
-The client sends the entries, and the worker its plan. The client sends the numbers of the entries whose contents are the same,
-the files as a tar stream, and those that are not whole, and the worker what was done.
+The client sends the entries, and the worker its plan. If that is empty, the worker's report follows at once. Else the client
+sends the numbers of the entries whose contents are the same, the files as a tar stream, and those that are not whole, and the
+worker what was done.
 """
 
 from __future__ import annotations
@@ -65,11 +66,12 @@ def sync(stream: Stream, request: dict[str, Any]) -> None:
     try:
         plan = tree.plan(entries, delete=request["delete"])
         stream.send(plan)
-        same = stream.receive()
-        tree.receive(stream, {entry.path: entry for entry in entries})
-        # What another program has written may now be in the stage for a moment: the next attempt waits.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        tree.apply(entries, plan, same)
+        if any(plan[key] for key in ("send", "link", "touch", "digests", "delete")):
+            same = stream.receive()
+            tree.receive(stream, {entry.path: entry for entry in entries})
+            # What another program has written may now be in the stage for a moment: the next attempt waits.
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            tree.apply(entries, plan, same)
     finally:
         tree.forget_stage()
         tree.remember()
@@ -119,9 +121,11 @@ class SyncFolder:
         return lock
 
     def plan(self, entries: list[FileEntry], *, delete: bool) -> dict[str, Any]:
-        """Return all differences, as the client gets them."""
+        """Return all differences, as the client gets them; `first`: no sync has put anything here yet."""
+        is_first = not self.records
         gone, kept = self.obsolete({entry.path for entry in entries}) if delete else ([], [])
-        return {**self.compare(entries), "folder": to_text(self.root), "delete": gone, "kept": kept}
+        plan = {**self.compare(entries), "folder": to_text(self.root), "delete": gone, "kept": kept}
+        return {**plan, "first": is_first}
 
     def receive(self, stream: Stream, entries: dict[str, FileEntry]) -> None:
         """Receive files into the stage, without those that the client calls broken then."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from tpuctl.workers.environment import EnvironmentOptions
     from tpuctl.workers.keep_start import KeepRequest
     from tpuctl.workers.one_off import OneOffRequest
+    from tpuctl.workers.run_tree import RunTree
     from tpuctl.workers.runner import RunRequest
 
 
@@ -60,8 +61,18 @@ class RunFlags:
         "[default: the command after --]",
     )
     workdir: str | None = option(
-        "--workdir", "-w", metavar="PATH", help="Working directory on the workers. [default: the home directory]"
+        "--workdir",
+        "-w",
+        metavar="PATH",
+        help="Working directory on the workers. [default: the synced folder, else the home directory]",
     )
+    sync: str | None = option(
+        "--sync",
+        metavar="DIR",
+        help="Local folder to sync to the workers first; the command runs there unless --workdir is given. "
+        "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
+    )
+    no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
     image: str | None = option(
         "--image",
         metavar="IMAGE",
@@ -185,13 +196,6 @@ class OneOffFlags(GivenOptions):
         "killed, its time ends an hour after the --timeout of the command (default: a day).",
     )
     exclusive: bool = option("--exclusive", is_flag=True, help="Fail if the node of --up already exists.")
-    sync: str | None = option(
-        "--sync",
-        metavar="DIR",
-        help="Local folder to copy to the node of --up first; the command runs there unless --workdir is given. "
-        "[default: this git tree, if there is no --workdir]",
-    )
-    no_sync: bool = option("--no-sync", is_flag=True, help="Copy no folder to the node of --up.")
     collect: tuple[str, ...] = option(
         "--collect",
         metavar="PATH",
@@ -285,6 +289,8 @@ def command(
 ) -> int:
     """Run a command on all workers of nodes; exit with 0 only if it exits with 0 on all.
 
+    In a git tree, or below a tpuctl.yaml, the files of that tree are synced to the workers first, and the command runs in the
+    same folder there. Only what has changed is sent, and nothing that .gitignore names. Elsewhere nothing is sent.
     The command starts on all workers or, if one cannot be reached, on none; and at most once on each. Of nodes that a pattern
     or condition selects, one that cannot be reached does not keep the others from starting. When a connection
     breaks, the command continues and tpuctl reconnects to its output. Ctrl-C sends INT to it, a second time QUIT, a third time
@@ -294,7 +300,7 @@ def command(
     \b
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
-      tpuctl run trainer --worker 0 -- 'ls -l $HOME'
+      tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
@@ -303,6 +309,7 @@ def command(
     """
     from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # not needed by --help
     from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
+    from tpuctl.workers.run_tree import find_run_tree, sync_before_run  # noqa: PLC0415  # as above
     from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
 
     workers = WorkerSet.parse(worker)
@@ -328,17 +335,28 @@ def command(
             workers=workers,
         )
         app.require_trust()
-        request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
+        request = _parse_request(
+            app, flags, remote_command, parse_environment(app, environment), fanout=fanout, tree=keep.sync
+        )
         from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # as above
 
         hooks = build_hooks(app, {EventKind.JOB_STALLED: keeping.on_job_stall, EventKind.JOB_ENDED: keeping.on_job_end})
         return keep_job(app, selection.names[0], keep, request, hooks)
     for name in keeping.given:
         raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
+    tree = find_run_tree(app, sync=flags.sync, no_sync=flags.no_sync, workdir=flags.workdir)
     job = parse_one_off(
-        app, one_off, limits=limits, idling=idling, checks=checks, described=described, run=flags, workers=workers
+        app,
+        one_off,
+        limits=limits,
+        idling=idling,
+        checks=checks,
+        described=described,
+        run=flags,
+        workers=workers,
+        sync=tree,
     )
-    request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout)
+    request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout, tree=tree)
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -363,12 +381,21 @@ def command(
 
             require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
         request = replace(request, by_node=selection.is_pattern)
+        if tree is not None:
+            found, request, code = sync_before_run(app, found, tree, request)
+            codes.append(code)
         codes.append(ExitCode(run_and_show(app, found, request)))
     return worst_exit_code(codes)
 
 
 def _parse_request(
-    app: App, flags: RunFlags, words: tuple[str, ...], environment: EnvironmentOptions, *, fanout: int
+    app: App,
+    flags: RunFlags,
+    words: tuple[str, ...],
+    environment: EnvironmentOptions,
+    *,
+    fanout: int,
+    tree: RunTree | None,
 ) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
     from tpuctl.workers.execution import check_no_stdin, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
@@ -418,7 +445,9 @@ def _parse_request(
         return request
     from tpuctl.workers.container_image import in_container  # noqa: PLC0415  # only for containers
 
-    return in_container(request, flags.image, words, mounts=flags.mount)
+    return in_container(
+        request, flags.image, words, mounts=flags.mount, tree=tree.worker_folder if tree is not None else None
+    )
 
 
 def parse_environment(app: App, flags: EnvironmentFlags) -> EnvironmentOptions:
@@ -457,6 +486,7 @@ def parse_one_off(
     described: SpecOptions,
     run: RunFlags,
     workers: WorkerSet,
+    sync: RunTree | None,
 ) -> OneOffRequest | None:
     """Return the whole job that the options describe, None without `--up`. Raises `InvalidInputError`."""
     if flags.up is None:
@@ -481,7 +511,7 @@ def parse_one_off(
         exclusive=flags.exclusive,
         limit=time_limit(app, limits),
         idle=idle_change(app, idling.idle, idling.on_idle),
-        sync=_sync_folder(app, flags, run.workdir),
+        sync=sync,
         collect=flags.collect,
         workers=workers,
     )
@@ -504,6 +534,7 @@ def parse_keep(
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
     from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
+    from tpuctl.workers.run_tree import find_run_tree  # noqa: PLC0415  # as above
     from tpuctl.workers.worker_jobs import parse_signal  # noqa: PLC0415  # as above
 
     if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
@@ -539,7 +570,7 @@ def parse_keep(
         checks=checks,
         limit=time_limit(app, limits),
         idle=idle_change(app, idling.idle, idling.on_idle),
-        sync=_sync_folder(app, one_off, run.workdir),
+        sync=find_run_tree(app, sync=run.sync, no_sync=run.no_sync, workdir=run.workdir),
         resync=flags.resync,
         collect=one_off.collect,
         policy=KeepPolicy(
@@ -556,18 +587,6 @@ def parse_keep(
         end=NodeAtEnd.STOP if flags.stop else end,
         preempt_signal=0 if flags.preempt_signal == "none" else parse_signal(flags.preempt_signal or "TERM"),
     )
-
-
-def _sync_folder(app: App, flags: OneOffFlags, workdir: str | None) -> Path | None:
-    """Return the folder to sync: `--sync`; without it and without a `workdir` the git tree of the current directory, if any."""
-    here = app.invocation.folder
-    if flags.sync is not None:
-        if flags.no_sync:
-            raise InvalidInputError("`--sync` and `--no-sync` exclude each other", hint="leave one of them out")
-        return here / expand_user_path(Path(flags.sync))
-    if flags.no_sync or workdir:
-        return None
-    return next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), None)
 
 
 def _flag(name: str) -> str:

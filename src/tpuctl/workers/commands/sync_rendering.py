@@ -30,7 +30,12 @@ _MAX_SHOWN, _MAX_NAMES_SHOWN = 3, 5
 
 
 def sync_once(
-    app: App, find: Callable[[], Sequence[Target]], read: Callable[[], FileTree], request: SyncRequest
+    app: App,
+    find: Callable[[], Sequence[Target]],
+    read: Callable[[], FileTree],
+    request: SyncRequest,
+    *,
+    next_command: str,
 ) -> int:
     """Sync once, and show the results. Raises `RemoteCommandError` if a worker failed."""
     tree = read()
@@ -44,13 +49,15 @@ def sync_once(
         progress, options = show_copies(line, clock), shared_connection_options(app)
         synced = sync_workers(targets, tree, request, clock=clock, on_progress=progress, ssh_options=options)
     app.show(_view(synced, dry_run=request.dry_run))
-    _note(app, _remarks(synced))
-    if text := sync_summary(synced, dry_run=request.dry_run):
+    note_remarks(app, synced)
+    if text := sync_summary(synced, request):
         app.terminal.note(text)
+        if app.terminal.is_interactive and not request.dry_run:
+            app.terminal.note(f"  run there: `{next_command}`")
     if synced.failed:
-        raise _failure(app, synced)
+        raise sync_failure(app, synced)
     if synced.unreadable:
-        raise TpuctlError(_describe_unreadable(synced), hint="all other files are synced")
+        raise unreadable_error(synced, hint="all other files are synced")
     return ExitCode.OK
 
 
@@ -69,9 +76,9 @@ def sync_continuously(
                     if has_changes:
                         # For people, the summary replaces the table.
                         app.show(View(value=_view(result, dry_run=False).value, text=lambda _: None))
-                        _note(app, _remarks(result))
+                        note_remarks(app, result)
                     if result.succeeded and (has_changes or problems is None):
-                        app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result)}")
+                        app.terminal.note(f"{local_time(clock.now()):%H:%M:%S} {sync_summary(result, request)}")
                     current = {f"{_worker_text(target)}: {error.message}" for target, error in result.failed}
                     current |= {_describe_unreadable(result)} if result.unreadable else set()
                 else:
@@ -85,7 +92,17 @@ def sync_continuously(
     return ExitCode.OK
 
 
-def _failure(app: App, synced: SyncResult) -> TpuctlError:
+def note_remarks(app: App, synced: SyncResult) -> None:
+    """Say what of a sync is neither a change nor a failure: files that were kept on workers."""
+    _note(app, _remarks(synced))
+
+
+def unreadable_error(synced: SyncResult, *, hint: str) -> TpuctlError:
+    """Return the error for files that could not be read."""
+    return TpuctlError(_describe_unreadable(synced), hint=hint)
+
+
+def sync_failure(app: App, synced: SyncResult) -> TpuctlError:
     """Return the error for the failed workers. If there are several causes, show each of them first."""
     unreached = [error for _, error in synced.failed if is_failed_login(error)]
     causes = explain_agent_errors(unreached, accepted_elsewhere=len(unreached) < len(synced.results))
@@ -104,9 +121,9 @@ def _failure(app: App, synced: SyncResult) -> TpuctlError:
 
 
 def _describe_unreadable(synced: SyncResult) -> str:
-    reasons = [_printable(why) for _, why in sorted(synced.unreadable.items())]
+    reasons = [printable_name(why) for _, why in sorted(synced.unreadable.items())]
     more = f" and {len(reasons) - _MAX_SHOWN} more" if len(reasons) > _MAX_SHOWN else ""
-    return f"{_counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
+    return f"{counted(len(reasons), 'file')} not sent: {', '.join(reasons[:_MAX_SHOWN])}{more}"
 
 
 def _worker_text(target: Target) -> str:
@@ -115,7 +132,7 @@ def _worker_text(target: Target) -> str:
 
 def _note(app: App, texts: Iterable[str]) -> None:
     for text in texts:
-        app.terminal.note(_printable(text))
+        app.terminal.note(printable_name(text))
 
 
 def _clock(app: App) -> Clock:
@@ -157,7 +174,7 @@ def _planned_rows(synced: SyncResult) -> list[tuple[Cell, ...]]:
                 found.setdefault((action, name), []).append(target.label)
     everywhere = len(synced.succeeded)
     return [
-        (Cell(action), Cell(_printable(name)), Cell("all" if len(labels) == everywhere else ",".join(labels)))
+        (Cell(action), Cell(printable_name(name)), Cell("all" if len(labels) == everywhere else ",".join(labels)))
         for (action, name), labels in found.items()
     ]
 
@@ -170,37 +187,38 @@ def _to_json(target: Target, changes: SyncChanges | TpuctlError) -> dict[str, An
         return {**value, "error": {"kind": changes.kind, "message": changes.message}}
     return {
         **value,
-        "folder": _printable(changes.folder),
-        "sent": list(map(_printable, changes.sent)),
+        "folder": printable_name(changes.folder),
+        "sent": list(map(printable_name, changes.sent)),
         "bytes": changes.size,
         "adjusted": changes.adjusted,
-        "deleted": list(map(_printable, changes.deleted)),
-        "kept": list(map(_printable, changes.kept)),
-        "replaced": list(map(_printable, changes.replaced)),
+        "deleted": list(map(printable_name, changes.deleted)),
+        "kept": list(map(printable_name, changes.kept)),
+        "replaced": list(map(printable_name, changes.replaced)),
     }
 
 
-def sync_summary(synced: SyncResult, *, dry_run: bool = False) -> str | None:
+def sync_summary(synced: SyncResult, request: SyncRequest) -> str | None:
     """Return a summary of the changes. None if all workers failed."""
+    dry_run = request.dry_run
     changes = [one for _, one in synced.succeeded]
     if not changes:
         return None
-    workers = _counted(len(changes), "worker")
+    workers = f"`{request.folder}` on {counted(len(changes), 'worker')}"
     names = {name for one in changes for name in one.sent}
     deleted = {name for one in changes for name in one.deleted}
     adjusted = max(one.adjusted for one in changes)
     duration = "" if dry_run else f" in {synced.duration.total_seconds():.1f}s"
     if not (names or deleted or adjusted):
-        return f"no changes: {workers} up to date"
+        return f"no changes: {workers}, up to date"
     parts = []
     if names:
         size = sum(entry.size for entry in synced.tree.entries if entry.path in names)
         verb = "would sync" if dry_run else "synced"
-        parts.append(f"{verb} {_counted(len(names), 'file')} ({format_size(size)}) to {workers}")
+        parts.append(f"{verb} {counted(len(names), 'file')} ({format_size(size)}) to {workers}")
     elif adjusted:
-        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {_counted(adjusted, 'file')} on {workers}")
+        parts.append(f"{'would set' if dry_run else 'set'} time or mode of {counted(adjusted, 'file')} in {workers}")
     if deleted:
-        parts.append(f"{'would delete' if dry_run else 'deleted'} {_counted(len(deleted), 'file')}")
+        parts.append(f"{'would delete' if dry_run else 'deleted'} {counted(len(deleted), 'file')}")
     return ", ".join(parts) + duration
 
 
@@ -227,16 +245,16 @@ def _grouped(
 
 
 def _listed(names: Iterable[str]) -> str:
-    listed = [f"`{escape_unprintable(_printable(name))}`" for name in names]
+    listed = [f"`{escape_unprintable(printable_name(name))}`" for name in names]
     more = len(listed) - _MAX_NAMES_SHOWN
     return ", ".join(listed[:_MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _counted(number: int, what: str) -> str:
+def counted(number: int, what: str, several: str | None = None) -> str:
     """Return a number with its noun: `1 file`, `2 files`."""
-    return f"{number} {what}" + ("" if number == 1 else "s")
+    return f"{number} {what if number == 1 else several or f'{what}s'}"
 
 
-def _printable(name: str) -> str:
+def printable_name(name: str) -> str:
     """Return a printable name: bytes that are not UTF-8 become `\\xff`."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -12,6 +12,7 @@ from tpuctl.models.node import WorkerSet
 from tpuctl.workers.commands.node_selection import find_nodes
 from tpuctl.workers.commands.sync_rendering import sync_continuously, sync_once
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
+from tpuctl.workers.run_tree import run_command_after_sync
 from tpuctl.workers.syncing import SyncRequest
 from tpuctl.workers.targets import await_key, find_targets
 
@@ -40,8 +41,11 @@ def run_sync(
         await_key(app, found)
         return found
 
-    sync = sync_continuously if flags.watch else sync_once
-    return sync(app, find, read, request)
+    if flags.watch:
+        return sync_continuously(app, find, read, request)
+    selection = [*nodes, *(word for label in selector for word in ("-l", label))]
+    next_command = run_command_after_sync(app, selection, source, request.folder)
+    return sync_once(app, find, read, request, next_command=next_command)
 
 
 def _parse_words(app: App, words: tuple[str, ...], selector: tuple[str, ...]) -> tuple[tuple[str, ...], Path]:
