@@ -99,6 +99,24 @@ class RunFlags:
     fail_fast: bool = option(
         "--fail-fast", is_flag=True, help="Terminate the command everywhere when it fails on one worker."
     )
+    multislice: bool = option(
+        "--multislice",
+        is_flag=True,
+        help="Run the command as one job over several slices: on all workers of all nodes or on none, with the variables "
+        "MEGASCALE_*; a failure of one ends all. [default: each node on its own]",
+    )
+    megascale_port: int | None = option(
+        "--megascale-port",
+        type=click.IntRange(1, 65535),
+        metavar="PORT",
+        help="Port at which slices reach one another, with --multislice. [default: 8081]",
+    )
+    skip_validation: bool = option(
+        "--skip-validation",
+        group=OptionGroup.SAFETY,
+        is_flag=True,
+        help="With --multislice, run although the slices differ or are not usable.",
+    )
     timeout: timedelta | str | None = option(
         "--timeout", type=DurationType(), metavar="TIME", help="Time limit of the command: 90s, 30m. [default: none]"
     )
@@ -296,13 +314,10 @@ def command(
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
+      tpuctl run 'train-*' --multislice -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
       tpuctl run trainer --keep --name train --type v5litepod-16 --spot -- ./train.sh
     """
-    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
-
     workers = WorkerSet.parse(worker)
     if flags.image is not None and (volume := next((name for name in selection.names if ":/" in name), None)):
         # `-v` is tpuctl's own.
@@ -348,7 +363,27 @@ def command(
         if flags.if_idle:
             hint = "`--exclusive` fails if the node already exists"
             raise InvalidInputError("`--if-idle` is for nodes that exist, not for `--up`", hint=hint)
+        if flags.multislice:
+            hint = "bring the slices up first: `tpuctl up NODE… --type TYPE`"
+            raise InvalidInputError("`--multislice` is for nodes that exist, not for `--up`", hint=hint)
         return run_one_off(app, names[0] if names else None, job, request)
+    return _run_on_nodes(app, selection, flags, request, workers)
+
+
+def _run_on_nodes(app: App, selection: GivenSelection, flags: RunFlags, request: RunRequest, workers: WorkerSet) -> int:
+    """Run a command on the workers of nodes that exist: as one job, or on each node by itself."""
+    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
+
+    if flags.multislice:
+        from tpuctl.workers.commands.multislice_run import check_multislice, run_multislice  # noqa: PLC0415  # few runs need it
+
+        check_multislice(flags, workers, request, selection.names)
+        return run_multislice(app, selection, flags, request)
+    for name in ("megascale_port", "skip_validation"):
+        if getattr(flags, name):
+            raise InvalidInputError(f"`{_flag(name)}` needs `--multislice`", hint="add it, or leave the option out")
     nodes, errors = find_selected_nodes(app, selection)
     for error in errors:
         app.show_error(error)
