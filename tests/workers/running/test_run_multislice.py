@@ -9,7 +9,7 @@ import pytest
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import put
-from tests.workers.running import REFUSED, Slice
+from tests.workers.running import REFUSED, Plan, Slice
 
 SHOW = "echo $MEGASCALE_COORDINATOR_ADDRESS $MEGASCALE_NUM_SLICES $MEGASCALE_SLICE_ID $MEGASCALE_PORT"
 
@@ -123,3 +123,32 @@ def test_detached_job_is_one_job_on_all_slices(slices: Slice) -> None:
     assert "running on 4 workers" in listed
     assert {line.split()[-2] for line in logged.splitlines()} == {"0", "1"}
     assert killed[2] == 0
+
+
+def test_value_that_the_service_gave_a_slice_is_compared(slices: Slice, sandbox: Sandbox, tmp_path: Path) -> None:
+    """Another client has made the two nodes with one request, as slices 1 and 0 of three."""
+    for name in ("t-0", "t-1"):
+        put(sandbox, name, acceleratorType="v4-16", multisliceNode=True)
+    plan: dict[int, Plan] = {}
+    for worker, number in ((4, 1), (6, 0)):
+        folder = tmp_path / str(worker) / "instance" / "attributes"
+        folder.mkdir(parents=True)
+        coordinator = address_of(slices, "t-0")
+        (folder / "tpu-env").write_text(
+            f"NODE_ID: 't'\nMEGASCALE_NUM_SLICES: '3'\nMEGASCALE_SLICE_ID: '{number}'\n"
+            f"MEGASCALE_COORDINATOR_ADDRESS: '{coordinator}'\nMEGASCALE_PORT: 'x\ny'\n"
+        )
+        plan[worker] = [{"environ": {"TPUCTL_METADATA_ROOT": str(tmp_path / str(worker))}}]
+    slices.plan(plan)
+
+    _, err, code = slices.tpuctl("run", "t-*", "--multislice", "--", "true")
+
+    assert ([line for line in err.splitlines() if "for this run" in line], code) == (
+        [
+            "`t-0`: MEGASCALE_NUM_SLICES is 2 for this run; the service gave 3",
+            "`t-0`: MEGASCALE_SLICE_ID is 0 for this run; the service gave 1",
+            "`t-1`: MEGASCALE_NUM_SLICES is 2 for this run; the service gave 3",
+            "`t-1`: MEGASCALE_SLICE_ID is 1 for this run; the service gave 0",
+        ],
+        0,
+    )
