@@ -40,7 +40,8 @@ class SandboxWorker:
     def addresses(self) -> tuple[str, ...]:
         """The internal addresses of all workers of the node."""
         first = self.node.first_address
-        return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
+        numbers = range(first, first + self.node.workers)
+        return tuple(representation.internal_address(number, self.node.document) for number in numbers)
 
 
 def find_worker(session: StateSession, address: str) -> SandboxWorker | None:
