@@ -338,7 +338,7 @@ def test_every_value_completes_or_has_a_reason() -> None:
 FREE = {
     "a number, an amount or a size": {
         "--batch", "--batch-size", "--boot-disk-size", "--budget", "--code", "--dataset-size", "--fanout", "--last",
-        "--max-cost", "--max-failures",
+        "--max-cost", "--max-failures", "--megascale-port", "--slice",
         "--max-price", "--max-reboots", "--max-recreates", "--max-restarts", "--max-size", "--nodes", "--pid", "--port",
         "--queue-count", "--retry-after", "--slices",
         "--status", "--tail", "--times", "--topology", "--tpu-max-log-size-mb", "--worker",

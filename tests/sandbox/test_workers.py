@@ -204,3 +204,19 @@ def test_shim_ssh_accepts_a_project_key_and_leaves_other_hosts_unchanged(
 
     assert (said.stdout, said.returncode) == ("accel0\naccel1\naccel2\naccel3\n0\n", 0), said.stderr
     assert "proxycommand" not in other.stdout
+
+
+def test_workers_on_the_network_loopback_have_addresses_of_this_machine(sandbox_state: SandboxState) -> None:
+    """Programs of different workers reach one another there, as on a network of Google's."""
+    administration.add_network(sandbox_state, "loopback")
+    config = {"network": "loopback"}
+    node = administration.add_node(
+        sandbox_state, "node", zone="us-central2-b", acceleratorType="v4-16", networkConfig=config
+    )
+    addresses = [endpoint["ipAddress"] for endpoint in node["networkEndpoints"]]
+    with sandbox_state.read() as session:
+        worker = find_worker(session, addresses[1])
+
+    assert worker is not None
+    assert all(address.startswith("127.128.0.") for address in addresses)
+    assert (worker.index, list(worker.addresses), len({*addresses})) == (1, addresses, 2)

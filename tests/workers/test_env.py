@@ -85,3 +85,42 @@ def test_env_of_missing_worker_or_node_exports_nothing(tpuctl: Console, sandbox:
         2,
     )
     assert json.loads(tpuctl("env", "nobody", "-o", "json")[1])["error"]["kind"] == "not_found"
+
+
+def test_env_of_a_slice_of_one_job_has_the_variables_of_run(tpuctl: Console, sandbox: Sandbox) -> None:
+    for name in ("s-10", "s-2"):
+        put(sandbox, name, acceleratorType="v4-16")
+
+    out, err, code = tpuctl("env", "s-*", "--multislice", "--slice", "1", "--worker", "1", "-o", "json")
+
+    found = json.loads(out)
+    assert (err, code, found["TPUCTL_NODE"], found["TPUCTL_WORKER_ID"]) == ("", 0, "s-10", "1")
+    first = json.loads(tpuctl("env", "s-2", "-o", "json")[0])["TPU_WORKER_HOSTNAMES"].partition(",")[0]
+    assert {name: value for name, value in found.items() if name.startswith("MEGASCALE")} == {
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{first}:8081",
+        "MEGASCALE_NUM_SLICES": "2",
+        "MEGASCALE_SLICE_ID": "1",
+        "MEGASCALE_PORT": "8081",
+    }
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("s-*", "--multislice"), "choose one with `--slice N`: 0 (s-2), 1 (s-10)"),
+        (("s-*", "--multislice", "--slice", "2"), "there is no slice 2"),
+        (("s-2", "s-10"), "several nodes are for one job over several slices"),
+        (("s-2", "--slice", "0"), "`--slice` is for one job over several slices"),
+        (("s-2", "--multislice", "--slice", "0"), "needs two nodes or more"),
+    ],
+)
+def test_env_of_slices_names_what_is_missing(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], text: str
+) -> None:
+    for name in ("s-10", "s-2"):
+        put(sandbox, name, acceleratorType="v4-16")
+
+    out, err, code = tpuctl("env", *words)
+
+    assert (out, code) == ("", 2)
+    assert text in err

@@ -17,7 +17,8 @@ from tpuctl.app.options import cli_command, takes_options
 from tpuctl.errors import InvalidInputError
 from tpuctl.models.node import Node
 from tpuctl.output.terminal import StandardStreams
-from tpuctl.workers.commands.run import EnvironmentFlags, parse_environment
+from tpuctl.workers.commands.run import EnvironmentFlags
+from tpuctl.workers.commands.run_run import parse_environment
 from tpuctl.workers.environment import (
     EnvironmentOptions,
     fish_exports,

@@ -228,6 +228,7 @@ class Node:
     tags: ApiTexts = ()
     # The full name of the queued resource that owns it.
     queued_resource: OptionalText = None
+    is_multislice: bool = json_field("multisliceNode", default=False)  # of a request for several nodes
     # Oldest first, as in the API.
     symptoms: tuple[Symptom, ...] = ()
     upcoming_maintenance: Annotated[Maintenance | None, By(_announced)] = None

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 ADDRESS_COUNT = 1 << 17
 _EXTERNAL = int(IPv4Address("198.18.0.0"))
 _INTERNAL = int(IPv4Address("10.128.0.0"))
+# On a network of this name workers have addresses of this machine, where programs of different workers reach one another.
+LOOPBACK_NETWORK = "loopback"
+_LOOPBACK = int(IPv4Address("127.128.0.0"))
 _NETWORKS = 1 << 17
 ENDPOINT_PORT = 8470
 
@@ -45,9 +48,11 @@ def millisecond_timestamp(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def internal_address(number: int, *, network: int = 0) -> str:
-    """Return the internal address of a worker in the n-th of the node's networks."""
-    return _address(_INTERNAL + network * _NETWORKS + number)
+def internal_address(number: int, document: Json, *, network: int = 0) -> str:
+    """Return the internal address of a worker of a node in the n-th of the node's networks."""
+    config = (document.get("networkConfigs") or [document.get("networkConfig") or {}])[network]
+    is_loopback = str(config.get("network", "")).rpartition("/")[2] == LOOPBACK_NETWORK
+    return _address((_LOOPBACK if is_loopback else _INTERNAL) + network * _NETWORKS + number)
 
 
 @lru_cache(maxsize=4096)
@@ -63,8 +68,9 @@ def address_number(address: str) -> int | None:
         return None
     if _EXTERNAL <= value < _EXTERNAL + ADDRESS_COUNT:
         return value - _EXTERNAL
-    if _INTERNAL <= value < _INTERNAL + (1 << 22):
-        return (value - _INTERNAL) % _NETWORKS
+    for base in (_INTERNAL, _LOOPBACK):
+        if base <= value < base + (1 << 22):
+            return (value - base) % _NETWORKS
     return None
 
 
@@ -104,7 +110,10 @@ def _endpoints(record: NodeRecord) -> list[Json]:
     for network, config in enumerate(configs):
         has_external = network == 0 and config.get("enableExternalIps", False)
         for number in range(record.first_address, record.first_address + record.workers):
-            endpoint: Json = {"ipAddress": internal_address(number, network=network), "port": ENDPOINT_PORT}
+            endpoint: Json = {
+                "ipAddress": internal_address(number, record.document, network=network),
+                "port": ENDPOINT_PORT,
+            }
             endpoint["accessConfig"] = {"externalIp": _address(_EXTERNAL + number)} if has_external else {}
             endpoints.append(endpoint)
     return endpoints

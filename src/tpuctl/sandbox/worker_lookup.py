@@ -42,7 +42,8 @@ class SandboxWorker:
     def addresses(self) -> tuple[str, ...]:
         """The internal addresses of all workers of the node."""
         first = self.node.first_address
-        return tuple(map(representation.internal_address, range(first, first + self.node.workers)))
+        numbers = range(first, first + self.node.workers)
+        return tuple(representation.internal_address(number, self.node.document) for number in numbers)
 
 
 def find_worker(session: StateSession, address: str) -> SandboxWorker | None:
@@ -86,7 +87,7 @@ def _slices_of(session: StateSession, node: NodeRecord) -> dict[str, str]:
     if owner is None or first is None or node.node_id not in owner.node_ids:
         return {}
     return {
-        "MEGASCALE_COORDINATOR_ADDRESS": f"{representation.internal_address(first.first_address)}:8080",
+        "MEGASCALE_COORDINATOR_ADDRESS": f"{representation.internal_address(first.first_address, first.document)}:8080",
         "MEGASCALE_NUM_SLICES": str(len(owner.node_ids)),
         "MEGASCALE_SLICE_ID": str(owner.node_ids.index(node.node_id)),
     }

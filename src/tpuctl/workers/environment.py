@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from tpuctl.models.node import Node
+    from tpuctl.workers.multislice import SlicePlan
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 LOG_LEVELS = ("INFO", "WARNING", "ERROR", "FATAL")
@@ -44,12 +45,14 @@ class EnvironmentOptions:
     """The environment that the user requests.
 
     `given`: variables by name; they override all others and may hold secrets. `tpu`: add the variables of TPU libraries.
-    `container_program`: the text of the program that runs the command in a container, and alone sees the variables.
+    `container_program`: the text of the program that runs the command in a container, and alone sees the variables. `slices`:
+    add those of one job over several nodes.
     """
 
     given: Mapping[str, str] = field(default_factory=dict, repr=False)
     tpu: bool = False
     container_program: str | None = None
+    slices: SlicePlan | None = None
 
 
 def job_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[str, str]:
@@ -59,6 +62,7 @@ def job_variables(options: EnvironmentOptions, node: Node, worker: int) -> dict[
     return {
         **dict(zip(OWN_NAMES, values, strict=True)),
         **(tpu_variables(node, worker) if options.tpu else {}),
+        **(options.slices.variables(name) if options.slices else {}),
         **options.given,
     }
 

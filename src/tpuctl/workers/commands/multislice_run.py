@@ -1,0 +1,97 @@
+"""`tpuctl run --multislice`: one job over several slices."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from tpuctl.errors import ExitCode, InvalidInputError
+from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.usage import find_node_uses, require_idle
+from tpuctl.workers.captured_run import run_captured
+from tpuctl.workers.commands.node_selection import find_selected_nodes
+from tpuctl.workers.execution import run_and_show
+from tpuctl.workers.multislice import COORDINATOR, DEFAULT_PORT, NAMES, plan_slices
+from tpuctl.workers.run_tree import sync_before_run
+from tpuctl.workers.runner import RunRequest
+from tpuctl.workers.targets import await_key, find_targets
+
+if TYPE_CHECKING:
+    from tpuctl.app.app import App
+    from tpuctl.nodes.commands.selection_options import GivenSelection
+    from tpuctl.ssh.connection import Target
+    from tpuctl.workers.commands.run import RunFlags
+    from tpuctl.workers.multislice import SlicePlan
+    from tpuctl.workers.run_tree import RunTree
+
+# What the service wrote for the machine [JAX source, cloud_tpu_cluster.py], or the sandbox's file of it.
+_SHOW_OWN = r"""
+if [ -n "${TPUCTL_METADATA_ROOT-}" ]; then cat "$TPUCTL_METADATA_ROOT/instance/attributes/tpu-env"
+else curl -sf -m 5 -H 'Metadata-Flavor: Google' http://169.254.169.254/computeMetadata/v1/instance/attributes/tpu-env
+fi | grep '^MEGASCALE_' | head -c 2000
+"""
+_OWN = re.compile(r"^(MEGASCALE_[A-Z_]{1,40}): *'([^'\n]{0,100})'\r?$", re.MULTILINE | re.ASCII)
+
+
+def check_multislice(flags: RunFlags, workers: WorkerSet, request: RunRequest, names: tuple[str, ...]) -> None:
+    """Raise `InvalidInputError` for what one job over several slices cannot be combined with."""
+    refused = {
+        "--batch": flags.batch is not None,
+        "--allow-unreachable": flags.allow_unreachable,
+        "--worker": workers != WorkerSet.parse("all"),
+    }
+    for option in (option for option, is_used in refused.items() if is_used):
+        raise InvalidInputError(
+            f"cannot combine `--multislice` and `{option}`: the job runs on all workers of all slices or on none",
+            hint="leave one of them out",
+        )
+    for name in (name for name in NAMES if name in request.environment.given):
+        hint = "use `--megascale-port PORT`" if name == NAMES[-1] else "leave the variable out"
+        raise InvalidInputError(f"`--multislice` computes `{name}` for each start", hint=hint)
+    if doubled := next((name for name in names if names.count(name) > 1), None):
+        raise InvalidInputError(
+            f"`{doubled}` is named twice: each slice of a job is a node of its own", hint="name each node once"
+        )
+
+
+def run_multislice(
+    app: App, selection: GivenSelection, flags: RunFlags, request: RunRequest, tree: RunTree | None
+) -> int:
+    """Run a command as one job over the nodes of a selection; it ends everywhere when it fails on one worker."""
+    nodes, errors = find_selected_nodes(app, selection)
+    if errors:
+        # A slice that is left out would be waited for, or would be missing without a word.
+        for error in errors[1:]:
+            app.show_error(error)
+        raise errors[0]
+    plan = plan_slices(nodes, port=flags.megascale_port or DEFAULT_PORT, checks_types=not flags.skip_validation)
+    targets = find_targets(app, plan.nodes, WorkerSet.parse("all"), names_nodes=True)
+    await_key(app, targets)
+    if flags.if_idle:
+        require_idle(plan.nodes, find_node_uses(app, plan.nodes, counts_leases=False))
+    if tree is not None:
+        _, request, _ = sync_before_run(app, targets, tree, request)
+    order = ", ".join(node.name.node_id for node in plan.nodes[:4]) + (", …" if len(plan.nodes) > 4 else "")
+    app.terminal.note(f"{len(plan.nodes)} slices ({order}) meet at {plan.coordinator}:{plan.port}")
+    _note_other_values(app, plan, [target for target in targets if target.worker == 0 and target.node.is_multislice])
+    environment = replace(request.environment, slices=plan)
+    return ExitCode(run_and_show(app, targets, replace(request, environment=environment, fail_fast=not request.detach)))
+
+
+def _note_other_values(app: App, plan: SlicePlan, targets: list[Target]) -> None:
+    """Say where the values that the service gave to nodes of one request differ: those of this run count."""
+    if not targets:
+        return
+    limit = timedelta(seconds=30)
+    request = RunRequest(line=_SHOW_OWN, shown="tpuctl run", takes_stdin=False, timeout=limit, allow_unreachable=True)
+    for run in run_captured(app, targets, request).workers:
+        ours = plan.variables(run.node)
+        # The service may leave out the port.
+        host = {name: value.partition(":")[0] if name == COORDINATOR else value for name, value in ours.items()}
+        for name, value in _OWN.findall(run.stdout):
+            if name in ours and value not in {ours[name], host[name]}:
+                app.terminal.note(
+                    f"`{run.node.node_id}`: {name} is {ours[name]} for this run; the service gave {value}"
+                )
