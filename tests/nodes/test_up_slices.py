@@ -249,6 +249,18 @@ def test_group_of_another_size_is_refused(tpuctl: Console, sandbox: Sandbox, que
     assert ("for 3 slices, not 2" if queue else "has more than 2 slices, also train-2") in fewer[1]
 
 
+def test_request_that_waits_for_another_size_is_replaced_if_asked(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, "us-east5-b", duration=timedelta(hours=1))
+    up = ("up", "train", "--type", "v6e-8", "--zone", "us-east5-b", "--queue", "--timeout", "3h", "--replace")
+    tpuctl(*up, "--slices", "2", "--no-wait")
+
+    out, _, code = tpuctl(*up, "--slices", "3")
+    again = tpuctl(*up, "--slices", "2")
+
+    assert (out, code, again[2]) == (READY, 0, 8)
+    assert sandbox.changes() == ["create", "delete", "create"]
+
+
 def test_price_quota_and_budget_count_the_whole_group(tpuctl: Console, sandbox: Sandbox) -> None:
     up = ("up", "train", "--slices", "3", "--type", "v6e-8", "--zone", "us-east5-b")
 
@@ -288,7 +300,7 @@ def test_dry_run_shows_each_request_and_the_price_of_the_group(
         assert out.count("POST ") == out.count("price: $21.60/h") == out.count("tpu-vm create train-") == 3
 
 
-@pytest.mark.parametrize("command", ["down", "status"])
+@pytest.mark.parametrize("command", ["down", "status", "watch"])
 def test_name_of_a_group_is_no_node_and_its_slices_are_named(tpuctl: Console, sandbox: Sandbox, command: str) -> None:
     for index in range(3):
         put(sandbox, f"train-{index}", labels=GROUP)
@@ -426,19 +438,32 @@ def test_up_that_only_looks_changes_nothing(tpuctl: Console, sandbox: Sandbox) -
     assert (there[2], tpuctl(*UP, "--timeout", "0")[2], sandbox.changes()) == (0, 5, [])
 
 
-def test_watch_requests_a_suspended_group_again_until_there_is_capacity(
+def test_watch_requests_no_suspended_group_again_that_exceeds_the_budget(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    tpuctl(*QUEUED, "--spot")
+    tpuctl("config", "set", "budget", "25")
+    clock.after(2 * MINUTE, lambda: sandbox.fault("suspend", node="train-1"))
+
+    _, err, _ = tpuctl("watch", "train-*", "--until", "1h")
+
+    assert "more than the budget of $25/h" in err
+    assert sandbox.changes().count("create") == 1
+
+
+def test_watch_requests_a_group_again_whose_request_failed(
     tpuctl: Console, sandbox: Sandbox, clock: EventfulClock, tmp_path: Path
 ) -> None:
     tpuctl(*QUEUED, "--spot")
     log = tmp_path / "log"
 
     def suspend() -> None:
-        stockout(sandbox, "us-east5-b", duration=timedelta(hours=30))
+        sandbox.fault("operation-error", code=8, node="train", method="*.queuedResources.create")
         sandbox.fault("suspend", node="train-1")
 
     clock.after(2 * MINUTE, suspend)
 
-    code = tpuctl("watch", "-l", "tpuctl-group=train", "--until", "40h", "--on-recover", f"echo again >> {log}")[2]
+    code = tpuctl("watch", "-l", "tpuctl-group=train", "--until", "45m", "--on-recover", f"echo again >> {log}")[2]
 
     assert (code, log.read_text()) == (0, "again\n")
     assert sandbox.changes() == ["create", "delete", "create", "delete", "create"]

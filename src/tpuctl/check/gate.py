@@ -110,7 +110,9 @@ class PreflightCheck:
             tell(NodeEvent(EventKind.NOTE, now, name, line, {"check": True}))
 
     def _check_limits(self, name: NodeName, spec: NodeSpec, *, replaces: Node | None) -> None:
-        wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces)
+        # One queued resource requests all slices of a group.
+        others = (spec,) * (len(spec.queued_slices(name)) - 1)
+        wanted = self.settings.wanted(name.project, name.zone, spec, name=name, replaces=replaces, siblings=others)
         resources = self._new_gatherer().resources(name.project) if wanted.budget is not None else None
         facts = CheckFacts(now=self._now(), wanted=wanted, project=Unknown("not needed"), resources=resources)
         report = evaluate_rules(facts, (price_is_within_limit, project_is_within_budget), accepted=self._accepted)

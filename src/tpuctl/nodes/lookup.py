@@ -421,7 +421,7 @@ def _locate_for_wait(
 def locate_for_watch(app: App, text: str) -> WaitTarget:
     """Return the node to watch. It may not exist: it may be requested, by another client too, or another run recreates it."""
     reference, place = app.reference(text), app.place
-    name, found = place.name(reference), find_node(app.services.client, place, reference)
+    name, (found, others) = place.name(reference), _search_node(app.services.client, place, reference)
     if found is not None:
         return WaitTarget(found.name)
     try:
@@ -441,7 +441,7 @@ def locate_for_watch(app: App, text: str) -> WaitTarget:
         return WaitTarget(name)
     zone = _remembered_zone(app, reference) or place.default_zone
     if zone is None:
-        raise node_not_found_error(place, reference)
+        raise node_not_found_error(place, reference, others)
     return WaitTarget(NodeName(place.project_of(reference), zone, reference.node_id))
 
 

@@ -32,7 +32,7 @@ from tpuctl.nodes.lease import LeaseError
 from tpuctl.nodes.lease_guard import DeletedByOtherError, LeaseGuard, TakenOverError, released_at_end
 from tpuctl.nodes.lookup import IncompleteListError, slices_named
 from tpuctl.nodes.poll import Wait, poll
-from tpuctl.nodes.queueing import CLEAN_UP_TIME
+from tpuctl.nodes.queueing import CLEAN_UP_TIME, UNDECIDED
 from tpuctl.nodes.resource_group import ResourceGroup, belongs_to
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def find_slices(
     for request in alive:
         places.setdefault(request.zone, []).append(f"the queued resource `{group}` ({request.state})")
         count = len(request.node_ids)
-        if count != len(ids) and not may_replace:
+        if count != len(ids) and not (may_replace and request.state in UNDECIDED):
             raise ConflictError(
                 f"the queued resource `{group}` ({request.state}) is for {count} slices, not {len(ids)}",
                 hint=f"to bring these up, run `tpuctl up {request.zone}/{group} --slices {count}`; to delete them, run "
