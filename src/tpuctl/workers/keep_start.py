@@ -17,6 +17,7 @@ from tpuctl.nodes.expiry import DEFAULT_GRACE
 from tpuctl.nodes.idle_limit import IdleAction, IdleChange
 from tpuctl.nodes.policies import idle_change, queue_policy, repair_policy
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.rendering import count_words
 from tpuctl.nodes.zone_choice import zone_choice
 from tpuctl.workers.file_tree import default_worker_folder, read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
@@ -118,6 +119,8 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
     if wanted is None and found is not None:
         # A node that exists is created again as it is now.
         wanted = app.services.journal.past(home).spec_as_it_is(found)
+    if keep.end is NodeAtEnd.STOP:
+        _require_stoppable(node, found, wanted)
     if request.log_folder is not None:
         make_log_folder(request.log_folder)
     synced_to = _keep_files(app, files, keep.sync) if keep.sync is not None else None
@@ -178,6 +181,18 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         detach=request.detach,
     )
     return supervisor.run()
+
+
+def _require_stoppable(name: str, node: Node | None, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the service will refuse to stop a node when its job is over."""
+    why_not = node.why_not_stoppable() if node else None
+    if why_not is None and spec is not None and spec.workers > 1:
+        why_not = (
+            f"a {spec.accelerator_type} has {spec.workers} workers, and the service stops single-worker nodes only"
+        )
+    if why_not is not None:
+        text = f"`--stop`: `{name}` cannot be stopped: {why_not}"
+        raise InvalidInputError(text, hint="delete it at the end with `--rm`, or leave `--stop` out")
 
 
 def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach: bool = False) -> int:
@@ -257,5 +272,6 @@ def _keep_files(app: App, files: KeptFiles, source: Path) -> str:
     for note in tree.notes:
         app.terminal.note(note)
     size = files.write_archive(tree)
-    app.terminal.note(f"kept {len(tree.entries)} files ({max(size >> 10, 1)} KiB) for all starts of the job")
+    files_kept = count_words(len(tree.entries), "file")
+    app.terminal.note(f"kept {files_kept} ({max(size >> 10, 1)} KiB) for all starts of the job")
     return default_worker_folder(source)
