@@ -123,7 +123,9 @@ def judge_end(facts: EndFacts) -> Judgement:
     if first.code is None:
         where = f"worker {worker}: " if worker else ""
         return judged(Verdict.MACHINE, f"{where}{first.why or 'its end is unknown'}{message}")
-    text = f"worker {worker} ended first, with {code}{message}"
+    everywhere = " on all workers" if len(ends) > 1 else ""
+    text = f"it ended with {code}{everywhere}" if is_same_code else f"worker {worker} ended first, with {code}"
+    text += message
     if facts.blames_peer and facts.message_worker == worker:
         # The workers that a peer has left end themselves; their exit codes say nothing about the program.
         return judged(Verdict.CONSEQUENCE, f"{text}: a consequence of what no worker reports")

@@ -176,7 +176,8 @@ class Supervisor:
         if step.number > 1:
             pause = f" in {format_duration(step.pause)}" if step.pause else ""
             where = " on a new node" if step.new_node else ""
-            self._app.terminal.note(f"{self.name}: attempt {step.number}{pause}{where}: {step.reason}")
+            verdict = step.reason.partition(":")[0]
+            self._app.terminal.note(f"{self.name}: attempt {step.number}{pause}{where} ({verdict})")
         self._app.clock.sleep(step.pause)
         if self._read().stopped is not None:  # meanwhile
             return

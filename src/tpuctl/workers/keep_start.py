@@ -120,6 +120,8 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
     if wanted is None and found is not None:
         # A node that exists is created again as it is now.
         wanted = app.services.journal.past(home).spec_as_it_is(found)
+    if keep.end is NodeAtEnd.STOP:
+        _require_stoppable(node, found, wanted)
     if request.log_folder is not None:
         make_log_folder(request.log_folder)
     synced_to, folder = None, request.folder
@@ -178,6 +180,18 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         detach=request.detach,
     )
     return supervisor.run()
+
+
+def _require_stoppable(name: str, node: Node | None, spec: NodeSpec | None) -> None:
+    """Raise `InvalidInputError` if the service will refuse to stop a node when its job is over."""
+    why_not = node.why_not_stoppable() if node else None
+    if why_not is None and spec is not None and spec.workers > 1:
+        why_not = (
+            f"a {spec.accelerator_type} has {spec.workers} workers, and the service stops single-worker nodes only"
+        )
+    if why_not is not None:
+        text = f"`--stop`: `{name}` cannot be stopped: {why_not}"
+        raise InvalidInputError(text, hint="delete it at the end with `--rm`, or leave `--stop` out")
 
 
 def _go_on(app: App, place: JobPlace, files: KeptFiles, hooks: Hooks, *, detach: bool = False) -> int:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -31,27 +30,28 @@ for step in itertools.count():
 
 
 @pytest.mark.sshd
+@pytest.mark.timeout(500)
 def test_hanging_worker_is_restarted_then_tested_then_replaced(
     real: Callable[..., subprocess.Popen[str]],  # noqa: F811  # the fixture
     tmp_path: Path,
 ) -> None:
     """A restart of the processes does not help, and the test of the chips hangs, too."""
     (tmp_path / "code" / "train.py").write_text(COLLECTIVE)
-    limits = ("--hang-after", "4s", "--start-grace", "4s")
+    limits = ("--hang-after", "12s", "--start-grace", "12s")
     job = real(
         *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--zone", ZONE, "--sync", "."),
         *(*limits, "--on-job-stall", f"cat >> '{tmp_path}/stalls'", "--", "python3 train.py"),
     )
     until(lambda: sum(b"step" in log.read_bytes() for log in tmp_path.glob("state/**/train.logs/1/*.log")) == 2, 60)
     assert real("sandbox", "fault", "duty-zero", "--node", "trainer", "--worker", "1").wait(30) == 0
-    err = job.communicate(timeout=150)[1]
+    err = job.communicate(timeout=300)[1]
 
     assert job.returncode == 0, err
     record = json.loads(real("history", "trainer", "--job", "train", "-o", "json").communicate(timeout=30)[0])
     attempts = record["attempts"]
     assert [(one["verdict"], one["worker"]) for one in attempts] == [("hang", "1"), ("hang", "1"), ("succeeded", None)]
     assert attempts[0]["nodeId"] == attempts[1]["nodeId"] != attempts[2]["nodeId"]
-    assert "the test did not end within 4s" in err
+    assert "the test did not end within 12s" in err
     (stacks, _) = sorted(tmp_path.glob("state/**/train.logs/*/stacks.txt"))
     assert attempts[0]["evidence"].endswith(f"its stacks: {stacks}")
     text = stacks.read_text()
@@ -102,8 +102,8 @@ def test_preemption_at_any_moment_leaves_one_job_that_ends_with_0(
     assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
 
 
-# A hundred steps of all workers together; the checkpoint outlives the nodes, as a bucket does. At some steps it waits until
-# the test has done something to it, and at step 30 it crashes once.
+# A hundred steps of all workers together; the checkpoint outlives the nodes, as a bucket does. At some steps it waits, and says
+# so, until the test has done something to it: most of the time that is its end. At step 30 it crashes once.
 STORY = """
 import jax, jax.numpy as jnp, os, pathlib, sys, time
 jax.distributed.initialize()
@@ -116,8 +116,9 @@ for step in range(int(checkpoint.read_text()) if checkpoint.exists() else 0, 100
     if os.environ["TPU_WORKER_ID"] == "0":
         (saved / "new").write_text(str(step + 1))
         os.replace(saved / "new", checkpoint)
-        while step in (12, 35, 45, 55, 70) and not (saved / f"gate-{step}").exists():
-            time.sleep(0.05)
+        while step in (5, 12, 35, 45, 55, 70) and not (saved / f"gate-{step}").exists():
+            print("waits", flush=True)
+            time.sleep(0.2)
         if step == 30 and not (saved / "crashed").exists():
             (saved / "crashed").touch()
             sys.exit(1)
@@ -126,49 +127,64 @@ for step in range(int(checkpoint.read_text()) if checkpoint.exists() else 0, 100
 
 
 @pytest.mark.sshd
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(900)
 def test_job_of_100_steps_ends_with_0_through_everything(
     real: Callable[..., subprocess.Popen[str]],  # noqa: F811  # the fixture
     tmp_path: Path,
 ) -> None:
-    """Three preemptions, a crash, a lost disk, a hang, and two deaths of its supervisor: `history` tells it in ten lines."""
+    """Three preemptions, a crash, a bad host, a hang, and two deaths of its supervisor: `history` tells it in ten lines."""
     saved = tmp_path / "saved"
     saved.mkdir()
     (tmp_path / "code" / "train.py").write_text(STORY)
 
-    def fault_at(step: int, *fault: str) -> None:
-        until(lambda: (saved / "step").exists() and (saved / "step").read_text() == str(step + 1), 100)
-        if fault:
-            assert real("sandbox", "fault", *fault, "--node", "trainer").wait(30) == 0
-            time.sleep(2)  # the workers learn of it within a second
+    def await_step(step: int) -> None:
+        until(lambda: (saved / "step").exists() and (saved / "step").read_text() == str(step + 1), 150)
+
+    def open_gate(step: int) -> None:
         (saved / f"gate-{step}").touch()
+
+    def add_fault(*words: str) -> None:
+        assert real("sandbox", "fault", *words, "--node", "trainer").wait(60) == 0
+
+    def await_end(number: int) -> None:
+        """Wait until the journal has the end of so many attempts: nothing of them runs any more."""
+        (journal,) = tmp_path.glob("state/sandbox/journal/**/trainer.jsonl")
+        until(lambda: journal.read_text().count('"event": "job-end"') == number, 150)
 
     first = real(
         *("run", "trainer", "--keep", "--name", "train", "--type", "v4-16", "--spot", "--zone", ZONE, "--sync", "."),
-        *("--hang-after", "6s", "--start-grace", "6s", "--env", f"SAVED={saved}", "--rm", "--", "python3 train.py"),
+        *("--hang-after", "15s", "--start-grace", "15s", "--env", f"SAVED={saved}", "--rm", "--", "python3 train.py"),
     )
-    until((saved / "step").exists, 60)
+    await_step(5)
     first.send_signal(signal.SIGKILL)
     second = real("watch", "trainer", "--job", "train")
-    fault_at(12, "preempt")
-    fault_at(35, "preempt")
-    until(lambda: (saved / "step").read_text() == "46", 100)
+    open_gate(5)
+    await_step(12)
+    add_fault("preempt")
+    await_step(35)
+    await_end(2)
+    add_fault("preempt")
+    await_step(45)
     lost = max(tmp_path.glob("state/sandbox/workers/**/1/.tpuctl/jobs/train.1"), key=lambda path: path.stat().st_mtime)
     group = int((lost / "pid").read_text().split()[0])
     lost.rename(tmp_path / "lost")
     os.killpg(group, signal.SIGKILL)
-    fault_at(45)
-    fault_at(55, "duty-zero", "--worker", "1")
-    until(lambda: (saved / "step").read_text() == "71", 150)
+    await_step(55)
+    await_end(4)
+    add_fault("duty-zero", "--worker", "1")
+    until(lambda: any("duty-zero" in path.read_text() for path in tmp_path.glob("state/**/chip-faults")), 60)
+    open_gate(55)
+    await_step(70)
+    await_end(5)
     second.send_signal(signal.SIGKILL)
     third = real("watch", "trainer", "--job", "train")
-    fault_at(70, "preempt")
-    err = third.communicate(timeout=150)[1]
+    add_fault("preempt")
+    err = third.communicate(timeout=300)[1]
 
     assert third.returncode == 0, err
-    lines = real("history", "trainer", "--job", "train").communicate(timeout=30)[0].splitlines()
+    lines = real("history", "trainer", "--job", "train").communicate(timeout=60)[0].splitlines()
     assert [line.split("\t")[5] for line in lines] == [
         *("preempted", "program", "preempted", "machine", "hang", "preempted", "succeeded"),
     ], "\n".join(lines)
     assert (saved / "step").read_text() == "100"
-    assert real("list", "-o", "json").communicate(timeout=30)[0].strip() == "[]"
+    assert real("list", "-o", "json").communicate(timeout=60)[0].strip() == "[]"

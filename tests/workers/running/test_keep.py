@@ -658,3 +658,24 @@ def test_price_limit_of_the_first_start_counts_for_the_next_ones(pod: Slice, san
 
     attempts = json.loads(pod.tpuctl("history", "pod", "--job", "train", "-o", "json")[0])["attempts"]
     assert (code, [one["tier"] for one in attempts]) == (0, ["spot", "spot"]), err
+
+
+def test_node_that_cannot_be_stopped_is_refused_at_the_beginning(pod: Slice) -> None:
+    out, err, code = keep(pod, "true", "--stop")
+
+    text = "it is a slice of 2 workers, and the service stops single-worker nodes only"
+    assert (out, err.splitlines()[0], code) == ("", f"error: `--stop`: `pod` cannot be stopped: {text}", 2)
+    assert pod.left() == []
+
+
+def test_single_worker_node_is_stopped_at_the_end(
+    tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path
+) -> None:
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+
+    _, err, code = tpuctl("run", "ci", "--keep", "--type", "v4-8", "--zone", ZONE, "--stop", *TWO, "true")
+    made.end_all()
+
+    assert code == 0, err
+    assert tpuctl("list", "--columns", "name,state")[0] == "ci\tSTOPPING\n"

@@ -180,7 +180,9 @@ def _show_job(app: App, reference: NodeReference, name: str, *, last: int | None
     def show(terminal: Terminal) -> None:
         terminal.table(_ATTEMPT_COLUMNS, [row(one, is_script=not terminal.is_interactive) for one in attempts])
         if terminal.is_interactive:
-            terminal.note(f"{job.name}: {job.outcome or 'not over'}; ${job.cost:.2f} by list prices")
+            is_priced = any(attempt.cost is not None for attempt in job.attempts)
+            cost = f"; ${job.cost:.2f} by list prices" if is_priced else ""
+            terminal.note(f"{job.name}: {job.outcome or 'not over'}{cost}")
 
     value = {**job.to_json(), "attempts": [one.to_json() for one in attempts]}
     app.show(View(value=lambda: value, names=lambda: [str(one.number) for one in attempts], text=show))

@@ -242,7 +242,9 @@ class KeepFlags(GivenOptions):
         is_flag=True,
         help="Delete the node when the job has ended with 0, not when it is given up; the same as --rm=success.",
     )
-    stop: bool = option("--stop", is_flag=True, help="Stop the node when the job is over; its boot disk stays.")
+    stop: bool = option(
+        "--stop", is_flag=True, help="Stop the single-worker node when the job is over; its boot disk stays."
+    )
     on_job_stall: str | None = option(
         "--on-job-stall",
         group=OptionGroup.HOOKS,
