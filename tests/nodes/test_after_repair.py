@@ -295,11 +295,27 @@ def test_on_recover_runs_only_after_a_repair(tpuctl: Console, sandbox: Sandbox, 
     hook = ("--on-recover", f'cat >> {tmp_path}/hook; echo "$TPUCTL_NODE $TPUCTL_EVENT" >> {tmp_path}/told')
     sandbox.fault("unhealthy", node="sick")
 
-    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, *hook, **QUICK)[2] == 0
-    assert not (tmp_path / "told").exists()
-    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hook, **QUICK)[2] == 0
+    well, of_sick = (tpuctl("up", name, "--type", "v4-8", "--zone", ZONE, *hook, **QUICK) for name in ("well", "sick"))
+
+    note = "`--on-recover` did not run: nothing had to recover; `--on-usable` runs the first time too"
+    assert (well[1].splitlines()[-1], well[2], of_sick[2], note in of_sick[1]) == (note, 0, 0, False)
     assert (tmp_path / "told").read_text() == "sick recovered\n"
     assert json.loads((tmp_path / "hook").read_text())["event"] == "recovered"
+
+
+def test_on_usable_runs_each_time_a_node_becomes_usable(tpuctl: Console, sandbox: Sandbox, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    usable, back = (f'echo "{name} $TPUCTL_NODE $TPUCTL_EVENT" >> {log}' for name in ("usable", "back"))
+    hooks = ("--on-usable", usable, "--on-recover", back)
+
+    assert tpuctl("up", "well", "--type", "v4-8", "--zone", ZONE, "--on-usable", usable, **QUICK)[2] == 0
+    sandbox.fault("unhealthy", node="sick")
+    assert tpuctl("up", "sick", "--type", "v4-8", "--zone", ZONE, *hooks, **QUICK)[2] == 0
+    assert tpuctl("watch", "well", "--until", "5m", *hooks)[2] == 0
+
+    assert log.read_text().splitlines() == [
+        "usable well reached", "back sick recovered", "usable sick recovered", "usable well reached",
+    ]  # fmt: skip
 
 
 def test_node_recreated_by_another_client_is_not_repaired_as_ours(

@@ -111,6 +111,36 @@ def test_unhealthy_node_in_use_is_not_repaired(tpuctl: Console, sandbox: Sandbox
     assert sandbox.changes() == ["stop", "start"]
 
 
+@pytest.mark.parametrize(
+    ("options", "end", "answer", "code", "changes"),
+    [
+        pytest.param((), "reboot or restart it", "n", 1, [], id="no"),
+        pytest.param((), "reboot or restart it", "y", 0, ["stop", "start"], id="yes"),
+        pytest.param(
+            ("--repair", "recreate"), "reboot, restart or recreate it, with a new boot disk", "n", 1, [], id="recreate"
+        ),
+    ],
+)
+def test_person_is_asked_before_a_node_in_use_is_repaired(
+    tpuctl: Console, sandbox: Sandbox, *, options: tuple[str, ...], end: str, answer: str, code: int, changes: list[str]
+) -> None:
+    put(sandbox, health="UNHEALTHY_TENSORFLOW")
+
+    _, err, ended = tpuctl("up", "demo", *options, stdin=f"{answer}\n")
+
+    assert f"`demo` may be in use; it is UNHEALTHY_TENSORFLOW: {end} if it stays so? [y/N] " in err
+    assert (ended, sandbox.changes()) == (code, changes)
+
+
+def test_person_is_not_asked_about_a_node_that_was_never_usable(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.fault("unhealthy")
+    tpuctl(*UP, "--timeout", "6m")
+
+    _, err, code = tpuctl(*UP, stdin="")
+
+    assert (code, "[y/N]" in err) == (0, False)
+
+
 def test_interrupted_run_is_continued_and_its_node_repaired(tpuctl: Console, sandbox: Sandbox) -> None:
     sandbox.fault("unhealthy")
     tpuctl(*UP, "--timeout", "6m")

@@ -51,7 +51,7 @@ LEFT_OUT = {
     *("nodes", "zone", "race", "queue", "tier", "type", "yes", "skip_checks", "timeout", "project"),
     *("billing_project", "checkpoint_buckets", "data_buckets", "dataset_size", "buckets", "check_timeout"),
     *("budget", "max_price", "no_billing_outside_grants", "allow_unknown_price"),
-    *("dry_run", "no_wait", "replace", "events", "on_recover", "probe", "force_lease"),
+    *("dry_run", "no_wait", "replace", "events", "on_usable", "on_recover", "probe", "force_lease"),
     *("metadata_from_file", "startup_script", "setup_script"),
     *("sandbox", "endpoint", "impersonate_service_account", "quota_project", "user", "journal", "lease"),
     *("ssh_key", "ssh_key_expire_after", "trust_project_file", "output", "no_header", "timestamps", "quiet"),

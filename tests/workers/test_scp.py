@@ -412,6 +412,22 @@ def test_invalid_copy_raises(
     assert tpuctl("scp", *arguments) == ("", f"error: {error}\n".format(here=tpuctl.folder), code)
 
 
+@pytest.mark.parametrize("there", [pytest.param((), id="new"), pytest.param(("2",), id="one-existed")])
+def test_failed_copy_leaves_no_empty_folders(tpuctl: Console, workers: Workers, there: tuple[str, ...]) -> None:
+    for name in there:
+        (tpuctl.folder / "got" / name).mkdir(parents=True)
+
+    missing = tpuctl("scp", "pod:gone", "got")
+    left = sorted(str(path.relative_to(tpuctl.folder)) for path in tpuctl.folder.rglob("*"))
+    (workers.home(1) / "gone").write_text("here")
+    tpuctl("scp", "pod:gone", "got")
+
+    assert missing[2] == 3
+    assert left == (["got", "got/2"] if there else [])
+    assert contents(tpuctl.folder) == {"got/1/gone": "here"}
+    assert sorted(path.name for path in (tpuctl.folder / "got").iterdir()) == sorted({"1", *there})
+
+
 @pytest.mark.sshd
 def test_copy_over_a_real_sshd_round_trips(tmp_path: Path) -> None:
     with SandboxState.open(tmp_path / "state" / "sandbox" / "world.sqlite3", speed=600) as sandbox_state:

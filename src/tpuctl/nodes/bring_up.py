@@ -613,6 +613,8 @@ def _may_repair(app: App, node: Node, policy: Policy) -> bool:
     is_defective = node.state is NodeState.READY and node.health in DEFECTIVE_HEALTH
     if not is_defective or policy.ignores_use or policy.repair is Repair.NONE or not app.terminal.may_ask:
         return False
+    if app.services.journal.past(node.name).is_left(node, app.now()):
+        return False  # it has not been usable yet
     in_use = use_in_question(app, [node], if_idle=False, yes=False) or f"`{node.name.node_id}` may be in use; "
     if not app.terminal.confirm(f"{in_use}it is {node.health}: {_REPAIRS[policy.repair]} if it stays so?", yes=False):
         raise NotConfirmedError("nothing was done")
