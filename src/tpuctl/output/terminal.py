@@ -213,15 +213,19 @@ class Terminal:
         """Flush stdout."""
         self.streams.stdout.flush()
 
-    def table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table: columns with headings on a terminal, tabs without them elsewhere, tabs with them for `-o tsv`."""
+    def table(self, header: Header, rows: Sequence[Sequence[Cell]], *, scrolls: bool = False) -> None:
+        """Write a table: columns with headings on a terminal, tabs without them elsewhere, tabs with them for `-o tsv`.
+
+        On a terminal columns are left out and shortened until they fit, unless it `scrolls`.
+        """
         if self.is_tsv:
             self.tsv(header, rows)
             return
         if not self.is_interactive:
             self._lay_out(tab_lines(rows))
             return
-        lines, left_out = lay_out_columns(as_columns(header), rows, width=self.streams.width, colored=self.colors_out)
+        width = None if scrolls else self.streams.width
+        lines, left_out = lay_out_columns(as_columns(header), rows, width=width, colored=self.colors_out)
         self._lay_out(lines[0 if self.has_header else 1 :])
         if left_out:
             names = ", ".join(column.name for column in left_out)
@@ -230,7 +234,8 @@ class Terminal:
     def tsv(self, header: Header, rows: Iterable[Sequence[Cell]]) -> None:
         """Write the names of the columns and a line for each row, with tabs, also to a terminal."""
         if self.has_header:
-            self._lay_out(tab_lines([[Cell(column.name) for column in as_columns(header)]]))
+            names = [f"{column.name} ({column.unit})" if column.unit else column.name for column in as_columns(header)]
+            self._lay_out(tab_lines([list(map(Cell, names))]))
         self._lay_out(tab_lines(rows))
 
     def summary(self, line: str) -> None:
