@@ -270,7 +270,9 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "zone", node.name.zone, ""
     yield "project", node.name.project, ""
     yield "state", str(node.state), state_style(node.state)
-    if node.health is not Health.HEALTH_UNSPECIFIED:
+    if node.health is Health.HEALTH_UNSPECIFIED and node.state is NodeState.READY:
+        yield "health", "not reported yet", ""
+    elif node.health is not Health.HEALTH_UNSPECIFIED:
         text = f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
         yield "health", text, _health_style(node.health)
     shape = (node.raw.get("acceleratorConfig") or {}).get("topology")

@@ -126,4 +126,4 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
         setting, variable = app.settings[key], SETTINGS[key].environment
         if setting and variable and setting.source.kind is SourceKind.FLAG:
             variables[variable] = str(setting.value)
-    return Hooks(given, app.invocation.environ, extra=variables, show=app.terminal.note, clock=app.clock)
+    return Hooks(given, app.invocation.environ, extra=variables, show=app.terminal.note_output, clock=app.clock)
