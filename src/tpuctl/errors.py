@@ -96,6 +96,11 @@ class NotConfirmedError(TpuctlError):
 
     kind = "not_confirmed"
 
+    def __init__(self, message: str = "cancelled", *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        # Whether the user has answered a question with no, which is no error to report.
+        self.is_answer = message == "cancelled"
+
 
 class InvalidRequestError(TpuctlError):
     """The service rejected the request; sending it again has the same result."""

@@ -27,7 +27,8 @@ _COLUMNS = {"on-demand": "on_demand", "spot": "spot", "preemptible": "spot"}
 class Price:
     """Dollars for one node and one hour, rounded to cents.
 
-    `per_hour` is None if the price is unknown. `is_about`: the price changes often. `as_of` is the date of the table.
+    `per_hour` is None if the price is unknown. `is_about`: the price changes often, or has a single source. `as_of` is the date
+    of the table.
     """
 
     per_hour: Decimal | None
@@ -63,7 +64,7 @@ def hourly_price(accelerator_type: str, zone: str, tier: str | None) -> Price:
     per_hour = None
     if accelerator is not None and per_chip is not None:
         per_hour = (accelerator.chips * Decimal(str(per_chip))).quantize(_CENT, ROUND_HALF_UP)
-    return Price(per_hour, tier != "on-demand", table["as_of"])
+    return Price(per_hour, tier != "on-demand" or generation in table["about"], table["as_of"])
 
 
 # What the table has.
@@ -82,7 +83,10 @@ def price_source() -> str:
 
 @cache
 def _price_table() -> Mapping[str, Any]:
-    """Return dollars for one chip and one hour (`per_chip`), by generation, region and column, with the date (`as_of`)."""
+    """Return dollars for one chip and one hour (`per_chip`), by generation, region and column, with the date (`as_of`).
+
+    `about` names the generations whose prices have a single source.
+    """
     table: Mapping[str, Any] = load_data("prices.yaml")
     return table
 

@@ -65,16 +65,16 @@ def about(limit: str | None = "40", **more: Any) -> WantedNode:
         ),
         pytest.param(facts(about(replaces=CALM), resources=resources(CALM)), None, "cost $21.60/h", id="replaced"),
         pytest.param(
-            facts(about(), resources=resources(node("us-central2-b/old", "v4-8"))), "error",
-            "unknown prices, and the budget is $40/h: `us-central2-b/old` (?); now: `us-central2-b/old` (?)",
+            facts(about(), resources=resources(node("us-central1-b/old", "v2-8"))), "error",
+            "unknown prices, and the budget is $40/h: `us-central1-b/old` (?); now: `us-central1-b/old` (?)",
             id="unknown-price",
         ),
         pytest.param(
-            facts(about(allow_unknown_price=True), resources=resources(node("us-central2-b/old", "v4-8"))), None,
+            facts(about(allow_unknown_price=True), resources=resources(node("us-central1-b/old", "v2-8"))), None,
             "cost at least $21.60/h", id="unknown-price-allowed",
         ),
         pytest.param(
-            facts(about(allow_unknown_price=True), resources=resources(CALM, node("us-central2-b/old", "v4-8"))), "error",
+            facts(about(allow_unknown_price=True), resources=resources(CALM, node("us-central1-b/old", "v2-8"))), "error",
             "would cost $43.20/h", id="known-is-not-unknown",
         ),
         pytest.param(facts(about(tier=Tier.RESERVED), resources=resources()), "error", "the new v6e-8 (?)", id="reserved"),

@@ -29,7 +29,11 @@ AS_OF = "2026-08"
         pytest.param("v6e-8", "us-east5-b", Tier.RESERVED, "?", id="reserved-unknown"),
         pytest.param("v6e-8", "us-east5-b", Tier.FLEX_START, "?", id="flex-start-unknown"),
         pytest.param("v6e-8", "us-east5-b", Tier.BEST_EFFORT, "?", id="best-effort-unknown"),
-        pytest.param("v4-8", "us-central2-b", None, "?", id="generation-without-prices"),
+        pytest.param("v2-8", "us-central1-b", None, "?", id="generation-without-prices"),
+        pytest.param("v4-8", "us-central2-b", None, "about $12.88/h", id="single-source-is-about"),
+        pytest.param("v4-8", "us-central2-b", Tier.SPOT, "?", id="no-spot-price"),
+        pytest.param("v3-8", "us-central1-a", None, "about $8.00/h", id="v3-single-node"),
+        pytest.param("v3-32", "us-east1-d", Tier.SPOT, "about $9.60/h", id="v3-slice"),
         pytest.param("v6e-8", "us-west4-a", None, "?", id="region-without-price"),
         pytest.param("v9-8", "us-east5-b", None, "?", id="type-unknown"),
         pytest.param("", "", None, "?", id="nothing-known"),
@@ -89,15 +93,17 @@ def test_price_for_scripts_is_null_if_unknown() -> None:
     assert hourly_price("v6e-8", "us-east5-b", Tier.SPOT).to_json() == {
         "perHour": 9.72, "isAbout": True, "asOf": AS_OF
     }  # fmt: skip
-    assert hourly_price("v4-8", "us-central2-b", None).to_json() == {"perHour": None, "isAbout": False, "asOf": AS_OF}
+    assert hourly_price("v2-8", "us-central1-b", None).to_json() == {"perHour": None, "isAbout": False, "asOf": AS_OF}
 
 
 def test_table_has_plausible_prices_of_known_generations() -> None:
     """A placeholder of a source, such as 0 or 700, is no price."""
     table = load_data("prices.yaml")
 
-    assert set(table["per_chip"]) <= set(load_accelerators().generations)
+    generations = set(load_accelerators().generations)
+    assert {generation.removesuffix(" pod") for generation in table["per_chip"]} <= generations
+    assert set(table["about"]) <= set(table["per_chip"])
     for regions in table["per_chip"].values():
         for columns in regions.values():
-            assert set(columns) == {"on_demand", "spot"}
-            assert 0.1 < columns["spot"] < columns["on_demand"] < 10
+            assert {"on_demand"} <= set(columns) <= {"on_demand", "spot"}
+            assert 0.1 < columns.get("spot", 0.2) < columns["on_demand"] < 10

@@ -42,7 +42,8 @@ def at(hours: float) -> datetime:
         pytest.param("v6e-8", EAST, Tier.FLEX_START, "?", id="flex-start"),
         pytest.param("v6e-8", EAST, Tier.BEST_EFFORT, "?", id="best-effort"),
         pytest.param("v6e-8", "us-central2-b", None, "?", id="region-without-price"),
-        pytest.param("v4-8", "us-central2-b", None, "?", id="family-without-price"),
+        pytest.param("v2-8", "us-central1-b", None, "?", id="family-without-price"),
+        pytest.param("v4-8", "us-central2-b", None, "about $12.88/h", id="price-of-a-single-source"),
         pytest.param("v9-8", EAST, None, "?", id="unknown-type"),
     ],
 )
@@ -205,9 +206,9 @@ def test_flex_start_node_has_no_price() -> None:
     ("by", "expected"),
     [
         pytest.param("label:team", ["vision 1 $21.60", " 2 at least $9.72"], id="label"),
-        pytest.param("owner", ["ada 1 about $9.72", " 2 at least $21.60"], id="owner"),
-        pytest.param("zone", ["us-central2-b 1 ?", "us-east5-b 2 about $31.32"], id="zone"),
-        pytest.param("type", ["v4-8 1 ?", "v6e-8 2 about $31.32"], id="type"),
+        pytest.param("owner", [" 2 at least $21.60", "ada 1 about $9.72"], id="owner"),
+        pytest.param("zone", ["us-east5-b 2 about $31.32", "us-central1-b 1 ?"], id="zone"),
+        pytest.param("type", ["v6e-8 2 about $31.32", "v2-8 1 ?"], id="type"),
         pytest.param("tier", ["on-demand 2 at least $21.60", "spot 1 about $9.72"], id="tier"),
         pytest.param("project", ["p 3 at least $31.32"], id="project"),
     ],
@@ -216,7 +217,7 @@ def test_groups_have_the_sums_of_their_nodes(by: str, expected: list[str]) -> No
     nodes = (
         node("a", labels={"team": "vision"}),
         node("b", labels={"tpuctl-owner": "ada"}, schedulingConfig={"spot": True}),
-        node("c", acceleratorType="v4-8", zone="us-central2-b"),
+        node("c", acceleratorType="v2-8", zone="us-central1-b"),
     )
 
     assert [f"{one.value} {len(one.nodes)} {one.per_hour}" for one in group_costs(costs_of(*nodes), by)] == expected

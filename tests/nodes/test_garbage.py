@@ -341,7 +341,7 @@ LITE = {"name": "projects/p/locations/us-central1-a/nodes/a", "acceleratorType":
         pytest.param(node(state="PREEMPTED"), "8 cores of on-demand v4", "0", id="a dead record costs nothing"),
         pytest.param(node(state="TERMINATED"), "8 cores of on-demand v4", "0", id="a terminated node costs nothing"),
         pytest.param(changed(node(**PAST), **LITE), "16 chips of on-demand v5e", "19.20", id="a running node"),
-        pytest.param(node(**PAST), "8 cores of on-demand v4", None, id="the price is not in the table"),
+        pytest.param(node(**PAST), "8 cores of on-demand v4", "12.88", id="a price of a single source"),
         pytest.param(
             changed(node(state="STOPPED", **PAST), **LITE), "16 chips of on-demand v5e", None, id="a disk has no price"
         ),

@@ -35,7 +35,7 @@ def test_gc_shows_and_deletes_only_with_yes(tpuctl: Console, sandbox: Sandbox) -
     dead(sandbox)
     put(sandbox, "alive", labels=MINE)
     shown = (
-        f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.0\t{MINE['tpuctl-owner']}\tPREEMPTED\n"
+        f"demo\t{ZONE}\tv4-8\tspot\tPREEMPTED\t2025-12-31T23:00:00Z\t8 cores\t0.00\t{MINE['tpuctl-owner']}\tPREEMPTED\n"
     )
 
     found = tpuctl("gc")

@@ -69,7 +69,7 @@ def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
     assert lived("history", "trainer", terminal=True, width=110, NO_COLOR="1") == (
         said(
             "TIME (UTC)           WHAT             FOR                                       WHY",
-            "2026-01-01 00:00:00  → create                                                   there is none: v4-8 with img,…",
+            "2026-01-01 00:00:00  → create                                                   there is none: v4-8 with img…",
             "2026-01-01 00:00:03    CREATING       3m17s   █▋",
             "2026-01-01 00:03:20    READY HEALTHY  1h03m   ████████████████████████████████",
             "2026-01-01 00:03:30  ✓ usable                                                   ssh, after 3m30s",
@@ -80,7 +80,7 @@ def test_history_on_a_terminal_has_bars_and_totals(lived: Console) -> None:
             "2026-01-01 01:13:20  ! preempted",
             "2026-01-01 01:13:21  → delete                                                   it was preempted",
             "2026-01-01 01:13:22    gone",
-            "2026-01-01 01:13:22  → create                                                   it was preempted: v4-8 with i…",
+            "2026-01-01 01:13:22  → create                                                   it was preempted: v4-8 with…",
             "2026-01-01 01:13:25    CREATING       4m55s   ██▌",
             "2026-01-01 01:18:20    READY HEALTHY  41m40s  █████████████████████             as last seen",
             "2026-01-01 01:18:30  ✓ usable                                                   ssh, after 5m08s",

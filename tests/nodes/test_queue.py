@@ -732,7 +732,7 @@ def test_status_without_a_node_shows_its_request(tpuctl: Console, sandbox: Sandb
     (found,) = show(tpuctl, "status", "demo", *zone)
     assert (found["kind"], found["state"]) == ("queuedResource", "WAITING_FOR_RESOURCES")
     assert tpuctl("status", "demo", *zone, "-o", "name") == (f"{ZONE}/demo-q\n", "", 0)
-    assert tpuctl("status", "demo", *zone, "-o", "tsv", "--no-header")[0].split("\t")[3] == "WAITING_FOR_RESOURCES"
+    assert tpuctl("status", "demo", *zone, "-o", "tsv", "--no-header")[0].split("\t")[3] == "WAITING"
     assert tpuctl("status", "other", *zone)[2] == 3
 
 
@@ -771,12 +771,12 @@ def test_list_names_the_limit_and_the_nodes_of_waiting_requests(tpuctl: Console,
     out = tpuctl("list", terminal=True, NO_COLOR="1")[0]
 
     *lines, total = out.splitlines()[1:]
-    notes = {line.split()[0]: line.split("on-demand")[1].strip() for line in lines}
-    assert total == "1 node, 4 chips, 2 requests waiting"
+    notes = {line.split()[0]: line.split("on-demand")[1].removeprefix("  ~$12.88").strip() for line in lines}
+    assert total == "1 node, 4 chips, 2 requests waiting, ~$12.88/h"
     assert notes == {
         "other": "",
-        "demo": "queued 12m, valid until 2026-01-01T01:00:00Z",
-        "sweep": "queued 12m, 2 nodes: slice-0, slice-1",
+        "demo": "queued 12m, WAITING_FOR_RESOURCES, valid until 2026-01-01T01:00:00Z",
+        "sweep": "queued 12m, WAITING_FOR_RESOURCES, 2 nodes: slice-0, slice-1",
     }
 
 

@@ -44,7 +44,7 @@ def test_each_repair_is_exhausted_before_the_next(tpuctl: Console, sandbox: Sand
     out, err, code = tpuctl(*REPAIR, **QUICK)
 
     again = [RESTARTING, "starting (was STOPPED)"]
-    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand)"
+    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand, about $12.88/h)"
     assert actions_in(out) == [REBOOTING, *again, *again, f"deleting it: {SICK}", made]
     assert (errors(err), code) == (
         [f"error: `demo`: {SICK}, unchanged after 1 reboot, 2 restarts and 1 recreation"],

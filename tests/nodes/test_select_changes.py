@@ -57,7 +57,7 @@ def test_down_shows_what_a_pattern_selects_and_asks(tpuctl: Console, sweep: Sand
         ["sweep-1", ZONE, "v4-8", "READY"],
         ["sweep-2", ZONE, "v4-8", "READY"],
         ["sweep-10", EAST, "v6e-8", "STOPPED"],
-        ["sweep-20", ZONE, "v4-8", "WAITING_FOR_RESOURCES"],
+        ["sweep-20", ZONE, "v4-8", "WAITING"],
     ]
     assert lines[1].split()[4:6] == ["3d", "you_example-com"]
     question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-20`, with their boot disks?"

@@ -55,7 +55,7 @@ labels       run=7, team=vision
 tags         web, ssh
 description  night run
 note         libtpu died; maintenance in 24h
-cost         about $3.92 per hour, so far about $11.76 (list prices of 2026-08)
+cost         ~$3.92/h · ~$11.76 so far (list prices of 2026-08)
 """
 
     assert tpuctl("status", "trainer", terminal=True, NO_COLOR="1") == (details, said, 0)

@@ -16,12 +16,12 @@ def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
 
     assert (err, code) == ("", 0)
     assert piped.splitlines()[:2] == [
-        "v4-8\tus-central2-b\t4\t1\t2x2x1\ttpu-ubuntu2204-base\t?\t?",
-        "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base\t?\t?",
+        "v4-8\tus-central2-b\t4\t1\t2x2x1\ttpu-ubuntu2204-base\t12.88\t?",
+        "v4-16\tus-central2-b\t8\t2\t2x2x2\ttpu-ubuntu2204-base\t25.76\t?",
     ]
     assert table.splitlines()[:2] == [
-        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION              ON-DEMAND  SPOT",
-        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base          ?     ?",
+        "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION                   $/H  SPOT $/H",
+        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base   ~$12.88         ?",
     ]
 
 

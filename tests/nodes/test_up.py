@@ -19,7 +19,7 @@ def test_up_creates_a_node_and_waits_until_ssh_answers(tpuctl: Console, sandbox:
 
     assert (out, code) == ("demo\tREADY\n", 0)
     assert told(err) == [
-        "creating v4-8 (tpu-ubuntu2204-base)",
+        "creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)",
         "CREATING",
         "READY",
         "usable, ssh answers, after 3m28s; its health is not reported yet",

@@ -21,7 +21,7 @@ REBOOT = [
     "if nothing changes: restart it in 3m",
 ]
 RESTART = ["restarting: READY but UNHEALTHY_TENSORFLOW for 3m", "STOPPING", "STOPPED", "starting (was STOPPED)"]
-CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
+CREATE = ["creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)", "CREATING"]
 SILENT = "its worker does not answer ssh"
 REMEDY = (
     "  hint: `tpuctl reset demo --mode recreate --zone us-central2-b` deletes and recreates it (its boot disk is lost)"
@@ -249,7 +249,7 @@ def test_create_with_an_internal_error_is_retried_twice(tpuctl: Console, sandbox
         "the service failed by itself; this is more frequent when many nodes are created at once and when capacity is "
         "short: an internal error has occurred"
     )
-    again = "creating v4-8 (tpu-ubuntu2204-base)"
+    again = "creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)"
     assert told(err) == [
         *CREATE,
         "gone",

@@ -150,7 +150,7 @@ def test_losers_of_an_interrupted_race_are_listed_and_deleted_by_gc(
     shown = tpuctl("gc")
     assert (listed[-1], status[-1]) == (killed(), f"  hint: {killed()}")
     assert [line.split("\t")[-1] for line in shown[0].splitlines()] == [f"lost the race to {ZONES[0]}"] * 2
-    assert "to delete: 2, which hold 16 chips of preemptible v6e, about $" in shown[1]
+    assert "to delete: 2, which hold 16 chips of preemptible v6e, ~$" in shown[1]
     assert sandbox.changes() == ["create"] * 3
 
     out, _, code = tpuctl("gc", "--yes", "-o", "name")

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, EventfulClock, both_faces, put, said, told
 
-CREATE = ["creating v4-8 (tpu-ubuntu2204-base)", "CREATING"]
+CREATE = ["creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)", "CREATING"]
 
 
 def timeless(err: str) -> list[str]:

@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import UP, ZONE, put, said, still, told
 
-RECREATED = ["DELETING", "gone", "creating v4-8 (tpu-ubuntu2204-base, on-demand)", "CREATING"]
+RECREATED = ["DELETING", "gone", "creating v4-8 (tpu-ubuntu2204-base, on-demand, about $12.88/h)", "CREATING"]
 TAKEN = "PREEMPTED: the service took it back"
 STARTED = ["STOPPED", "starting (was STOPPED)", "STARTING", "READY"]
 

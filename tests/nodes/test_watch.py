@@ -171,7 +171,7 @@ def test_node_deleted_by_another_client_is_recreated_with_the_flag(
 
     out, _, code = watch("--recreate-deleted", happens=lambda: somebody(sandbox, "delete"))
 
-    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand): another client deleted it"
+    made = "creating v4-8 (tpu-ubuntu2204-base, on-demand, about $12.88/h): another client deleted it"
     assert story(out)[1:] == [("state", "DELETING"), ("state", "gone"), ("action", made), *MADE]
     assert (code, sandbox.changes()) == (0, ["delete", "create"])
 

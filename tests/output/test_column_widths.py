@@ -10,13 +10,14 @@ from tpuctl.nodes.rendering import NODE_COLUMNS
 from tpuctl.output.column_widths import Column, Kind, fit_columns, shorten, text_width
 from tpuctl.output.terminal import Cell, column_lines, lay_out_columns
 
-COLUMNS = tuple(column for column in NODE_COLUMNS if not column.is_wide)
+COLUMNS = tuple(column for column in NODE_COLUMNS if not column.is_wide or column.on_terminal)
 ROWS = [
     tuple(map(Cell, row))
     for row in (
         ("a-training-run-with-a-long-name-17", "us-central1-a", "v5litepod-16", "READY", "HEALTHY", "16", "10h07m",
-         "on-demand", ""),
-        ("dead", "us-east5-b", "v6e-8", "PREEMPTED", "", "8", "3d", "spot", "preempted: `up` recreates it"),
+         "on-demand", "$19.20", ""),
+        ("dead", "us-east5-b", "v6e-8", "PREEMPTED", "", "8", "3d", "spot", "$0.00",
+         "preempted: `up` recreates it, `down` frees its quota"),
     )
 ]  # fmt: skip
 
@@ -27,29 +28,38 @@ ROWS = [
         pytest.param(
             106,
             (
-                "NAME                 ZONE           TYPE          STATE      HEALTH   CHIPS  AGE     TIER     NOTE",
-                "a-training-r…ame-17  us-central1-a  v5litepod-16  READY      HEALTHY     16  10h07m  on-dem…",
-                "dead                 us-east5-b     v6e-8         PREEMPTED               8  3d      spot     preempted: …",
+                "NAME                                TYPE          STATE      TIER          $/H  NOTE",
+                "a-training-run-with-a-long-name-17  v5litepod-16  READY      on-demand  $19.20",
+                "dead                                v6e-8         PREEMPTED  spot        $0.00  preempted: `up` recreates…",
             ),
-            id="note-and-long-name-first",
+            id="106-words-are-whole",
         ),
         pytest.param(
             80,
             (
-                "NAME              ZONE           TYPE          STATE      HEALTH   CHIPS  AGE",
-                "a-training…me-17  us-central1-a  v5litepod-16  READY      HEALTHY     16  10h07m",
-                "dead              us-east5-b     v6e-8         PREEMPTED               8  3d",
+                "NAME                                TYPE          STATE      TIER          $/H",
+                "a-training-run-with-a-long-name-17  v5litepod-16  READY      on-demand  $19.20",
+                "dead                                v6e-8         PREEMPTED  spot        $0.00",
             ),
-            id="80-without-tier-and-note",
+            id="80-name-is-whole",
+        ),
+        pytest.param(
+            60,
+            (
+                "NAME                      TYPE          STATE      TIER",
+                "a-training-run-…-name-17  v5litepod-16  READY      on-demand",
+                "dead                      v6e-8         PREEMPTED  spot",
+            ),
+            id="60-long-name-is-shortened-for-the-others",
         ),
         pytest.param(
             40,
             (
-                "NAME             TYPE          STATE",
-                "a-trainin…me-17  v5litepod-16  READY",
-                "dead             v6e-8         PREEMPTED",
+                "NAME                           STATE",
+                "a-training-run-with…g-name-17  READY",
+                "dead                           PREEMPTED",
             ),
-            id="40-name-type-state",
+            id="40-name-and-state",
         ),
         pytest.param(
             12,
@@ -89,7 +99,7 @@ def test_columns_that_are_left_out_are_reported_unless_they_are_empty() -> None:
 
     left_out = lay_out_columns(COLUMNS, rows, width=40, colored=False)[1]
 
-    assert [column.name for column in left_out] == ["zone", "health", "chips", "age", "tier"]
+    assert [column.name for column in left_out] == ["zone", "type", "health", "chips", "age", "tier", "price"]
 
 
 @pytest.mark.parametrize(

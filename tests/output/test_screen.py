@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> Non
         130,
         [
             "sandbox: nothing here is real, and nothing is billed",
-            "     Ns → demo creating v4-8 (tpu-ubuntu2204-base)",
+            "     Ns → demo creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)",
             "     Ns • demo CREATING",
             "^C",
             f"warning: interrupted: {known}; nothing was undone",

@@ -36,6 +36,7 @@ from tpuctl.durations import parse_duration
 from tpuctl.errors import InvalidInputError
 from tpuctl.names import escape_undecodable
 from tpuctl.output.tables import choose_columns
+from tpuctl.output.terminal import OutputFormat
 from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
     from tpuctl.output.column_widths import Column
     from tpuctl.output.tables import TableLayout
-    from tpuctl.output.terminal import OutputFormat, Terminal
+    from tpuctl.output.terminal import Terminal
 
 FORMATS = ("table", "wide", "tsv", "json", "yaml", "name")
 
@@ -354,7 +355,8 @@ class TableOptions:
 
     def layout(self, app: App, columns: Sequence[Column]) -> TableLayout:
         """Return the layout of a table with these columns. Raises `InvalidInputError` for the name of another."""
-        return choose_columns(columns, self.columns, sort=self.sort, is_wide=app.is_wide)
+        is_terminal = app.terminal.is_interactive and app.format is OutputFormat.TABLE
+        return choose_columns(columns, self.columns, sort=self.sort, is_wide=app.is_wide, is_terminal=is_terminal)
 
 
 def takes_options(

@@ -74,9 +74,7 @@ def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None
 def confirm_and_store(app: App, file: ConfigFile, *, yes: bool) -> None:
     """Ask whether to trust a file, and store the answer. Raises `NotConfirmedError` if the user refuses."""
     if not app.terminal.confirm("trust this file until it changes?", yes=yes):
-        raise NotConfirmedError(
-            "nothing was done", hint="change the file, or override its keys with flags or variables"
-        )
+        raise NotConfirmedError(hint="change the file, or override its keys with flags or variables")
     _store(app, file)
 
 

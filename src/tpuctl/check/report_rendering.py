@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from tpuctl.check.findings import ACCEPTED_MARK, CheckReport, Finding, Level
 from tpuctl.escaping import escape_unprintable
 from tpuctl.names import region_of_zone
 from tpuctl.output.column_widths import text_width
+from tpuctl.output.prose import MAX_WIDTH, MIN_WIDTH, wrap_text
 from tpuctl.output.terminal import Cell, Terminal, View, column_lines, styled
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ _LEVEL_WIDTH = max(map(len, Level))
 FINDINGS_COLUMNS = ("LEVEL", "ID", "SUBJECT", "TEXT", "WHY", "ADVICE")
 # Up to this many subjects are named for which the text is the same.
 _MAX_SUBJECTS = 5
-# Longer lines are hard to read, shorter ones hard to wrap.
-_MAX_WIDTH, _MIN_WIDTH = 100, 40
-# Words, and commands in backticks, which must stay on one line to be copied.
-_WORDS_AND_COMMANDS = re.compile(r"(?:`[^`]*`|\S)+")
 
 
 def findings_view(
@@ -62,8 +58,8 @@ def findings_view(
 
     def write(terminal: Terminal) -> None:
         width, colored = terminal.streams.width, terminal.colors_out
-        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
         terminal.note(report_summary(report, elapsed))
+        terminal.page(findings_page(report, width=width, colored=colored, verbose=verbose, can_fix=can_fix))
 
     def write_rows(terminal: Terminal) -> None:
         rows = map(_finding_texts, report.findings)
@@ -75,6 +71,7 @@ def findings_view(
         text=write,
         names=lambda: dict.fromkeys(finding.id for finding in report.findings),
         tsv=write_rows,
+        is_report=True,
     )
 
 
@@ -114,7 +111,7 @@ def findings_page(
             names = [other.found.subject for other in others]
             named, more = ", ".join(names[: _MAX_SUBJECTS - 1]), len(names) - _MAX_SUBJECTS + 1
             text = f"the same is true of {named}" + (f" and {more} more" if more > 0 else "")
-            yield from wrap_text(text, first="  ", rest="    ", width=width)
+            yield from readable_lines(text, first="  ", rest="    ", width=width)
         yield ""
     if verbose:
         yield "examined:"
@@ -154,12 +151,12 @@ def finding_lines(finding: Finding, *, width: int, colored: bool, can_fix: bool 
     """
     found = finding.found
     yield _finding_header(finding, colored=colored)
-    yield from wrap_text(found.text, first="  ", rest="  ", width=width)
+    yield from readable_lines(found.text, first="  ", rest="  ", width=width)
     if found.why:
-        yield from wrap_text(found.why, first="  why: ", rest="       ", width=width)
+        yield from readable_lines(found.why, first="  why: ", rest="       ", width=width)
     for remedy in found.remedies:
         text = f"{remedy.text} (`--fix` does this)" if can_fix and remedy.change else remedy.text
-        yield from wrap_text(text + (":" if remedy.command else ""), first="  → ", rest="    ", width=width)
+        yield from readable_lines(text + (":" if remedy.command else ""), first="  → ", rest="    ", width=width)
         if remedy.command:
             yield "      " + styled(escape_unprintable(remedy.command), "cyan", colored=colored)
 
@@ -227,16 +224,9 @@ def _finding_header(finding: Finding, *, colored: bool) -> str:
     return f"{level}  {about}" + (f"  {ACCEPTED_MARK}" if finding.is_downgraded else "")
 
 
-def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
-    """Yield the text in lines of readable width. Words and quoted commands are never broken, even if they are longer."""
-    room = min(max(width, _MIN_WIDTH), _MAX_WIDTH)
-    line, words = first, _WORDS_AND_COMMANDS.findall(escape_unprintable(text))
-    for index, word in enumerate(words):
-        if index and text_width(line) + text_width(word) > room:
-            yield line.rstrip()
-            line = rest
-        line += word + " "
-    yield line.rstrip()
+def readable_lines(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
+    """Yield the text in lines of readable width, escaped."""
+    return wrap_text(escape_unprintable(text), first=first, rest=rest, width=min(max(width, MIN_WIDTH), MAX_WIDTH))
 
 
 ZONE_HEADER = ("ZONE", "BUCKETS", "TO READ 1 TB", "PER HOUR", "NOTES")
@@ -268,7 +258,7 @@ def ranking_view(ranking: ZoneRanking) -> View:
         if rows:
             terminal.page(_zones_page(rows, width=width, colored=terminal.colors_out))
         for note in _ranking_notes(ranking):
-            terminal.note(*wrap_text(note, first="", rest="  ", width=width))
+            terminal.note(*readable_lines(note, first="", rest="  ", width=width))
 
     def write_rows(terminal: Terminal) -> None:
         terminal.tsv(ZONE_HEADER, rows)
@@ -280,6 +270,7 @@ def ranking_view(ranking: ZoneRanking) -> View:
         text=write,
         names=lambda: (zone.zone for zone in ranking.zones),
         tsv=write_rows,
+        is_report=True,
     )
 
 
@@ -328,7 +319,7 @@ def _columns_fit(header: Sequence[str], rows: Sequence[Sequence[Cell]], width: i
 def _lines_below(cells: Iterable[Cell], width: int) -> Iterator[str]:
     for cell in cells:
         if cell.text:
-            yield from wrap_text(cell.text, first="  ", rest="    ", width=width)
+            yield from readable_lines(cell.text, first="  ", rest="    ", width=width)
 
 
 def _ranking_notes(ranking: ZoneRanking) -> Iterator[str]:

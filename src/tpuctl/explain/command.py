@@ -201,6 +201,7 @@ def show_explanation(app: App, explanation: Explanation, request: ExplainRequest
             text=write,
             names=lambda: [one.id for one in explanation.conclusions],
             tsv=lambda terminal: terminal.tsv(EXPLANATION_COLUMNS, explanation_rows(explanation)),
+            is_report=True,
         )
     )
     if explanation.is_recognised:
@@ -503,7 +504,7 @@ def apply_remedy(app: App, explanation: Explanation, node: str, *, yes: bool) ->
     for words in commands:
         line = join_command(["tpuctl", *words])
         if name not in _ASK_THEMSELVES and not app.terminal.confirm(f"run `{line}`?", yes=yes):
-            raise NotConfirmedError("nothing was done")
+            raise NotConfirmedError
         arguments = [*words, *(["--yes"] if yes and name in _ACCEPT_YES else [])]
         try:
             with tree.make_context("tpuctl", arguments, obj=app) as context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.check.report_rendering import wrap_text
+from tpuctl.check.report_rendering import readable_lines
 from tpuctl.durations import format_timestamp
 from tpuctl.escaping import escape_unprintable
 from tpuctl.explain.conclusion import Confidence
@@ -90,7 +90,7 @@ def render_explanation(explanation: Explanation, *, width: int, colored: bool) -
             yield ""
     if explanation.harmless:
         named = ", ".join(f"`{one.id}` ({_where_met(one)})" for one in explanation.harmless)
-        yield from wrap_text(f"harmless: {named}", first="", rest="  ", width=width)
+        yield from readable_lines(f"harmless: {named}", first="", rest="  ", width=width)
 
 
 def render_suspects(explanation: Explanation, *, colored: bool) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Itera
         yield from _hang("  ", f"first on {_worker(worker)}, then on {named}{more}", width)
     if sighting.first.line:
         evidence = f"{_numbered(sighting.first)} │ {_text(sighting.first)}"
-        for line in wrap_text(evidence, first="  ", rest="    ", width=width):
+        for line in readable_lines(evidence, first="  ", rest="    ", width=width):
             yield styled(line, "dim", colored=colored)
     for line in conclusion.remedy:
         yield from _hang("  → ", line, width)
@@ -145,7 +145,7 @@ def _render_cause(conclusion: Conclusion, *, width: int, colored: bool) -> Itera
 
 def _hang(first: str, text: str, width: int) -> Iterator[str]:
     """Yield a text whose further lines are indented as far as the first."""
-    return wrap_text(text, first=first, rest=" " * len(first), width=width)
+    return readable_lines(text, first=first, rest=" " * len(first), width=width)
 
 
 def _topic_commands(topics: Sequence[str]) -> str:
@@ -256,7 +256,7 @@ def render_entry(entry: IdEntry, *, width: int, colored: bool) -> Iterator[str]:
     }
     for label, text in details.items():
         if text:
-            yield from wrap_text(f"{label}: {text}", first="  ", rest="    ", width=width)
+            yield from readable_lines(f"{label}: {text}", first="  ", rest="    ", width=width)
 
 
 def entry_to_json(entry: IdEntry) -> dict[str, Any]:
@@ -291,10 +291,10 @@ def render_topic(topic: Topic, about: Sequence[Message], *, width: int, colored:
     for command in topic.commands:
         yield "      " + styled(escape_unprintable(command), "cyan", colored=colored)
     if topic.see:
-        yield from wrap_text(f"see also: {_listed(topic.see)}", first="  ", rest="    ", width=width)
+        yield from readable_lines(f"see also: {_listed(topic.see)}", first="  ", rest="    ", width=width)
     if others := [message.id for message in about if message.id not in topic.see]:
-        yield from wrap_text(f"messages on this topic: {_listed(others)}", first="  ", rest="    ", width=width)
-    yield from wrap_text(f"source: {topic.source}", first="  ", rest="    ", width=width)
+        yield from readable_lines(f"messages on this topic: {_listed(others)}", first="  ", rest="    ", width=width)
+    yield from readable_lines(f"source: {topic.source}", first="  ", rest="    ", width=width)
 
 
 def topic_to_json(topic: Topic, about: Sequence[Message]) -> dict[str, Any]:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
 
 _CENT = Decimal("0.01")
+# From this amount on, cents of an inexact amount are not shown.
+_WHOLE_DOLLARS = Decimal(100)
 
 
 class Precision(StrEnum):
@@ -57,6 +59,22 @@ class Dollars:
             return "?"
         cents = f"${self.amount.quantize(_CENT, ROUND_HALF_UP):,}"
         return cents if self.precision is Precision.EXACT else f"{self.precision} {cents}"
+
+    @property
+    def short(self) -> str:
+        """The amount for a table or a sum: `$21.60`, `~$9.72`, `≥ $13,550`. What is not exact has four digits at most."""
+        if self.amount is None:
+            return "?"
+        if self.precision is Precision.EXACT:
+            return str(self)
+        step = Decimal(1).scaleb(max(0, self.amount.adjusted() - 3)) if self.amount >= _WHOLE_DOLLARS else _CENT
+        rounded = (self.amount / step).quantize(Decimal(1), ROUND_HALF_UP) * step
+        return f"{'≥ ' if self.at_least else '~'}${rounded:,}"
+
+    @property
+    def plain(self) -> str:
+        """The number of dollars for scripts, `?` if it is unknown."""
+        return "?" if self.amount is None else str(self.amount.quantize(_CENT, ROUND_HALF_UP))
 
     def to_json(self) -> dict[str, float | str | None]:
         """Return the amount for scripts; `dollars` is null if it is unknown."""

@@ -48,6 +48,11 @@ class NodeEvent:
     data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
+    def is_step(self) -> bool:
+        """Whether a note is about the next step of a search for a zone: no remark, and no warning."""
+        return self.kind is EventKind.NOTE and "tried" in self.data
+
+    @property
     def wait_reason(self) -> str:
         """The reason of a wait without its duration; empty if it repeats only the state and health shown beside it."""
         reason = _DURATION_SUFFIX.sub("", self.text)

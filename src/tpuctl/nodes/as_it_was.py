@@ -51,7 +51,7 @@ def remembered_spec(app: App, name: NodeName, *, yes: bool) -> NodeSpec:
     age = f", from {format_duration(app.clock.now() - past.spec_at)} ago" if past.spec_at else ""
     what = f"{spec.accelerator_type} with {spec.runtime_version}, {spec.tier or Tier.ON_DEMAND}{age}"
     if not app.terminal.confirm(f"create `{name.node_id}` in {name.zone} with the spec it had ({what})?", yes=yes):
-        raise NotConfirmedError("nothing was done", hint="name another type: `--type TYPE`")
+        raise NotConfirmedError(hint="name another type: `--type TYPE`")
     return spec
 
 

@@ -565,7 +565,7 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         in_use = use_in_question(app, [found] if found else [], if_idle=False, yes=request.yes)
         question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=request.yes):
-            raise NotConfirmedError("nothing was done")
+            raise NotConfirmedError
     if request.only_looks:
         return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
     if found is not None and not policy.replace and request.asks:

@@ -589,9 +589,7 @@ def describe_health(node: Node) -> str:
 def usable_note(policy: Policy, seen: ObservedState, node: Node) -> str | None:
     """Return a remark about a usable node, or None."""
     notes = []
-    if node.health is Health.HEALTH_UNSPECIFIED:
-        notes.append("its health is not reported yet")
-    elif node.health is not Health.HEALTHY:
+    if node.health not in {Health.HEALTH_UNSPECIFIED, Health.HEALTHY}:
         notes.append(f"the service reports {describe_health(node)}")
     if policy.goal.includes(Condition.STARTUP) and failed_scripts(seen.workers):
         notes.append(describe_failed_scripts(seen.workers))

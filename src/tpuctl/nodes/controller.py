@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 _CONDITION_PHRASES = {
     Condition.READY: "ready",
     Condition.HEALTHY: "healthy",
-    Condition.SSH: "usable, ssh answers,",
-    Condition.STARTUP: "usable, its startup has ended,",
-    Condition.DEVICES: "usable, every chip is there,",
+    Condition.SSH: "usable (ssh)",
+    Condition.STARTUP: "usable (startup)",
+    Condition.DEVICES: "usable (devices)",
     Condition.STOPPED: "stopped",
     Condition.GONE: "gone",
     Condition.PREEMPTED: "preempted",
@@ -186,7 +186,7 @@ def _reach(node: NodeReconciler, level: Condition, note: str | None, *, wait: bo
         node.start_guard(level)
     node.record_usable(level)
     if not was_usable:
-        text = _describe_reached(node.policy, level).rstrip(",") + (f"; {note}" if note else "")
+        text = _describe_reached(node.policy, level) + (f"; {note}" if note else "")
         if node.has_degraded:
             node.report_and_journal(EventKind.RECOVERED, text)
         else:
@@ -226,7 +226,7 @@ def _finish(node: NodeReconciler, level: Condition, note: str | None) -> NodeRes
 
 def _describe_reached(policy: Policy, level: Condition) -> str:
     """Return in words which condition was reached."""
-    return "usable, the probe passed," if level is Condition.DEVICES and policy.probe else _CONDITION_PHRASES[level]
+    return "usable (probe)" if level is Condition.DEVICES and policy.probe else _CONDITION_PHRASES[level]
 
 
 # Errors that say nothing about the node: what is left of it is said with them.

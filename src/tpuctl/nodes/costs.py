@@ -21,6 +21,7 @@ from tpuctl.models.billing import (
     Dollars,
     billed_tier,
     billing_in,
+    bills_or_will,
     covering_grants,
     sum_dollars,
 )
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.prices import Price
 
+_DAY = timedelta(days=1)
 # In microseconds, the unit of a duration.
 _HOUR = timedelta(hours=1) // timedelta(microseconds=1)
 
@@ -66,6 +68,7 @@ class NodeCost:
     per_hour: Dollars
     since: datetime | None
     so_far: Dollars
+    in_a_day: Dollars  # so far in 24 hours from now, if it then still exists, or at its end
     grant: Grant | None
     note: str
 
@@ -83,6 +86,7 @@ class NodeCost:
             "perHour": self.per_hour.to_json(),
             "since": format_timestamp(self.since) if self.since else None,
             "soFar": self.so_far.to_json(),
+            "in24Hours": self.in_a_day.to_json(),
             "grant": str(self.grant) if self.grant else None,
             "note": self.note,
         }
@@ -158,7 +162,17 @@ def _node_cost(node: Node, facts: CostFacts, rate: NodeRate) -> NodeCost:
     so_far = _cost_since(since, node, facts.now, rate.price)
     ended = expiry_note(node, facts.now) if node.has_invalid_expiry or is_expired(node, facts.now) else ""
     note = "; ".join(filter(None, (ended, rate.note)))
-    return NodeCost(node, rate.tier, rate.per_hour, since, so_far, rate.grant, note)
+    in_a_day = sum_dollars((so_far, _next_day(node, facts.now, rate)))
+    return NodeCost(node, rate.tier, rate.per_hour, since, so_far, in_a_day, rate.grant, note)
+
+
+def _next_day(node: Node, now: datetime, rate: NodeRate) -> Dollars:
+    """Return what a node costs in the next 24 hours, or until its end. What becomes READY by itself is billed then."""
+    per_hour = rate.price.per_hour if rate.grant is None and bills_or_will(node) else rate.per_hour.amount
+    if per_hour is None:
+        return UNKNOWN_AMOUNT
+    left = _DAY if node.expires is None or node.expires <= now else min(_DAY, node.expires - now)
+    return Dollars(per_hour * Decimal(left // timedelta(microseconds=1)) / _HOUR, is_about=bool(per_hour))
 
 
 # A node in these is created or started, and was not READY since.
@@ -217,6 +231,7 @@ class CostSum:
     nodes: tuple[str, ...]
     per_hour: Dollars
     so_far: Dollars
+    in_a_day: Dollars
 
     @classmethod
     def of(cls, value: str, costs: Sequence[NodeCost], *, is_complete: bool = True) -> CostSum:
@@ -227,6 +242,7 @@ class CostSum:
             tuple(cost.node.name.node_id for cost in costs),
             sum_dollars((*(cost.per_hour for cost in costs), *missing)),
             sum_dollars((*(cost.so_far for cost in costs), *missing)),
+            sum_dollars((*(cost.in_a_day for cost in costs), *missing)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -234,15 +250,26 @@ class CostSum:
         return {
             "perHour": self.per_hour.to_json(),
             "soFar": self.so_far.to_json(),
+            "in24Hours": self.in_a_day.to_json(),
         }
+
+    def __str__(self) -> str:
+        """Return the sums in a line: `~$304/h · ≥ $13,550 so far · ≥ $20,850 in 24 h`."""
+        return f"{self.per_hour.short}/h · {self.so_far.short} so far · {self.in_a_day.short} in 24 h"
+
+
+def costliest_first(each: NodeCost | CostSum) -> Decimal:
+    """Return the key by which costs are sorted: by dollars per hour, the unknown last."""
+    return Decimal(1) if each.per_hour.amount is None else -each.per_hour.amount
 
 
 def group_costs(costs: Sequence[NodeCost], by: str) -> list[CostSum]:
-    """Return the sums by `label:KEY` or a `Grouping`, sorted by value; what has no value comes last."""
+    """Return the sums by `label:KEY` or a `Grouping`, the costliest first, then by value."""
     groups: dict[str, list[NodeCost]] = {}
     for cost in costs:
         groups.setdefault(_group_value(cost, by), []).append(cost)
-    return [CostSum.of(value, groups[value]) for value in sorted(groups, key=lambda value: (not value, value))]
+    by_value = [CostSum.of(value, groups[value]) for value in sorted(groups, key=lambda value: (not value, value))]
+    return sorted(by_value, key=costliest_first)
 
 
 def _group_value(cost: NodeCost, by: str) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.models.billing import Billing, billing_in, sum_dollars
 from tpuctl.nodes.garbage import freed_quota
-from tpuctl.output.column_widths import Column, Kind
+from tpuctl.nodes.rendering import dollars_cell, state_style
+from tpuctl.output.column_widths import KEPT, Column, Kind
 from tpuctl.output.terminal import Cell
 
 if TYPE_CHECKING:
@@ -18,15 +19,15 @@ if TYPE_CHECKING:
 
 GARBAGE_COLUMNS = (
     Column("name", Kind.NAME),
-    Column("zone", Kind.ZONE),
-    Column("type", Kind.TYPE),
-    Column("tier", Kind.WORD),
-    Column("state", Kind.STATE),
-    Column("age", Kind.TIME),
-    Column("quota", Kind.NUMBER),
-    Column("price", Kind.NUMBER, "$/HOUR"),
-    Column("owner"),
-    Column("why", Kind.TEXT),
+    Column("zone", Kind.ZONE, priority=14),
+    Column("type", Kind.TYPE, priority=13),
+    Column("tier", Kind.WORD, priority=10),
+    Column("state", Kind.STATE, priority=KEPT),
+    Column("age", Kind.TIME, priority=15),
+    Column("quota", Kind.NUMBER, priority=11),
+    Column("price", Kind.NUMBER, "$/H", unit="$/h", priority=16),
+    Column("owner", priority=12),
+    Column("why", Kind.TEXT, priority=KEPT + 1),
 )
 _MOST_LINES = 20
 _MOST_NAMES = 3
@@ -43,7 +44,7 @@ def garbage_row(item: GarbageItem) -> tuple[Cell, ...]:
         Cell(group.zone),
         Cell(group.accelerator_type),
         Cell(str(group.tier)),
-        Cell(group.state, style="yellow"),
+        Cell(group.state, style=state_style(group.state)),
         age,
         Cell("?" if item.quota is None else f"{item.quota.amount} {item.quota.unit}"),
         _price_cell(item),
@@ -54,7 +55,7 @@ def garbage_row(item: GarbageItem) -> tuple[Cell, ...]:
 
 def _price_cell(item: GarbageItem) -> Cell:
     if item.per_hour.amount is not None:
-        return Cell(str(item.per_hour), plain=str(item.per_hour.to_json()["dollars"]))
+        return dollars_cell(item.per_hour)
     # Its disk is billed, at a price that is in no list.
     is_stopped = {billing_in(node.state) for node in item.group.nodes} <= {Billing.DISK, Billing.NOTHING}
     return Cell("disk only" if is_stopped else "?", plain="?")
@@ -118,4 +119,4 @@ def _kept(items: Sequence[GarbageItem], results: Mapping[str, str]) -> list[tupl
 def sum_line(items: Sequence[GarbageItem]) -> str:
     """Return what these items hold together: `12 chips of on-demand v5p, $8.40/h`."""
     quota = [str(held) for held in freed_quota(items)]
-    return ", ".join([*quota, f"{sum_dollars(item.per_hour for item in items)}/h"])
+    return ", ".join([*quota, f"{sum_dollars(item.per_hour for item in items).short}/h"])

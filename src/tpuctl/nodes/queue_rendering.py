@@ -46,6 +46,8 @@ _REQUEST_STATE_STYLES = {
     QueuedState.FAILED: "red",
     QueuedState.DELETING: "dim",
 }
+# The state in `list` of each request whose nodes do not exist yet.
+_WAITING = "WAITING"
 INITIATORS = {"USER": "by a user", "SERVICE": "by the service"}
 # The ids of so many nodes are shown.
 _SHOWN_NODES = 3
@@ -276,7 +278,7 @@ def waiting_row(request: QueuedResource, now: datetime) -> tuple[Cell, ...]:
     """Return the row of `list` for a queued resource that waits."""
     is_single = len(request.node_ids) == 1
     age = format_duration(now - request.created) if request.created else ""
-    notes = [f"queued{f' {age}' if age else ''}"]
+    notes = [f"queued{f' {age}' if age else ''}, {request.state}"]
     if request.valid_until:
         notes.append(f"valid until {format_timestamp(request.valid_until)}")
     if not is_single:
@@ -287,7 +289,7 @@ def waiting_row(request: QueuedResource, now: datetime) -> tuple[Cell, ...]:
         "name": Cell(request.node_ids[0] if is_single else request.queued_resource_id),
         "zone": Cell(request.zone),
         "type": Cell(request.accelerator_type),
-        "state": Cell(str(request.state), style=_REQUEST_STATE_STYLES.get(request.state, "yellow")),
+        "state": Cell(_WAITING, style="yellow"),
         "chips": chips_cell(request.chips),
         "tier": Cell(str(request.tier), style="dim" if request.tier is Tier.ON_DEMAND else ""),
         "workers": Cell(str(request.requested_node("").workers)),

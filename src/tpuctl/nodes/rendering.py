@@ -14,7 +14,7 @@ from tpuctl.models.queued import QueuedResource
 from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.names import last_segment
 from tpuctl.nodes.expiry import expiry_note, is_expired
-from tpuctl.output.column_widths import Column, Kind
+from tpuctl.output.column_widths import KEPT, Column, Kind
 from tpuctl.output.tables import choose_columns
 from tpuctl.output.terminal import Cell, View
 
@@ -31,24 +31,24 @@ if TYPE_CHECKING:
 
 # Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
 NODE_COLUMNS = (
-    Column("name", Kind.NAME),
-    Column("zone", Kind.ZONE),
-    Column("type", Kind.TYPE),
-    Column("state", Kind.STATE),
-    Column("health", Kind.HEALTH),
-    Column("chips", Kind.NUMBER),
-    Column("age", Kind.TIME),
-    Column("tier", Kind.WORD),
+    Column("name", Kind.NAME, priority=KEPT + 4),
+    Column("zone", Kind.ZONE, priority=11),
+    Column("type", Kind.TYPE, priority=KEPT + 2),
+    Column("state", Kind.STATE, priority=KEPT + 3),
+    Column("health", Kind.HEALTH, priority=13),
+    Column("chips", Kind.NUMBER, priority=12),
+    Column("age", Kind.TIME, priority=10),
+    Column("tier", Kind.WORD, priority=KEPT + 1),
     Column("workers", Kind.NUMBER, is_wide=True),
     Column("owner", is_wide=True),
-    Column("price", Kind.NUMBER, "$/HOUR", is_wide=True),
+    Column("price", Kind.NUMBER, "$/H", is_wide=True, on_terminal=True, unit="$/h", priority=KEPT + 1),
     Column("version", Kind.WORD, is_wide=True),
     Column("expires", Kind.TIME, is_wide=True),
     Column("labels", Kind.TEXT, is_wide=True),
     Column("lease", Kind.TEXT, "HELD BY", is_wide=True),
     Column("use", Kind.TEXT, "IN USE", is_wide=True),
     Column("duty", Kind.NUMBER, is_wide=True, is_on_request=True),
-    Column("note", Kind.TEXT),
+    Column("note", Kind.TEXT, priority=KEPT),
 )
 
 NODE_STATE_STYLES: Mapping[str, str] = {
@@ -59,6 +59,11 @@ NODE_STATE_STYLES: Mapping[str, str] = {
     NodeState.UNKNOWN: "red",
     NodeState.HIDDEN: "red",
 }
+
+
+def state_style(state: str) -> str:
+    """Return the one style of a state of a node or a request, in every table."""
+    return NODE_STATE_STYLES.get(state, "yellow")
 
 
 def node_rows(
@@ -98,7 +103,7 @@ def _node_row(node: Node, now: datetime, wide: tuple[Cell, ...]) -> tuple[Cell, 
         Cell(node.name.node_id),
         Cell(node.name.zone),
         Cell(node.accelerator_type),
-        Cell(str(node.state), style=NODE_STATE_STYLES.get(node.state, "yellow")),
+        Cell(str(node.state), style=state_style(node.state)),
         Cell(health, style=_health_style(node.health)),
         chips_cell(node.chips),
         age_cell(node.created, now),
@@ -155,7 +160,7 @@ def age_cell(created: datetime | None, now: datetime) -> Cell:
 
 def dollars_cell(dollars: Dollars) -> Cell:
     """Return the cell of an amount, `?` if it is unknown."""
-    return Cell(str(dollars), rank=None if dollars.amount is None else float(dollars.amount))
+    return Cell(dollars.short, plain=dollars.plain, rank=None if dollars.amount is None else float(dollars.amount))
 
 
 def label_words(labels: Mapping[str, str]) -> str:
@@ -265,8 +270,10 @@ def node_details(node: Node, now: datetime) -> Iterator[tuple[str, str, str]]:
     yield "name", node.name.node_id, "bold"
     yield "zone", node.name.zone, ""
     yield "project", node.name.project, ""
-    yield "state", str(node.state), NODE_STATE_STYLES.get(node.state, "yellow")
-    if node.health is not Health.HEALTH_UNSPECIFIED:
+    yield "state", str(node.state), state_style(node.state)
+    if node.health is Health.HEALTH_UNSPECIFIED and node.state is NodeState.READY:
+        yield "health", "not reported yet", ""
+    elif node.health is not Health.HEALTH_UNSPECIFIED:
         text = f"{node.health} ({node.health_description})" if node.health_description else str(node.health)
         yield "health", text, _health_style(node.health)
     shape = (node.raw.get("acceleratorConfig") or {}).get("topology")

@@ -100,7 +100,7 @@ def confirm_limits(app: App, changes: Sequence[tuple[Node, LimitChange]], *, yes
     texts = [f"{change.describe(node.name.node_id)} ({'; '.join(reasons[node.name])})" for node, change in asked]
     more = f", and {len(texts) - _MOST_NAMED} more nodes" if len(texts) > _MOST_NAMED else ""
     if texts and not app.terminal.confirm(f"{', '.join(texts[:_MOST_NAMED])}{more}?", yes=False):
-        raise NotConfirmedError("nothing was done")
+        raise NotConfirmedError
 
 
 def note_clock_difference(app: App) -> None:

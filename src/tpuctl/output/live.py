@@ -25,6 +25,7 @@ from rich.text import Text
 from tpuctl.durations import format_duration
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.events import EventKind, NodeEvent
+from tpuctl.output.prose import wrap_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -86,10 +87,18 @@ class LiveDisplay:
         return error is not None and self._is_tolerated(error)
 
     def say(self, *parts: tuple[str, str]) -> None:
-        """Show a permanent line, made of texts with their styles."""
+        """Show a permanent line, made of texts with their styles. One that is too long continues below its last text."""
+        *before, (last, style) = [(escape_unprintable(text), style) for text, style in parts]
+        head = Text.assemble(*before)
+        indent = " " * min(head.cell_len, 10)
+        first, *others = wrap_text(last, first=head.plain, rest=indent, width=self._console.width)
+        lines = [
+            Text.assemble(*before, (first.removeprefix(head.plain), style)),
+            *(Text(line, style) for line in others),
+        ]
         with self._drawing_lock:
             with self._state_lock:
-                self._lines.append(Text.assemble(*((escape_unprintable(text), style) for text, style in parts)))
+                self._lines += lines
             self._show()
 
     def wait(self, event: NodeEvent) -> None:

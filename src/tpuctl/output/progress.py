@@ -73,6 +73,7 @@ class Progress:
         self._started = clock.monotonic()
         self._changes = ChangeLines(clock)
         self._live: LiveDisplay | None = None
+        self._gone: dict[NodeName, NodeEvent] = {}  # nodes that are gone, until their next event
         self.last: NodeEvent | None = None
 
     def __enter__(self) -> Self:
@@ -88,6 +89,9 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._export:
             self._export.end()
+        with contextlib.suppress(OSError):
+            for event in self._gone.values():
+                self._display(event)
         self._terminal.aside, self._terminal.stamp = nullcontext(), None
         if self._live:
             live, self._live = self._live, None
@@ -108,13 +112,22 @@ class Progress:
             with self._live if self._live and self._export.is_screen else nullcontext():
                 self._export.write(event)
         if event.kind is EventKind.HOOK_FAILED:
-            lines = (f"  {line}" for line in event.data["output"])
+            lines = (f"  {line}".expandtabs() for line in event.data["output"])
             self._terminal.warn(f"{event.node.node_id}: {event.text}", *lines)
             return
         if event.kind is EventKind.GAVE_UP and self._terminal.quiet and self._lasting:
             self._terminal.warn(f"{event.node.node_id}: {event.text}")
         if self._terminal.quiet:
             return
+        # "gone" and "gone after 43s" are one line.
+        if (gone := self._gone.pop(event.node, None)) and event.kind is not EventKind.REACHED:
+            self._display(gone)
+        if event.kind is EventKind.STATE and "state" in event.data and event.data["state"] is None:
+            self._gone[event.node] = event
+        else:
+            self._display(event)
+
+    def _display(self, event: NodeEvent) -> None:
         if self._live:
             self._show(event, self._live)
         elif event.kind is not EventKind.GAVE_UP or self._lasting:
@@ -140,14 +153,21 @@ class Progress:
             live.leave(event.node)
         elapsed = f"{format_duration(self._clock.monotonic() - self._started):>7} "
         when = self._stamp() if self._stamp else elapsed
-        style, words, marks = _STYLES.get(event.kind, ""), escape_unprintable(event.text), live.marks
-        mark = {
-            EventKind.STATE: marks.state,
-            EventKind.ACTION: marks.action,
-            EventKind.REACHED: marks.good,
-            EventKind.RECOVERED: marks.good,
-            EventKind.GAVE_UP: marks.bad,
-        }.get(event.kind, marks.note)
+        if event.data.get("took") is not None and self._stamp is None:
+            when = " " * len(elapsed)  # the text says how long it took
+        style, marks = "cyan" if event.is_step else _STYLES.get(event.kind, ""), live.marks
+        words = escape_unprintable(event.text)
+        mark = (
+            marks.action
+            if event.is_step
+            else {
+                EventKind.STATE: marks.state,
+                EventKind.ACTION: marks.action,
+                EventKind.REACHED: marks.good,
+                EventKind.RECOVERED: marks.good,
+                EventKind.GAVE_UP: marks.bad,
+            }.get(event.kind, marks.note)
+        )
         live.say(
             (when, "dim"),
             (f"{mark} ", style),

@@ -32,6 +32,8 @@ class TableLayout:
     shown: tuple[int, ...]
     # Index of a column, and whether its largest value comes first.
     keys: tuple[tuple[int, bool], ...] = ()
+    # Whether lines may be longer than the screen: no column is left out or shortened.
+    scrolls: bool = False
 
     @property
     def has_wide(self) -> bool:
@@ -59,7 +61,7 @@ class TableLayout:
 
     def write(self, terminal: Terminal, rows: Sequence[Row]) -> None:
         """Write the shown columns of rows with all columns."""
-        terminal.table(*self._narrowed(rows))
+        terminal.table(*self._narrowed(rows), scrolls=self.scrolls)
 
     def note(self, terminal: Terminal, rows: Sequence[Row]) -> None:
         """Write the shown columns of rows with all columns on stderr, unless quiet."""
@@ -74,9 +76,12 @@ class TableLayout:
         return [self.columns[index] for index in self.shown], shown
 
 
-def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | None, is_wide: bool) -> TableLayout:
+def choose_columns(
+    columns: Sequence[Column], named: str | None, *, sort: str | None, is_wide: bool, is_terminal: bool = False
+) -> TableLayout:
     """Return the layout of a table: the columns that are named, else all if it is wide, else those that are not wide.
 
+    With `is_terminal` also those that a terminal always shows.
     Raises `InvalidInputError` for a name that no column has.
     """
     indices = {column.name: index for index, column in enumerate(columns)}
@@ -91,7 +96,9 @@ def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | 
         )
 
     shown = tuple(
-        index for index, column in enumerate(columns) if not column.is_on_request and (is_wide or not column.is_wide)
+        index
+        for index, column in enumerate(columns)
+        if not column.is_on_request and (is_wide or not column.is_wide or (is_terminal and column.on_terminal))
     )
     if named == ALL_COLUMNS:
         shown = tuple(indices.values())
@@ -102,7 +109,7 @@ def choose_columns(columns: Sequence[Column], named: str | None, *, sort: str | 
     if sort is not None and not _words(sort):
         raise InvalidInputError(f"`--sort {sort}` names no column", hint=f"columns: {', '.join(indices)}")
     keys = tuple((index_of(word.removeprefix("-"), "--sort"), word.startswith("-")) for word in _words(sort or ""))
-    return TableLayout(tuple(columns), shown, keys)
+    return TableLayout(tuple(columns), shown, keys, scrolls=is_wide)
 
 
 def _words(text: str) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.escaping import (
     dump_printable_json,
     dump_printable_yaml,
@@ -27,6 +27,7 @@ from tpuctl.escaping import (
 from tpuctl.output.column_widths import COLUMN_GAP, Column, Kind, fit_columns, shorten, text_width
 from tpuctl.output.github import GuardedStream, annotation
 from tpuctl.output.pager import pager_command, show_in_pager
+from tpuctl.output.prose import MIN_WIDTH, wrap_line, wrap_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -213,15 +214,19 @@ class Terminal:
         """Flush stdout."""
         self.streams.stdout.flush()
 
-    def table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
-        """Write a table: columns with headings on a terminal, tabs without them elsewhere, tabs with them for `-o tsv`."""
+    def table(self, header: Header, rows: Sequence[Sequence[Cell]], *, scrolls: bool = False) -> None:
+        """Write a table: columns with headings on a terminal, tabs without them elsewhere, tabs with them for `-o tsv`.
+
+        On a terminal columns are left out and shortened until they fit, unless it `scrolls`.
+        """
         if self.is_tsv:
             self.tsv(header, rows)
             return
         if not self.is_interactive:
             self._lay_out(tab_lines(rows))
             return
-        lines, left_out = lay_out_columns(as_columns(header), rows, width=self.streams.width, colored=self.colors_out)
+        width = None if scrolls else self.streams.width
+        lines, left_out = lay_out_columns(as_columns(header), rows, width=width, colored=self.colors_out)
         self._lay_out(lines[0 if self.has_header else 1 :])
         if left_out:
             names = ", ".join(column.name for column in left_out)
@@ -230,7 +235,8 @@ class Terminal:
     def tsv(self, header: Header, rows: Iterable[Sequence[Cell]]) -> None:
         """Write the names of the columns and a line for each row, with tabs, also to a terminal."""
         if self.has_header:
-            self._lay_out(tab_lines([[Cell(column.name) for column in as_columns(header)]]))
+            names = [f"{column.name} ({column.unit})" if column.unit else column.name for column in as_columns(header)]
+            self._lay_out(tab_lines([list(map(Cell, names))]))
         self._lay_out(tab_lines(rows))
 
     def summary(self, line: str) -> None:
@@ -269,12 +275,15 @@ class Terminal:
 
     def details(self, rows: Iterable[tuple[str, str, str]]) -> None:
         """Write details of one object, each with label, text and style."""
-        cells = [(Cell(label), Cell(text, style=style)) for label, text, style in rows]
-        if self.is_interactive:
-            lines = column_lines(("", ""), cells, width=None, colored=self.colors_out)[1:]
-        else:
-            lines = list(tab_lines(cells))
-        self._lay_out(lines)
+        shown = [(escape_unprintable(label), escape_unprintable(text), style) for label, text, style in rows]
+        if not self.is_interactive:
+            self._lay_out(f"{label}\t{text}" for label, text, _ in shown)
+            return
+        indent = max((text_width(label) for label, _, _ in shown), default=0) + COLUMN_GAP
+        for label, text, style in shown:
+            first, rest = label.ljust(indent), " " * indent
+            for line in wrap_text(text, first=first, rest=rest, width=max(self.streams.width, indent + MIN_WIDTH)):
+                self._lay_out([line[:indent] + styled(line[indent:], style, colored=self.colors_out)])
 
     def rows(self, rows: Iterable[Sequence[Cell]]) -> None:
         """Write rows with tabs, also to a terminal: for a table whose rows arrive over time."""
@@ -302,6 +311,10 @@ class Terminal:
         if not self.quiet:
             self._print(lines)
 
+    def note_output(self, *lines: str) -> None:
+        """Print lines of another program, unless quiet: tabs lead to the next multiple of eight columns."""
+        self.note(*(line.expandtabs() for line in lines))
+
     def note_table(self, header: Header, rows: Sequence[Sequence[Cell]]) -> None:
         """Print a table for the user on stderr, unless quiet: what a question or a note is about."""
         width = self.streams.width if self.streams.stderr_is_terminal else None
@@ -323,6 +336,11 @@ class Terminal:
             body |= {"hint": error.hint} if error.hint else {}
             body |= {"id": error.id}
             self._print((dump_printable_json({"error": body} | ({"sandbox": True} if sandbox else {})),))
+            return
+        if isinstance(error, NotConfirmedError) and error.is_answer:
+            self._print((error.message,))
+            for line in filter(None, (error.hint or "").split("\n")):
+                self._print((line,), label="  hint: ", code="36")
             return
         about = f"{error.node}: " if error.node and f"`{error.node}`" not in error.message else ""
         message = (about + error.lines[0], *error.lines[1:])
@@ -403,8 +421,14 @@ class Terminal:
                 f"cannot ask for confirmation ({question}): {reason}",
                 hint="nothing was done; pass `--yes` to confirm (`--quiet` does not)",
             )
+        *facts, asked = question.split("; ")
+        if facts and asked.count("(") == asked.count(")"):
+            self._print(("; ".join(facts),))
+        else:
+            asked = question
+        *before, last = wrap_line(f"{escape_unprintable(asked)} [y/N]", width=self.streams.width)
         with self.aside:
-            self.streams.stderr.write(f"{escape_unprintable(question)} [y/N] ")
+            self.streams.stderr.write("".join(f"{line}\n" for line in before) + f"{last} ")
             self.streams.stderr.flush()
             return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
 
@@ -415,7 +439,16 @@ class Terminal:
     def _print(self, lines: Sequence[str], *, label: str = "", code: str = "") -> None:
         painted_label = f"\x1b[{code}m{label}\x1b[0m" if label and self.colors_err else label
         stamp = self.stamp() if self.stamp else ""
-        text = f"\n{stamp}".join(map(escape_unprintable, lines))
+        shown = [*map(escape_unprintable, lines)]
+        if self.streams.stderr_is_terminal:
+            width = self.streams.width - len(stamp)
+            labels = [label, *[""] * (len(shown) - 1)]
+            shown = [
+                part
+                for own, line in zip(labels, shown, strict=True)
+                for part in wrap_line(line, width=width, label=own)
+            ]
+        text = f"\n{stamp}".join(shown)
         message = f"{stamp}{painted_label}{text}\n"
         if self._held is None:
             self._write_message(message)
@@ -538,11 +571,12 @@ class View:
     names: Callable[[], Iterable[str]] | None = None  # for `-o name`; None shows the text
     tsv: Callable[[Terminal], None] | None = None  # for `-o tsv`; None shows the text
     is_marked: bool = True  # whether each object says `"sandbox": true` in the sandbox
+    is_report: bool = False  # shown without the pager
 
 
 def show_view(view: View, terminal: Terminal, form: OutputFormat, *, sandbox: bool) -> None:
     """Write a result in one form. `sandbox`: it is from the sandbox, which JSON says."""
-    with terminal.paged():
+    with nullcontext() if view.is_report else terminal.paged():
         match form:
             case OutputFormat.JSON | OutputFormat.YAML:
                 value = view.value()

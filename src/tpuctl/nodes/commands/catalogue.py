@@ -11,9 +11,11 @@ from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.app.value_completion import complete_columns, complete_type
 from tpuctl.cloud.tpu import fetch_offers
 from tpuctl.errors import NotFoundError
+from tpuctl.models.billing import Dollars
 from tpuctl.models.node import Tier
 from tpuctl.names import parse_whole_number
 from tpuctl.nodes.lookup import IncompleteListError
+from tpuctl.nodes.rendering import dollars_cell
 from tpuctl.output.column_widths import Column, Kind
 from tpuctl.output.terminal import Cell, View, table_view
 from tpuctl.prices import hourly_price
@@ -29,8 +31,8 @@ TYPE_COLUMNS = (
     Column("workers", Kind.NUMBER),
     Column("topology", Kind.WORD),
     Column("version"),
-    Column("price", Kind.NUMBER, "ON-DEMAND"),
-    Column("spot-price", Kind.NUMBER, "SPOT"),
+    Column("price", Kind.NUMBER, "$/H", unit="$/h"),
+    Column("spot-price", Kind.NUMBER, "SPOT $/H", unit="$/h"),
 )
 
 
@@ -94,7 +96,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
 
 
 def _price_cell(price: Price) -> Cell:
-    return Cell(str(price), rank=None if price.per_hour is None else float(price.per_hour))
+    return dollars_cell(Dollars(price.per_hour, is_about=price.is_about))
 
 
 def _described(zone: str, name: str) -> dict[str, str | int | None]:

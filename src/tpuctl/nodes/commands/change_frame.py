@@ -74,7 +74,7 @@ def confirm(app: App, options: ChangeOptions, question: str, interrupted: Sequen
     """
     in_use = use_in_question(app, interrupted, if_idle=options.if_idle, yes=options.yes)
     if question and not app.terminal.confirm(f"{in_use}{question}?", yes=options.yes):
-        raise NotConfirmedError("nothing was done")
+        raise NotConfirmedError
 
 
 def show_errors(app: App, errors: Iterable[TpuctlError]) -> int:

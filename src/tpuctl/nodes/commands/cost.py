@@ -12,10 +12,10 @@ from tpuctl.durations import format_duration, format_timestamp
 from tpuctl.errors import InvalidInputError, ServiceUnavailableError, worst_exit_code
 from tpuctl.fan_out import fan_out
 from tpuctl.names import check_project
-from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, group_costs, node_costs
+from tpuctl.nodes.costs import CostFacts, CostSum, Grouping, costliest_first, group_costs, node_costs
 from tpuctl.nodes.lookup import by_zone_and_name, queued_resources_or_none
 from tpuctl.nodes.rendering import dollars_cell, node_labels
-from tpuctl.output.column_widths import Column, Kind
+from tpuctl.output.column_widths import KEPT, Column, Kind
 from tpuctl.output.terminal import Cell, View
 from tpuctl.prices import PRICE_SOURCE, price_date, price_source
 
@@ -49,11 +49,12 @@ _AT_ONCE = 8
 )
 @takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: node_columns(has_projects=True)))
 def command(app: App, *, by: str | None, all_projects: str | None, table: TableOptions) -> int:
-    """Show what nodes cost: dollars per hour now, and so far.
+    """Show what nodes cost: dollars per hour now, so far, and in 24 hours. The costliest come first.
 
     A node is billed while it is READY; a stopped one for its disk, whose price is unknown. The cost so far counts from the
-    creation or from the last start by tpuctl, while the node is READY. `?` is unknown, and makes a sum "at least". Grants in
-    the settings make nodes free. Prices are list prices with a date. The exit code is 1 if a zone did not answer.
+    creation or from the last start by tpuctl, while the node is READY; that in 24 hours ends with nodes that expire. `~` is
+    about, `≥` at least, `?` unknown. Grants in the settings make nodes free. Prices are list prices with a date. The exit code
+    is 1 if a zone did not answer.
 
     \b
     Examples:
@@ -73,7 +74,7 @@ def command(app: App, *, by: str | None, all_projects: str | None, table: TableO
         raise errors[0]
     found = [bill.value for bill in bills if bill.value is not None]
     now = app.now()
-    costs = [cost for project in found for cost in _project_costs(app, project, now)]
+    costs = sorted((cost for project in found for cost in _project_costs(app, project, now)), key=costliest_first)
     groups = group_costs(costs, by) if by else []
     rows: list[Row] = [_sum_row(group) for group in groups] if by else [_node_row(cost, now) for cost in costs]
     if by:
@@ -154,8 +155,8 @@ def _parse_projects(text: str) -> tuple[str, ...]:
 
 
 _AMOUNTS = (
-    Column("price", Kind.NUMBER, "$/HOUR"),
-    Column("so-far", Kind.NUMBER),
+    Column("price", Kind.NUMBER, "$/H", unit="$/h", priority=KEPT + 2),
+    Column("so-far", Kind.NUMBER, unit="$", priority=KEPT + 1),
 )
 
 
@@ -165,7 +166,7 @@ def node_columns(*, has_projects: bool) -> tuple[Column, ...]:
         Column("project", is_wide=not has_projects),
         Column("name", Kind.NAME),
         Column("zone", Kind.ZONE),
-        Column("type", Kind.TYPE),
+        Column("type", Kind.TYPE, priority=KEPT),
         Column("tier", Kind.WORD),
         Column("state", Kind.STATE),
         _AMOUNTS[0],
@@ -210,7 +211,6 @@ class CostReport:
     def show(self, terminal: Terminal, layout: TableLayout, rows: Sequence[Row]) -> None:
         """Write the rows, the total, and where the prices are from; in a pipe these two are notes."""
         total = self.total
-        sums = f"{total.per_hour} per hour, so far {total.so_far}"
         source = f"{price_source()}, without discounts, disks and network"
         if rows:
             layout.write(terminal, rows)
@@ -219,9 +219,9 @@ class CostReport:
         if terminal.is_interactive:
             if self.costs:
                 terminal.write("")
-            terminal.details([("total", sums, "bold"), ("prices", source, "")])
+            terminal.details([("total", str(total), "bold"), ("prices", source, "")])
         else:
-            terminal.note(f"total: {sums}", f"prices: {source}")
+            terminal.note(f"total: {total}", f"prices: {source}")
 
 
 def _node_row(cost: NodeCost, now: datetime) -> Row:

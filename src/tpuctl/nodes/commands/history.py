@@ -195,7 +195,7 @@ _COLUMNS = (
     Column("why", Kind.TEXT),
 )
 # To scale; only on a terminal.
-_BAR_COLUMN = Column("bar", Kind.TIME, " ")
+_BAR_COLUMN = Column("bar", Kind.TIME, " ", priority=1)
 
 _GONE = "gone"
 _EXPIRED = "expired"

@@ -10,6 +10,7 @@ from tpuctl.app.options import TableOptions, cli_command, takes_options
 from tpuctl.app.value_completion import complete_columns
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
+from tpuctl.models.billing import UNKNOWN_AMOUNT, sum_dollars
 from tpuctl.models.node import NodeState
 from tpuctl.models.spec import RACE_LABEL
 from tpuctl.nodes.commands.selection_options import selection_options
@@ -18,7 +19,6 @@ from tpuctl.nodes.lookup import (
     by_zone_and_name,
     list_requests,
     narrow_listing,
-    queued_resources_or_none,
 )
 from tpuctl.nodes.rendering import (
     NODE_COLUMNS,
@@ -55,16 +55,16 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     """List nodes in all zones of the project, or those that match.
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
-    Queued resources that wait for their nodes are shown on a terminal, and in JSON and YAML, where `kind` tells them apart;
-    other formats have nodes only. With `-o wide` a table has more columns, among them dollars per hour,
-    and the run of tpuctl that holds the lease. The column duty, which asks the workers, is shown only if it is named.
+    A queued resource that waits for its node is listed as WAITING under the name of the node; in JSON and YAML `kind` tells
+    them apart. With `-o wide` a table has all columns, however wide the terminal is, among them the run of tpuctl that holds
+    the lease and what runs on the workers. The column duty, which asks the workers, is shown only if it is named.
 
     \b
     Examples:
       tpuctl list
       tpuctl list --zone us-central2-b,us-central1-a
       tpuctl list 'sweep-*' --older-than 2d
-      tpuctl list -o wide --sort -price
+      tpuctl list --sort -price
       tpuctl list --columns name,state,age,labels
       tpuctl list --columns name,duty --sort duty
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
@@ -78,8 +78,9 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     waiting = _waiting_requests(app, nodes, requests)
     items: list[Node | _WaitingRequest] = [*nodes, *waiting]
     rows: list[Row] = []
+    rates: Sequence[NodeRate] = ()
     if layout.keys or form in {OutputFormat.TABLE, OutputFormat.TSV}:
-        rates = _rates(app, nodes, requests) if layout.needs("price") else ()
+        rates = _rates(app, nodes, requests, is_asked=table.columns is not None) if layout.needs("price") else ()
         holders = _lease_holders(app, nodes) if layout.needs("lease") else {}
         uses = _uses(app, nodes, is_named=table.columns is not None) if layout.needs("use") else {}
         duties = _duties(app, nodes) if layout.needs("duty") else {}
@@ -98,11 +99,12 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
         shown = [*rows, *missing] if terminal.is_interactive else rows
         if shown or not terminal.is_interactive:
             layout.write(terminal, shown)
-            terminal.summary(node_totals(nodes, len(waiting), is_complete=not missing))
+            totals = node_totals(nodes, len(waiting), is_complete=not missing)
+            terminal.summary(f"{totals}{_hourly_words(rates, is_complete=not missing)}")
         else:
             matching = f" match: {chosen}" if chosen else ""
             terminal.note(f"no nodes in {', '.join(app.zones) or 'any zone'} of project {app.project}{matching}")
-        if line := dead_request_line(requests):
+        if terminal.is_interactive and (line := dead_request_line(requests)):
             terminal.note(line)
         if any(RACE_LABEL in labels for labels in [*(one.labels for one in nodes), *(one.labels for one in requests)]):
             from tpuctl.nodes.commands.race_views import race_lines  # noqa: PLC0415  # most projects have no race
@@ -110,25 +112,27 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
             for line in race_lines(app, nodes, requests):
                 terminal.note(line)
 
-    app.show(View(value=value, names=lambda: node_labels(found), text=show))
+    app.show(
+        View(
+            value=value,
+            names=lambda: [*node_labels(found), *(name for one in waiting for name in one.names)],
+            text=show,
+        )
+    )
     if listing.unreachable:
         raise IncompleteListError(listing.unreachable)
 
 
 def _fetch(app: App) -> tuple[NodeListing, tuple[QueuedResource, ...]]:
-    """Return the nodes, and for a table on a terminal or for JSON the queued resources, listed at the same time."""
+    """Return the nodes and the queued resources, listed at the same time."""
     client, project, zones = app.services.client, app.project, app.zones
-    is_table = app.terminal.is_interactive and app.format is OutputFormat.TABLE
-    is_json = app.format in {OutputFormat.JSON, OutputFormat.YAML}
-    if not is_table and not is_json:
-        return client.list_nodes(project, zones), ()
     listers: tuple[Callable[..., Any], ...] = (client.list_nodes, partial(list_requests, client))
     nodes, requests = fan_out(lambda list_them: list_them(project, zones), listers, limit=2)
     listing: NodeListing = nodes.get()
     if requests.error is None:
         return listing, tuple(requests.get().queued_resources)
     # Some users may list nodes only: on a terminal queued resources are only extra information.
-    if is_json:
+    if not (app.terminal.is_interactive and app.format is OutputFormat.TABLE):
         app.terminal.warn(f"the list has no queued resources: {requests.error.message}")
     return listing, ()
 
@@ -168,21 +172,29 @@ def _duties(app: App, nodes: Sequence[Node]) -> dict[NodeName, Cell]:
     return {name: Cell(f"{min(each):.0f}-{max(each):.0f}%", rank=sum(each) / len(each)) for name, each in found.items()}
 
 
-def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource]) -> list[NodeRate]:
-    """Return what each node costs, and note where the prices are from."""
+def _rates(app: App, nodes: Sequence[Node], requests: Sequence[QueuedResource], *, is_asked: bool) -> list[NodeRate]:
+    """Return what each node costs. Note where the prices are from if the user asked for them."""
     from tpuctl.nodes.costs import CostFacts, node_rates  # noqa: PLC0415  # only for prices
 
-    if not requests and any(node.queued_resource for node in nodes):
-        # Not in the table, but they know the tiers of their nodes.
-        requests = queued_resources_or_none(app.services.client, app.project, app.zones)
-    app.terminal.note(f"dollars per hour: {price_source()}")
+    if is_asked or app.is_wide:
+        app.terminal.note(f"dollars per hour: {price_source()}")
     return node_rates(nodes, CostFacts(app.now(), requests, app.settings.grants()))
+
+
+def _hourly_words(rates: Sequence[NodeRate], *, is_complete: bool) -> str:
+    """Return what the nodes cost for an hour, for the end of the totals; empty if no price is shown, or none is known."""
+    if not rates:
+        return ""
+    missing = () if is_complete else (UNKNOWN_AMOUNT,)
+    total = sum_dollars((*(rate.per_hour for rate in rates), *missing))
+    return f", {total.short}/h" if total.amount is not None else ""
 
 
 @dataclass(frozen=True, slots=True)
 class _WaitingRequest:
-    """A queued resource that waits for its nodes, as a table and as JSON show it."""
+    """A queued resource that waits for its nodes, as a table and as JSON show it, and the names of its nodes."""
 
+    names: tuple[str, ...]
     row: Row
     value: dict[str, Any]
 
@@ -195,7 +207,9 @@ def _waiting_requests(app: App, nodes: Sequence[Node], requests: Sequence[Queued
     waiting, now = queue_rendering.waiting_requests(requests, nodes), app.now()
     return [
         _WaitingRequest(
-            queue_rendering.waiting_row(request, now), queue_rendering.waiting_json(request, app.project, now)
+            tuple(f"{request.zone}/{node_id}" for node_id in request.node_ids),
+            queue_rendering.waiting_row(request, now),
+            queue_rendering.waiting_json(request, app.project, now),
         )
         for request in waiting
     ]

@@ -72,7 +72,7 @@ def _confirm_perform(app: App, node: Node, *, if_idle: bool, yes: bool) -> None:
         raise ConflictError(reason, hint=f"see `tpuctl maintenance {full_name}`")
     in_use = use_in_question(app, [node], if_idle=if_idle, yes=yes)
     if not app.terminal.confirm(f"{in_use}start the maintenance of `{full_name}` now (programs on it end)?", yes=yes):
-        raise NotConfirmedError("nothing was done")
+        raise NotConfirmedError
 
 
 def _perform(app: App, node: Node, *, timeout: timedelta | str | None, wait: bool) -> None:

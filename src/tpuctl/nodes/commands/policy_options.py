@@ -130,4 +130,4 @@ def build_hooks(app: App, commands: Mapping[EventKind, str | None]) -> Hooks:
     hooks = {kind: (text,) for kind, text in given.items()}
     if on_usable := hooks.get(EventKind.REACHED):
         hooks[EventKind.RECOVERED] = (*hooks.get(EventKind.RECOVERED, ()), *on_usable)
-    return Hooks(hooks, app.invocation.environ, extra=variables, show=app.terminal.note, clock=app.clock)
+    return Hooks(hooks, app.invocation.environ, extra=variables, show=app.terminal.note_output, clock=app.clock)

@@ -148,7 +148,7 @@ def _cost_words(app: App, node: Node, request: QueuedResource | None) -> str:
     facts = CostFacts(app.now(), (request,) if request else (), app.settings.grants(), app.services.journal.past)
     (cost,) = node_costs([node], facts)
     note = f", {cost.note}" if cost.note else ""
-    return f"{cost.per_hour} per hour, so far {cost.so_far} ({price_source()}{note})"
+    return f"{cost.per_hour.short}/h · {cost.so_far.short} so far ({price_source()}{note})"
 
 
 def _owner(app: App, node: Node) -> QueuedResource | None:

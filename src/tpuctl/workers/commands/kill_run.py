@@ -75,7 +75,7 @@ def run_kill(
             hint = f"name the job; list them: `tpuctl jobs {scope.nodes}`"
         job = newest.name
     if facts and not app.terminal.confirm(f"{'; '.join(facts)}; send {signal_name(number)} to {what}?", yes=yes):
-        raise NotConfirmedError("nothing was done", hint=hint)
+        raise NotConfirmedError(hint=hint)
     if number in _ENDING:
         _end_kept_job(app, sorted({target.node.name.node_id for target in scope.targets}), job, number)
     done = signal_job(scope, job, number, wait=timeout if wait else _MOMENT)

@@ -51,7 +51,7 @@ def run_renew(app: App, *, yes: bool) -> None:
     if path.exists() and not app.terminal.confirm(
         f"rename the key pair `{path}`{users} and create a new one?", yes=yes
     ):
-        raise NotConfirmedError("nothing was done", hint="`tpuctl ssh-key show` shows the key")
+        raise NotConfirmedError(hint="`tpuctl ssh-key show` shows the key")
     key, moved = replace_key(key_folder(app), login=metadata_login(app))
     if moved is not None:
         app.terminal.note(

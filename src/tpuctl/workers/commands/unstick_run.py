@@ -72,7 +72,7 @@ def run_unstick(
                 app.show(holders_view(node_id, reports))
             raise
         if not is_wanted:
-            raise NotConfirmedError("nothing was done")
+            raise NotConfirmedError
         reports = release_tpu(reports, grace=_GRACE if grace is None else grace)
     if is_script:
         app.show(holders_view(node_id, reports))
