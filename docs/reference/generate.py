@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -273,14 +272,6 @@ def json_output() -> str:
     return f"{_NOTE}\n{json_fields.json_page()}"
 
 
-_EVENT_TABLE = re.compile(r"(?<=<!-- table: events -->\n)(?:\|.*\n)+")
-
-
-def wait() -> str:
-    """Return the guide about waiting, with the current table of events."""
-    return _EVENT_TABLE.sub(lambda _: json_fields.event_table(), (FOLDER.parent / "wait.md").read_text("utf-8"))
-
-
 _GUIDE = FOLDER.parent / "how-to" / "from-gcloud.md"
 _GUIDE_MARKS = ("<!-- made by docs/reference/generate.py from gcloud.yaml -->\n", "<!-- end of the made part -->\n")
 
@@ -334,7 +325,6 @@ def _our_flag(answer: str | None) -> str:
 
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
-    "../wait.md": wait,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,
