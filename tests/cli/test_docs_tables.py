@@ -45,7 +45,7 @@ def words(cell: str) -> list[str]:
 
 def fields(page: str, name: str) -> dict[str, set[str]]:
     """Return for each word of the first column the fields of the last."""
-    return {words(row[0])[0]: set(words(row[-1])) for row in table(page, name)}
+    return {word: set(words(row[-1])) for row in table(page, name) for word in words(row[0])}
 
 
 @pytest.mark.parametrize(
