@@ -14,7 +14,6 @@ from tests.lifecycle import put
 from tpuctl.clock import ManualClock
 from tpuctl.config.settings import SETTINGS
 from tpuctl.durations import parse_duration
-from tpuctl.errors import ExitCode
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes.commands.catalogue import TYPE_COLUMNS
@@ -89,12 +88,6 @@ def test_ladder_table_has_all_repairs_and_budgets() -> None:
     assert rows == {str(rung): [key, SETTINGS[key].default] for rung, key in budgets.items()}
     assert {key: str(getattr(Policy(), key)) for key in budgets.values()} == dict(rows.values())
     assert Policy().refill == timedelta(hours=2)
-
-
-def test_exit_code_table_has_valid_codes() -> None:
-    codes = {int(code) for row in table("usable.md", "exits") for code in row[0].split(",")}
-
-    assert codes <= {int(code) for code in ExitCode}
 
 
 def test_variables_table_has_all_hook_variables() -> None:
