@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -273,14 +272,6 @@ def json_output() -> str:
     return f"{_NOTE}\n{json_fields.json_page()}"
 
 
-_EVENT_TABLE = re.compile(r"(?<=<!-- table: events -->\n)(?:\|.*\n)+")
-
-
-def wait() -> str:
-    """Return the guide about waiting, with the current table of events."""
-    return _EVENT_TABLE.sub(lambda _: json_fields.event_table(), (FOLDER.parent / "wait.md").read_text("utf-8"))
-
-
 _GUIDE = FOLDER.parent / "how-to" / "from-gcloud.md"
 _GUIDE_MARKS = ("<!-- made by docs/reference/generate.py from gcloud.yaml -->\n", "<!-- end of the made part -->\n")
 
@@ -292,36 +283,35 @@ def from_gcloud() -> str:
     after = rest.split(_GUIDE_MARKS[1])[1]
     made = "".join(_gcloud_group(group) for group in known["groups"])
     everywhere = "".join(f"| `{flag}` | {_our_flag(ours)} |\n" for flag, ours in known["everywhere"].items())
-    ended = ", ".join(f"`{name}`" for name in known["ended"])
     made += f"""
 ### Flags of most commands
 
 | gcloud | tpuctl |
 |---|---|
 {everywhere}
-Not here, because they manage TPU Nodes, the architecture before TPU VMs: {ended} (all directly below `gcloud compute tpus`).
+Not here: the {len(known["ended"])} commands directly below `gcloud compute tpus` for TPU Nodes, the architecture before TPU VMs.
 """
     return f"{before}{_GUIDE_MARKS[0]}{made}{_GUIDE_MARKS[1]}{after}"
 
 
 def _gcloud_group(group: dict[str, Any]) -> str:
     prefix = f"gcloud compute tpus {group['prefix']}".strip()
-    rows = "".join(row for name, entry in group["commands"].items() for row in _gcloud_rows(name, entry))
-    return f"\n### {group['title']}: `{prefix}`\n\n| gcloud | tpuctl |\n|---|---|\n{rows}"
+    rows = "".join(_gcloud_row(name, entry) for name, entry in group["commands"].items())
+    return f"\n### {group['title']}: `{prefix}`\n\n| gcloud | tpuctl | flags that differ |\n|---|---|---|\n{rows}"
 
 
-def _gcloud_rows(name: str, entry: dict[str, Any]) -> Iterator[str]:
-    """Yield the row of a command, and one for each answer to its flags."""
+def _gcloud_row(name: str, entry: dict[str, Any]) -> str:
+    """Return the row of a command, with those of its flags that are not the same here."""
     alpha = " (alpha)" if entry.get("only") == "alpha" else ""
-    ours = f"**`tpuctl {entry['ours']}`**" if entry["ours"] else "not here"
-    yield f"| **`{name}`**{alpha} | {ours}{'; ' + entry['note'] if 'note' in entry else ''} |\n"
+    ours = f"`tpuctl {entry['ours']}`" if entry["ours"] else "not here"
     flags: dict[str, list[str]] = {}
     for track in ("flags", "alpha"):
         for flag, answer in entry.get(track, {}).items():
-            mark = " (alpha)" if track == "alpha" else ""
-            flags.setdefault(_our_flag(answer), []).append(f"`{flag}`{mark}")
-    for answer, named in flags.items():
-        yield f"| {', '.join(named)} | {answer} |\n"
+            if answer != "same":
+                mark = " (alpha)" if track == "alpha" else ""
+                flags.setdefault(_our_flag(answer), []).append(f"`{flag}`{mark}")
+    differ = "; ".join(f"{', '.join(named)}: {answer}" for answer, named in flags.items())
+    return f"| `{name}`{alpha} | {ours}{'; ' + entry['note'] if 'note' in entry else ''} | {differ} |\n"
 
 
 def _our_flag(answer: str | None) -> str:
@@ -334,7 +324,6 @@ def _our_flag(answer: str | None) -> str:
 
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
-    "../wait.md": wait,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,

@@ -38,8 +38,8 @@ def json_page() -> str:
     return INTRODUCTION + "".join(_chapters())
 
 
-def event_table() -> str:
-    """Return the table of events for the guide: when each is written, and its fields."""
+def _event_table() -> str:
+    """Return the table of events: when each is written, and its fields."""
     rows = []
     for entry in load_outputs()[EVENTS]["oneOf"]:
         event = _definition(entry["$ref"])
@@ -55,6 +55,8 @@ def _chapters() -> Iterator[str]:
         yield f"\n## {name}\n\n{schema['description']}\n"
         if (shape := _shape(schema)) != "object":
             yield f"\n{shape[0].upper()}{shape[1:]}.\n"
+        if name == EVENTS:
+            yield f"\n{_event_table()}"
         yield from _table(schema)
         for used in _used(schema, written):
             definition = load_definitions()[used]

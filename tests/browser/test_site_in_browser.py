@@ -134,7 +134,7 @@ def test_every_page_has_a_description_and_a_title_of_its_own(walk: Walk) -> None
 @pytest.mark.parametrize(
     ("query", "first", "found"),
     [
-        pytest.param("UNHEALTHY_TENSORFLOW", r"/up/", r"UNHEALTHY_TENSORFLOW", id="state"),
+        pytest.param("UNHEALTHY_TENSORFLOW", r"/usable/", r"UNHEALTHY_TENSORFLOW", id="state"),
         pytest.param("tensorflow", r".*", r"TensorFlow", id="part-of-a-state"),
         pytest.param("--on-recover", r"keep-a-node-alive|watch", r"--on-recover", id="flag"),
         pytest.param("TPUCTL_ZONE", r"reference/settings", r"TPUCTL_ZONE", id="variable"),

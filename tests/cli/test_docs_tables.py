@@ -13,8 +13,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import put
 from tpuctl.clock import ManualClock
 from tpuctl.config.settings import SETTINGS
-from tpuctl.durations import format_duration, parse_duration
-from tpuctl.errors import ExitCode
+from tpuctl.durations import parse_duration
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.names import NodeName
 from tpuctl.nodes.commands.catalogue import TYPE_COLUMNS
@@ -45,7 +44,7 @@ def words(cell: str) -> list[str]:
 
 def fields(page: str, name: str) -> dict[str, set[str]]:
     """Return for each word of the first column the fields of the last."""
-    return {words(row[0])[0]: set(words(row[-1])) for row in table(page, name)}
+    return {word: set(words(row[-1])) for row in table(page, name) for word in words(row[0])}
 
 
 @pytest.mark.parametrize(
@@ -59,17 +58,17 @@ def fields(page: str, name: str) -> dict[str, set[str]]:
     ],
 )
 def test_columns_tables_have_each_column_in_order(name: str, columns: tuple[Column, ...]) -> None:
-    documented = [(word, row[1].startswith("wide: ")) for row in table("list.md", name) for word in words(row[0])]
+    documented = [(word, row[1].startswith("wide: ")) for row in table("nodes.md", name) for word in words(row[0])]
 
     assert documented == [(column.name, column.is_wide) for column in columns]
 
 
 def test_goals_table_has_a_row_for_each_goal() -> None:
-    assert [words(row[0]) for row in table("wait.md", "goals")] == [[str(goal)] for goal in Condition]
+    assert [words(row[0]) for row in table("usable.md", "goals")] == [[str(goal)] for goal in Condition]
 
 
 def test_thresholds_table_equals_settings_and_policy() -> None:
-    rows = {words(row[0])[0]: (row[1], row[2]) for row in table("wait.md", "thresholds")}
+    rows = {words(row[0])[0]: (row[1], row[2]) for row in table("usable.md", "thresholds")}
     lead = "time before repair of "
 
     assert rows == {
@@ -82,27 +81,13 @@ def test_thresholds_table_equals_settings_and_policy() -> None:
     }
 
 
-def test_scale_table_is_computed_from_the_thresholds() -> None:
-    each, thresholds = parse_duration(SETTINGS["per_worker"].default or ""), Thresholds()
-    columns = (thresholds.unhealthy, thresholds.unanswered, thresholds.starting)
-
-    for workers, *cells in table("wait.md", "scale"):
-        assert cells == [format_duration(column + each * (int(workers) - 1)) for column in columns]
-
-
 def test_ladder_table_has_all_repairs_and_budgets() -> None:
-    rows = {words(row[0])[0]: row[2].replace("`", "").split() for row in table("wait.md", "ladder")}
+    rows = {words(row[0])[0]: row[2].replace("`", "").split() for row in table("usable.md", "ladder")}
     budgets = {Repair.REBOOT: "max_reboots", Repair.RESTART: "max_restarts", Repair.RECREATE: "max_recreates"}
 
     assert rows == {str(rung): [key, SETTINGS[key].default] for rung, key in budgets.items()}
     assert {key: str(getattr(Policy(), key)) for key in budgets.values()} == dict(rows.values())
     assert Policy().refill == timedelta(hours=2)
-
-
-def test_exit_code_table_has_valid_codes() -> None:
-    codes = {int(code) for row in table("wait.md", "exits") for code in row[0].split(",")}
-
-    assert codes <= {int(code) for code in ExitCode}
 
 
 def test_variables_table_has_all_hook_variables() -> None:
@@ -134,7 +119,7 @@ def test_journal_has_the_documented_fields(tpuctl: Console, sandbox: Sandbox) ->
     kinds = {json.loads(line)["event"] for line in written if line.startswith("{")}
     assert {str(kind) for kind in EventKind} - {"note", "job-stalled", "job-ended"} <= kinds
 
-    in_journal = fields("journal.md", "lines")
+    in_journal = fields("nodes.md", "lines")
     lines = [
         json.loads(line)
         for path in (Path(tpuctl.environ["TPUCTL_STATE_DIR"]) / "sandbox" / "journal").rglob("*.jsonl")

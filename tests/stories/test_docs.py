@@ -19,32 +19,35 @@ from tests.conftest import Console
 
 ROOT = Path(__file__).resolve().parents[2]
 # `<!-- story: NAME; command 3 exits with 9 -->`, then an indented block: what a reader would paste into a shell. A command
-# without a code ends with 0. The code is not in the block: an interactive zsh passes a comment to the command.
+# without a code ends with 0. The code is not in the block: an interactive zsh passes a comment to the command. Blocks of one
+# page with the same name are one story, whose commands are counted through.
 _STORY = re.compile(
     r"<!-- story: (?P<name>[\w-]+)(?P<exits>(?:; command \d+ exits with \d+)*) -->\n(?P<block>(?:    .*\n|\n)+)"
 )
 _EXIT = re.compile(r"command (\d+) exits with (\d+)")
 _HERE_DOCUMENT = re.compile(r"<<'(\w+)'")
 _PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-# The story that runs as a script, in processes of its own.
-_SMOKE = "README-sandbox"
+# The stories that run as a script, in processes of their own.
+_SMOKE = ("README-sandbox", "script-to-model-model")
 
 
 def _stories(*, is_smoke: bool) -> list[Any]:
-    found = [
-        (
-            f"{page.stem}-{match['name']}",
-            match["block"],
-            {int(at): int(code) for at, code in _EXIT.findall(match["exits"])},
-        )
-        for page in _PAGES
-        for match in _STORY.finditer(page.read_text("utf-8"))
+    found: dict[str, tuple[str, dict[int, int]]] = {}
+    for page in _PAGES:
+        for match in _STORY.finditer(page.read_text("utf-8")):
+            name = f"{page.stem}-{match['name']}"
+            block, exits = found.get(name, ("", {}))
+            exits |= {int(at): int(code) for at, code in _EXIT.findall(match["exits"])}
+            found[name] = (block + match["block"], exits)
+    return [
+        pytest.param(block, exits, id=name)
+        for name, (block, exits) in found.items()
+        if _is_smoke(name, block) is is_smoke
     ]
-    return [pytest.param(block, exits, id=name) for name, block, exits in found if _is_smoke(name, block) is is_smoke]
 
 
 def _is_smoke(name: str, block: str) -> bool:
-    return name == _SMOKE or re.search(r"&$", block, re.MULTILINE) is not None
+    return name in _SMOKE or re.search(r"&$", block, re.MULTILINE) is not None
 
 
 @pytest.mark.sshd
@@ -64,7 +67,7 @@ def test_story_runs_as_it_is_written(
 def test_story_runs_as_a_script(
     block: str, exits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with the installed program, in one shell: the first story of the README, and stories with background jobs."""
+    """The same with the installed program, in one shell: what a new user reads first, and stories with background jobs."""
     script = ["set -e"]
     for command, code in _commands(block, exits):
         # `! command` would accept any code.
@@ -166,8 +169,8 @@ def _plain_words(command: str) -> list[str] | None:
 
 def test_there_are_stories() -> None:
     """The pattern that finds them is not broken, and matches each mark."""
-    marks = sum(page.read_text("utf-8").count("<!-- story: ") for page in _PAGES)
-    assert len(_stories(is_smoke=False)) + len(_stories(is_smoke=True)) == marks
+    texts = [page.read_text("utf-8") for page in _PAGES]
+    assert sum(len(_STORY.findall(text)) for text in texts) == sum(text.count("<!-- story: ") for text in texts)
     assert len(_stories(is_smoke=False)) >= 30
     assert len(_stories(is_smoke=True)) >= 2
 

@@ -80,15 +80,6 @@ def test_addresses_are_those_of_the_package() -> None:
     assert f"]({urls['Documentation']})" in (ROOT / "README.md").read_text("utf-8")
 
 
-def test_first_screen_of_the_site_is_that_of_the_readme() -> None:
-    readme, index = (
-        (ROOT / name).read_text("utf-8").replace("](docs/", "](") for name in ("README.md", "docs/index.md")
-    )
-    first = readme[: readme.index("(demo.svg)")]
-
-    assert index.startswith(first)
-
-
 @pytest.mark.parametrize("name", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links_of_a_page_at_the_top_lead_to_files(name: str) -> None:
     """The pages of docs are checked when the site is built."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tpuctl.models.queued import QueuedResource
     from tpuctl.nodes.journal import Journal
 
-# Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
+# Names and order are a contract with scripts (docs/nodes.md): a new column is wide, and goes before the last.
 QUEUE_COLUMNS = (
     Column("name", Kind.NAME),
     Column("zone", Kind.ZONE),

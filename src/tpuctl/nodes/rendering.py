@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from tpuctl.nodes.past import Past
     from tpuctl.output.terminal import Terminal
 
-# Names and order are a contract with scripts (docs/list.md): a new column is wide, and goes before the last.
+# Names and order are a contract with scripts (docs/nodes.md): a new column is wide, and goes before the last.
 NODE_COLUMNS = (
     Column("name", Kind.NAME, priority=KEPT + 4),
     Column("zone", Kind.ZONE, priority=11),
@@ -202,7 +202,7 @@ def count_words(count: int, word: str) -> str:
 
 
 def node_json(node: Node, rate: NodeRate, now: datetime, *, since: datetime | None) -> dict[str, Any]:
-    """Return the API's own fields, and those that users look for (docs/list.md).
+    """Return the API's own fields, and those that users look for (docs/nodes.md).
 
     A node with the label of its end also has `expires`, null if the label is not a time.
     """

@@ -595,7 +595,7 @@ _NAMED = 3
 _ORDER = ("running", "lost", "signaled", "exited")
 
 
-# Names and order are a contract with scripts (docs/list.md).
+# Names and order are a contract with scripts (docs/nodes.md).
 JOB_COLUMNS = (
     Column("job", Kind.NAME),
     Column("started", Kind.TIME),

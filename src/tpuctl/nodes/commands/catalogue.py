@@ -92,7 +92,7 @@ def types(app: App, *, accelerator_type: str | None, table: TableOptions) -> Non
         raise IncompleteListError(catalogue.unreachable)
 
 
-# Names and order are a contract with scripts (docs/list.md).
+# Names and order are a contract with scripts (docs/nodes.md).
 
 
 def _price_cell(price: Price) -> Cell:

@@ -161,7 +161,7 @@ _AMOUNTS = (
 
 
 def node_columns(*, has_projects: bool) -> tuple[Column, ...]:
-    """Return the columns of nodes. Names and order are a contract with scripts (docs/list.md)."""
+    """Return the columns of nodes. Names and order are a contract with scripts (docs/nodes.md)."""
     return (
         Column("project", is_wide=not has_projects),
         Column("name", Kind.NAME),
