@@ -350,8 +350,8 @@ FREE = {
         "--start-grace", "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {
-        "--command", "--description", "--env", "--install", "--message", "--metadata", "--metadata-from-file", "--name", "--prefix",
-        "--preempt-signal", "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
+        "--command", "--description", "--env", "--install", "--message", "--metadata", "--metadata-from-file",
+        "--name", "--prefix", "--preempt-signal", "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
     },
     "a command with its arguments": {
         "--on-give-up", "--on-job-end", "--on-job-stall", "--on-maintenance",

@@ -52,7 +52,7 @@ def run_up(
     _show(app, status)
     name = status.plan.head.target.node.name.node_id
     app.terminal.note(f"reach the dashboard, and submit jobs through it: `tpuctl ssh {name} --forward 8265 -N`")
-    app.terminal.note(f"`ray job submit --address http://127.0.0.1:8265 -- python3 train.py`")
+    app.terminal.note("`ray job submit --address http://127.0.0.1:8265 -- python3 train.py`")
     return ExitCode.OK
 
 
