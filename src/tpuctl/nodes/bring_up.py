@@ -18,7 +18,7 @@ from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.models.spec_fields import V2
-from tpuctl.names import NodeName, NodeReference, group_of_slice
+from tpuctl.names import NodeName, NodeReference, group_of_slice, slice_ids
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.conditions import Repair
@@ -208,6 +208,13 @@ def _plan_nodes(
     """Plan the work on nodes whose zones are known. A group moves on to one of the offers if its zone has no capacity."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
     for name, found, spec in located:
+        first = app.services.journal.past(replace(name, node_id=slice_ids(name.node_id, 1)[0])).former_spec
+        if found is None and request.slices is None and first is not None and first.slices:
+            raise ConflictError(
+                f"`{name.node_id}` is a group of {first.slices} slices, and no node",
+                hint=f"to bring all of them up, run `tpuctl up {name.node_id} --slices {first.slices}`; for a node, choose "
+                "another name",
+            )
         if spec is not None and spec.queued_slices(name) and found is None and request.slices is None:
             group = spec.request_name(name).node_id
             raise ConflictError(
