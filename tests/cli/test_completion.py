@@ -354,7 +354,7 @@ FREE = {
     },
     "a command with its arguments": {
         "--on-give-up", "--on-job-end", "--on-job-stall", "--on-maintenance",
-        "--on-preempt", "--on-recover", "--probe", "[-- COMMAND...]",
+        "--on-preempt", "--on-recover", "--on-usable", "--probe", "[-- COMMAND...]",
     },
     "a resource that only an API knows": {
         "--attach-disk", "--bucket", "--checkpoint-bucket", "--data-bucket", "--data-disk", "--detach-disk", "--image",

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
-from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError
+from tpuctl.check.preflight import preflight_check
+from tpuctl.errors import ConflictError, InvalidInputError, NotConfirmedError, ServiceUnavailableError, TpuctlError
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec_fields import V2
@@ -22,12 +24,13 @@ from tpuctl.nodes.conditions import Repair
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.idle_limit import IdleChange
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name
-from tpuctl.nodes.policies import retry_until_answered, within_deadline
+from tpuctl.nodes.policies import repair_policy, retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
-from tpuctl.nodes.setup import script_to_run
+from tpuctl.nodes.setup import has_other_setup, script_to_run
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
 from tpuctl.nodes.zone_choice import (
@@ -47,7 +50,6 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
@@ -144,6 +146,49 @@ def run_planned(
             return work.run(context)
 
 
+def note_changed_setups(app: App, nodes: Sequence[Node]) -> None:
+    """Say for which nodes the `setup` of the settings is not the one that they were made with."""
+    present = app.settings.text("setup")
+    for node in nodes if present else ():
+        with suppress(JournalError, ServiceUnavailableError):
+            if has_other_setup(app.services.journal.past(node.name), node, present or ""):
+                app.terminal.note(
+                    f"`setup` changed since `{node.name.node_id}` was made; `tpuctl run {node.name.node_id} --setup` runs it"
+                )
+
+
+def run_setup(
+    app: App,
+    nodes: Sequence[Node],
+    script: str | None,
+    listen: Callable[[], AbstractContextManager[Callable[[NodeEvent], None]]],
+) -> None:
+    """Run a set-up, by default that of the settings, on usable nodes, and record it; not where it ran last.
+
+    Raises `InvalidInputError` without a set-up, and its failure.
+    """
+    script = script or app.settings.text("setup")
+    if not script:
+        raise InvalidInputError("no `setup` is set", hint="add `setup: COMMANDS` to tpuctl.yaml, or use `--setup CMD`")
+    due: list[str] = []
+    for node in nodes:
+        if script_to_run(app.services.journal.past(node.name), node, script) is None:
+            app.terminal.note(f"the set-up of `{node.name.node_id}` has not changed since it ran")
+        else:
+            due.append(f"{node.name.zone}/{node.name.node_id}")
+    if not due:
+        return
+    request = UpRequest(
+        spec=None,
+        policy=repair_policy(app, {"repair": str(Repair.NONE)}),
+        preflight=preflight_check(app, {}, only_limits=True),
+        setup=script,
+    )
+    for result in bring_up(app, due, request, listen):
+        if isinstance(result, TpuctlError):
+            raise result
+
+
 def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
     """Plan the work that brings nodes up: in their zone, or one node in several zones and tiers.
 
@@ -161,7 +206,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
     if choice is None and race is None:
         return _plan_nodes(app, nodes, request)
-    found = None if race or request.race or choice is None else _find_in_zones(app, nodes[0], choice)
+    found = None if race or request.race or choice is None else find_in_zones(app, nodes[0], choice)
     if found is not None:
         app.choose_zone(found.zone)
         if spec is None:
@@ -326,7 +371,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     )
 
 
-def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
+def find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
     """Return the name of a node or of a queued resource that exists in one of the zones: it is adopted, never doubled."""
     with within_deadline(app, None):
         # A mistyped zone has no nodes. Asked for them, it counts as one that does not answer.
@@ -392,6 +437,8 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError("nothing was done")
+    if found is not None and is_alive and not (request.setup or policy.replace):
+        note_changed_setups(app, [found])
     if request.only_looks:
         return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
     if found is not None and not policy.replace and request.asks:

@@ -49,6 +49,10 @@ def _log_levels(_ctx: click.Context) -> tuple[str, ...]:
     return LOG_LEVELS
 
 
+# The value of `--setup` without one; no command is that.
+_SETUP_OF_SETTINGS = "-"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFlags:
     """The options of the command itself."""
@@ -73,6 +77,14 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
+    setup: str | None = option(
+        "--setup",
+        is_flag=False,
+        flag_value=_SETUP_OF_SETTINGS,
+        metavar="[CMD]",
+        help="Run the set-up of tpuctl.yaml, or CMD, on the workers first, and record it; not if it is the one that ran last. "
+        "Needs no command. With --up or --keep: set-up of the new node.",
+    )
     image: str | None = option(
         "--image",
         metavar="IMAGE",
@@ -267,7 +279,7 @@ class KeepFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_spec("described", without=("type",), hidden=True)
+@takes_spec("described", without=("type", "setup"), hidden=True)
 @route_options
 def command(
     app: App,
@@ -299,16 +311,14 @@ def command(
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
       tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
+      tpuctl run trainer --setup
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
       tpuctl run trainer --keep --name train --type v5litepod-16 --spot -- ./train.sh
     """
-    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # not needed by --help
-    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
-    from tpuctl.workers.run_tree import find_run_tree, sync_before_run  # noqa: PLC0415  # as above
-    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
+    from tpuctl.workers.run_tree import find_run_tree  # noqa: PLC0415  # not needed by --help
 
     workers = WorkerSet.parse(worker)
     if flags.image is not None and (volume := next((name for name in selection.names if ":/" in name), None)):
@@ -319,6 +329,8 @@ def command(
     if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
+    if (one_off.up is not None or keeping.keep) and flags.setup not in {None, _SETUP_OF_SETTINGS}:
+        described = replace(described, values={**described.values, "setup": flags.setup})
     if keeping.keep:
         keep = parse_keep(
             app,
@@ -354,7 +366,15 @@ def command(
         workers=workers,
         sync=tree,
     )
-    request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout, tree=tree)
+    request = _parse_request(
+        app,
+        flags,
+        remote_command,
+        parse_environment(app, environment),
+        fanout=fanout,
+        tree=tree,
+        may_be_empty=flags.setup is not None and job is None,
+    )
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -367,22 +387,48 @@ def command(
             hint = "`--exclusive` fails if the node already exists"
             raise InvalidInputError("`--if-idle` is for nodes that exist, not for `--up`", hint=hint)
         return run_one_off(app, names[0] if names else None, job, request)
+    return _run_on_nodes(app, selection, workers, flags, request=request, tree=tree)
+
+
+def _run_on_nodes(
+    app: App,
+    selection: GivenSelection,
+    workers: WorkerSet,
+    flags: RunFlags,
+    *,
+    request: RunRequest,
+    tree: RunTree | None,
+) -> int:
+    """Run a command on nodes that exist: after their set-up, if that is asked for, and the sync of the tree."""
+    from tpuctl.nodes.bring_up import note_changed_setups, run_setup  # noqa: PLC0415  # not needed by --help
+    from tpuctl.workers.commands.node_selection import find_selected_nodes  # noqa: PLC0415  # as above
+    from tpuctl.workers.execution import run_and_show  # noqa: PLC0415  # as above
+    from tpuctl.workers.run_tree import sync_before_run  # noqa: PLC0415  # as above
+    from tpuctl.workers.targets import await_key, find_targets  # noqa: PLC0415  # as above
+
     nodes, errors = find_selected_nodes(app, selection)
     for error in errors:
         app.show_error(error)
     codes = [error.exit_code for error in errors]
-    if nodes:
-        found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
-        await_key(app, found)
-        if flags.if_idle:
-            from tpuctl.nodes.usage import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
+    if not nodes:
+        return worst_exit_code(codes)
+    found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
+    await_key(app, found)
+    if flags.if_idle:
+        from tpuctl.nodes.usage import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
 
-            require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
-        request = replace(request, by_node=selection.is_pattern)
-        if tree is not None:
-            found, request, code = sync_before_run(app, found, tree, request)
-            codes.append(code)
-        codes.append(ExitCode(run_and_show(app, found, request)))
+        require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
+    if flags.setup is None:
+        note_changed_setups(app, nodes)
+    else:
+        run_setup(app, nodes, None if flags.setup == _SETUP_OF_SETTINGS else flags.setup, app.progress)
+        if not request.line:
+            return worst_exit_code(codes)
+    request = replace(request, by_node=selection.is_pattern)
+    if tree is not None:
+        found, request, code = sync_before_run(app, found, tree, request)
+        codes.append(code)
+    codes.append(ExitCode(run_and_show(app, found, request)))
     return worst_exit_code(codes)
 
 
@@ -394,6 +440,7 @@ def _parse_request(
     *,
     fanout: int,
     tree: RunTree | None,
+    may_be_empty: bool = False,
 ) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
     from tpuctl.workers.execution import check_no_stdin, shell_line  # noqa: PLC0415  # completion and --help need not wait for it
@@ -404,7 +451,7 @@ def _parse_request(
         raise InvalidInputError("`--script` and `--command` exclude each other", hint="leave one of them out")
     if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if flags.line is None and flags.script is None and not words and flags.image is None:
+    if not (may_be_empty or words) and (flags.line, flags.script, flags.image) == (None, None, None):
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if flags.detach:
         for name in ("batch", "fail_fast", "log_dir"):
