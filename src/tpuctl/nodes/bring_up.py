@@ -42,7 +42,7 @@ from tpuctl.nodes.zone_choice import (
     require_type,
     zone_choice,
 )
-from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt, with_tier
+from tpuctl.nodes.zone_search import bring_up_several, bring_up_somewhere, spec_of_attempt, with_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -105,6 +105,7 @@ class PlannedWork:
     in_flight: Callable[[NodeEvent | None], str]
     undo: str  # the command that undoes the work
     note: str = ""  # about the plan
+    tasks: tuple[Goal, ...] = ()  # of nodes that are looked up; none in a dry run
 
 
 def bring_up(
@@ -203,6 +204,8 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     if choice is None and len(request.tiers) > 1:
         choice = one_zone(app, nodes[0])
     check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=request.race)
+    if choice is not None and len(nodes) > 1:
+        return _plan_several(app, nodes, choice, request)
     race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
     if choice is None and race is None:
         return _plan_nodes(app, nodes, request)
@@ -239,7 +242,13 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
 
 def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
     """Plan the work on nodes whose zones are known."""
-    located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
+    return _plan_located(app, tuple(_locate(app, text, request) for text in dict.fromkeys(nodes)), request)
+
+
+def _plan_located(
+    app: App, located: tuple[tuple[NodeName, Node | None, NodeSpec | None], ...], request: UpRequest
+) -> PlannedWork:
+    """Plan the work on nodes that have been looked up."""
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -253,9 +262,49 @@ def _plan_nodes(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWo
     return PlannedWork(
         located=located,
         policy=request.policy,
+        tasks=tuple(tasks),
         run=lambda context: bring_up_nodes(context, tasks, wait=request.wait),
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + " ".join(f"{name.zone}/{name.node_id}" for name, _, _ in located),
+    )
+
+
+def _plan_several(app: App, nodes: Sequence[str], choice: ZoneChoice, request: UpRequest) -> PlannedWork:
+    """Plan several nodes, each in its zone, or else in the first of these zones and tiers that has capacity."""
+    located: list[tuple[NodeName, Node | None, NodeSpec | None]] = []
+    offers: tuple[Offer, ...] = ()
+    searched: list[NodeName] = []
+    for text in dict.fromkeys(nodes):
+        reference = app.reference(text)
+        there = None if reference.zone else find_in_zones(app, text, choice)
+        if there or reference.zone:
+            name, node, spec = _locate(app, str(there or text), request)
+            if spec is not None:
+                cloud, made = app.services.client, made_as(app, node)
+                spec = spec_of_attempt(cloud, name, spec, node=node, tiers=request.tiers, made_as=made)
+            located.append((name, node, spec))
+            continue
+        wanted = require_type(request.spec, choice)
+        offers = offers or order_offers(app, request.preflight, choice, wanted, tiers=request.tiers)
+        price = request.preflight.settings.hourly_price
+        spec = request.limit.applied(as_it_was_somewhere(app, text, choice.zones, wanted, price=price), app.now())
+        name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+        check_may_be_created(app, name)
+        searched.append(name)
+        located.append((name, None, with_tier(spec, offers[0].tier)))
+    work = _plan_located(app, tuple(located), request)
+    if request.only_looks or not searched:
+        return work
+    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        return bring_up_several(context, work.tasks, dict.fromkeys(searched, offers), wait=request.wait)
+
+    return replace(
+        work,
+        run=run,
+        undo="tpuctl down " + " ".join(name.node_id for name, _, _ in located),
+        note=f"zones in this order: {named}; the plan is for the first" if request.dry_run else "",
     )
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
@@ -98,92 +98,173 @@ def bring_up_somewhere(
             if not wait or is_over or not isinstance(result, _MOVE_ON):
                 raise result
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
-        offers = find_offers()
-        names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
-        for name in sorted(names.values()):
-            leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
-        return _search(context, task, spec, names, leases, wait=wait, announce=announce)
+        search = _Search(context, task, spec, find_offers())
+        search.take_leases(leases)
+        return _try_offers(context, search, wait=wait, announce=announce)
 
 
-def _search(
-    context: ActionContext,
-    task: Goal,
-    spec: NodeSpec,
-    names: Mapping[Offer, NodeName],
-    leases: Mapping[NodeName, LeaseGuard],
-    *,
-    wait: bool,
-    announce: Callable[[NodeName], None],
-) -> NodeResult:
-    """Try the offers in turn, and return the result of the first that has capacity."""
-    clock, offers = context.clock, tuple(names)
-    began = task.since or timedelta()
-    attempts: list[Attempt] = []
-    last_answer = began
+def bring_up_several(
+    context: ActionContext, tasks: Sequence[Goal], searches: Mapping[NodeName, Sequence[Offer]], *, wait: bool = True
+) -> list[NodeResult | TpuctlError]:
+    """Bring nodes up at the same time, those of `searches` each in the first of its offers that has capacity.
 
-    def next_step() -> TryNext | PauseSearch | EndSearch:
-        now = clock.monotonic()
-        left = None if task.policy.timeout is None else task.policy.timeout - (now - began)
+    The goal of such a node is for its first offer. Return the results in the order of the tasks.
+    """
+    leases: dict[NodeName, LeaseGuard] = {}
+    with released_at_end(leases):
+        running: dict[NodeName, _Search] = {}
+        goals = list(tasks)
+        for index, task in enumerate(tasks):
+            if wait and task.spec is not None and (offers := searches.get(task.name)):
+                began = context.clock.monotonic() if task.since is None else task.since
+                started = replace(task, policy=replace(task.policy, leaves_no_record=True), since=began)
+                search = _Search(context, started, task.spec, offers)
+                own: dict[NodeName, LeaseGuard] = {}
+                search.take_leases(own)
+                leases |= own
+                goals[index] = search.goal_for(offers[0])
+                running[goals[index].name] = search
+
+        def move(goal: Goal, error: TpuctlError) -> tuple[Goal, timedelta] | TpuctlError:
+            search = running.pop(goal.name, None)
+            if search is None or not isinstance(error, _MOVE_ON):
+                return error
+            try:
+                search.record(error)
+                match step := search.next_step():
+                    case EndSearch(ended):
+                        return ended
+                    case TryNext(offer):
+                        pause, following = timedelta(), search.goal_for(offer)
+                    case PauseSearch(pause):
+                        if search.left is not None and pause >= search.left:
+                            return search.error
+                        text = f"no zone has capacity: next round in {format_duration(pause)}"
+                        context.report(EventKind.NOTE, goal.name, text, next_look=pause.total_seconds())
+                        following = search.goal_for(search.first_open_offer)
+                    case _:
+                        assert_never(step)
+            except TpuctlError as failure:
+                return failure
+            running[following.name] = search
+            return following, pause
+
+        return bring_up_nodes(context, goals, wait=wait, move=move)
+
+
+class _Search:
+    """The search for the place of one node. Its task has the time of its begin, and leaves no record behind."""
+
+    def __init__(self, context: ActionContext, task: Goal, spec: NodeSpec, offers: Sequence[Offer]) -> None:
+        self._context, self.task, self._spec = context, task, spec
+        self._names = {offer: NodeName(task.name.project, offer.zone, task.name.node_id) for offer in offers}
+        self._leases: Mapping[NodeName, LeaseGuard] = {}
+        self._attempts: list[Attempt] = []
+        self._began = self._last_answer = task.since or timedelta()
+        self._offer: Offer | None = None
+
+    @property
+    def left(self) -> timedelta | None:
+        """The time until the deadline."""
+        timeout = self.task.policy.timeout
+        return None if timeout is None else timeout - (self._context.clock.monotonic() - self._began)
+
+    @property
+    def error(self) -> TpuctlError:
+        """The error of the search, if it ends now."""
+        return search_error(self._spec.accelerator_type, self._attempts)
+
+    @property
+    def first_open_offer(self) -> Offer:
+        """The first offer that a further attempt may get."""
+        final = {attempt.offer for attempt in self._attempts if attempt.is_final}
+        return next(offer for offer in self._names if offer not in final)
+
+    def take_leases(self, leases: dict[NodeName, LeaseGuard]) -> None:
+        """Take the leases of all places, from the first attempt to the last: `down` must find who would create the node."""
+        self._leases = leases
+        for name in sorted(self._names.values()):
+            guard = LeaseGuard(self._context, name, "up", force_lease=self.task.force_lease)
+            leases.setdefault(name, guard).require()
+
+    def next_step(self) -> TryNext | PauseSearch | EndSearch:
+        """Return what to do next."""
         return choose_offer(
-            offers,
-            attempts,
-            task.policy,
-            accelerator_type=spec.accelerator_type,
-            left=left,
-            since_last=now - last_answer,
+            tuple(self._names),
+            self._attempts,
+            self.task.policy,
+            accelerator_type=self._spec.accelerator_type,
+            left=self.left,
+            since_last=self._context.clock.monotonic() - self._last_answer,
         )
 
-    def attempt_offer(offer: Offer) -> NodeResult | TpuctlError:
-        for lease in leases.values():
+    def goal_for(self, offer: Offer) -> Goal:
+        """Return the goal of an attempt, and report it. Raises the error of a lease that is lost."""
+        for lease in self._leases.values():
             lease.find_other_holder()
-        name, goal = names[offer], replace(task, name=names[offer], lease=leases[names[offer]])
-        wanted, policy = with_tier(spec, offer.tier), task.policy
-        left = None if policy.timeout is None else policy.timeout - (clock.monotonic() - began)
-        if attempts and (there := _find_elsewhere(context, name, wanted)):
+        context, task, offers = self._context, self.task, tuple(self._names)
+        name, goal = self._names[offer], replace(task, name=self._names[offer], lease=self._leases[self._names[offer]])
+        wanted, policy, left, self._offer = with_tier(self._spec, offer.tier), task.policy, self.left, offer
+        if self._attempts and (there := _find_elsewhere(context, name, wanted)):
             # Another client was faster: two nodes of one name would both be billed.
             name = replace(name, zone=there.name.zone if isinstance(there, Node) else there.zone)
             goal = replace(task, name=name)
             if there.tier in {offer.tier for offer in offers}:
-                wanted = with_tier(spec, there.tier)
+                wanted = with_tier(self._spec, there.tier)
         elif wanted.is_queued and policy.queue_for is None and left is not None:
             # Each offer of this round gets its share of the time in which the service may look for capacity.
-            tried = Counter(attempt.offer for attempt in attempts)
+            tried = Counter(attempt.offer for attempt in self._attempts)
             to_try = sum(tried[other] <= tried[offer] for other in offers)
             idle = timedelta() if policy.start_after is None else policy.start_after - context.server_now()
             idle = min(max(idle, timedelta()), left)
             share = idle + max((left - idle) / to_try, SHORTEST_QUEUE)
             policy = replace(policy, queue_for=share, queue_ends_with_run=True)
-        announce(name)
         number = f"{offers.index(offer) + 1} of {len(offers)}"
-        text = f"trying {offer}, {number}" if name == names[offer] else f"{name.zone} has it already"
+        text = f"trying {offer}, {number}" if name == self._names[offer] else f"{name.zone} has it already"
         context.report(EventKind.NOTE, name, text, tried=str(offer))
-        (result,) = bring_up_nodes(context, [replace(goal, spec=wanted, policy=policy)], wait=wait)
-        if not wait and not isinstance(result, TpuctlError) and len(offers) > 1:
-            text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
-            context.report(EventKind.NOTE, name, text)
-        if isinstance(result, _MOVE_ON):
-            attempts.append(Attempt(offer, result, context.server_now()))
-            context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
-        return result
+        return replace(goal, spec=wanted, policy=policy)
+
+    def record(self, error: TpuctlError) -> None:
+        """Record the answer of the last attempt, after which the next offer is tried."""
+        if self._offer is None:
+            raise AssertionError("an answer without an attempt")
+        attempt = Attempt(self._offer, error, self._context.server_now())
+        self._attempts.append(attempt)
+        self._last_answer = self._context.clock.monotonic()
+        name = self._names[self._offer]
+        self._context.report(EventKind.NOTE, name, f"{self._offer}: {attempt.answer}", error=error.kind)
+
+    @property
+    def has_several_offers(self) -> bool:
+        """Whether another offer is left if one has no capacity."""
+        return len(self._names) > 1
+
+
+def _try_offers(
+    context: ActionContext, search: _Search, *, wait: bool, announce: Callable[[NodeName], None]
+) -> NodeResult:
+    """Try the offers in turn, and return the result of the first that has capacity."""
 
     def take_round() -> NodeResult | TpuctlError | Wait:
-        nonlocal last_answer
-        while isinstance(step := next_step(), TryNext):
-            result = attempt_offer(step.offer)
+        while isinstance(step := search.next_step(), TryNext):
+            goal = search.goal_for(step.offer)
+            announce(goal.name)
+            (result,) = bring_up_nodes(context, [goal], wait=wait)
+            if not wait and not isinstance(result, TpuctlError) and search.has_several_offers:
+                text = f"not waited for: if {step.offer} has no capacity, the others are tried only without `--no-wait`"
+                context.report(EventKind.NOTE, goal.name, text)
             if not isinstance(result, _MOVE_ON):
                 return result
-            last_answer = clock.monotonic()
+            search.record(result)
         if isinstance(step, EndSearch):
             return step.error
         if not wait:
-            return search_error(spec.accelerator_type, attempts)
+            return search.error
         text = f"no zone has capacity: next round in {format_duration(step.pause)}"
         return Wait(text, step.pause, {"next_look": step.pause.total_seconds()})
 
     # `choose_offer` knows the deadline.
-    return poll(
-        context, task.name, take_round, until=None, late=lambda *_: search_error(spec.accelerator_type, attempts)
-    )
+    return poll(context, search.task.name, take_round, until=None, late=lambda *_: search.error)
 
 
 def _find_elsewhere(context: ActionContext, name: NodeName, spec: NodeSpec) -> Node | QueuedResource | None:
