@@ -373,7 +373,8 @@ def takes_options(
     `hidden=True` or `group=OptionGroup.NODE`. A `table` names the field that has the values of further options.
     """
     declared = {each.name: each for each in fields(kind) if "option" in each.metadata and each.name not in without}
-    field_of_table, further = table or ("", {})
+    field_of_table = table[0] if table else ""
+    further = {name: each for name, each in (table[1] if table else {}).items() if name not in without}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

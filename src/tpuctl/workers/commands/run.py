@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _log_levels = constant_in("tpuctl.workers.environment:LOG_LEVELS")
 
 
+# The value of `--setup` without one; no command is that.
+SETUP_OF_SETTINGS = "-"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFlags:
     """The options of the command itself."""
@@ -56,6 +60,14 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
+    setup: str | None = option(
+        "--setup",
+        is_flag=False,
+        flag_value=SETUP_OF_SETTINGS,
+        metavar="[CMD]",
+        help="Run the set-up of tpuctl.yaml, or CMD, on the workers first, and record it; not if it is the one that ran last. "
+        "Needs no command. With --up or --keep: set-up of the new node.",
+    )
     image: str | None = option(
         "--image",
         metavar="IMAGE",
@@ -272,7 +284,7 @@ class KeepFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_spec("described", without=("type",), hidden=True)
+@takes_spec("described", without=("type", "setup"), hidden=True)
 @route_options
 @body_in("tpuctl.workers.commands.run_run:run_run")
 def command() -> None:
@@ -290,6 +302,7 @@ def command() -> None:
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
       tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
+      tpuctl run trainer --setup
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
