@@ -93,7 +93,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("wait", "demo", "--force"), "`tpuctl wait` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
         (("run", "--", "true"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
-        (("jobs",), "no nodes given", "name them, or use `-l KEY=VALUE`"),
+        (("jobs", "--prune"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("history",), "`tpuctl history` needs NODE", "see `tpuctl history --help`"),
         (("down",), "no nodes given", "name them, or use `-l KEY=VALUE`, `--mine` or `--all`"),
