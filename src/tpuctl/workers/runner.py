@@ -613,7 +613,7 @@ def run_on_workers(
     *,
     environment: Callable[[Target], Mapping[str, str]],
     why_gone: Callable[[Target], str | None],
-    ssh_options: Callable[[Connection], tuple[str, ...] | None],
+    ssh_options: Callable[[Connection], tuple[str, ...]],
     source: StdinSource | None = None,
 ) -> RunResult:
     """Run a command on workers.
@@ -648,7 +648,7 @@ def follow_on_workers(
     streams: OutputSink,
     *,
     why_gone: Callable[[Target], str | None],
-    ssh_options: Callable[[Connection], tuple[str, ...] | None],
+    ssh_options: Callable[[Connection], tuple[str, ...]],
     passes_signals: bool = False,
     request: RunRequest | None = None,
 ) -> RunResult:

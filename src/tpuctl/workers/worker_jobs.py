@@ -188,7 +188,7 @@ class JobScope:
     """
 
     targets: Sequence[Target]
-    ssh_options: Callable[[Connection], tuple[str, ...] | None]
+    ssh_options: Callable[[Connection], tuple[str, ...]]
     nodes: str = ""
     job: str | None = None
 

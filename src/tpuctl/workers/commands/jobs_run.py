@@ -133,7 +133,8 @@ def _list_everywhere(app: App, workers: WorkerSet, table: TableOptions, layout: 
             targets += find_targets(app, [node], workers, read_only=True)
         except TpuctlError as error:
             silent[node.name.node_id] = error.message
-    scope = JobScope(targets, present_connection_options(app))
+    present = present_connection_options(app)
+    scope = JobScope(targets, lambda connection: present(connection) or ())
     listing = list_jobs(scope, limit=last, within=_ASKED_FOR)
     for target, failure in zip(listing.silent, listing.failures, strict=True):
         text = explain_agent_errors([failure])[0].message
