@@ -17,6 +17,12 @@ class Device:
         self.id, self.process_index, self.coords, self.core_on_chip = number, host, (chip, host, 0), core
         self.chip = chip
 
+    def __repr__(self) -> str:
+        return (
+            f"TpuDevice(id={self.id}, process_index={self.process_index}, coords={self.coords}, "
+            f"core_on_chip={self.core_on_chip})"
+        )
+
 
 class Array(Tensor):
     """An array of JAX."""
