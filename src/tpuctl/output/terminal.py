@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TextIO
 
-from tpuctl.errors import InvalidInputError
+from tpuctl.errors import InvalidInputError, NotConfirmedError
 from tpuctl.escaping import (
     dump_printable_json,
     dump_printable_yaml,
@@ -422,6 +422,20 @@ class Terminal:
             self.streams.stderr.write(f"{escape_unprintable(question)} [y/N] ")
             self.streams.stderr.flush()
             return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
+
+    def ask(self, question: str) -> str:
+        """Ask for a text, and return the line without spaces around it; only if `may_ask`.
+
+        Raises `NotConfirmedError` if stdin ends.
+        """
+        with self.aside:
+            self.streams.stderr.write(escape_unprintable(question))
+            self.streams.stderr.flush()
+            line = self.streams.stdin.readline()
+        if not line:
+            self.end_line()
+            raise NotConfirmedError("no answer", hint="nothing was done")
+        return line.strip()
 
     def _lay_out(self, lines: Iterable[str]) -> None:
         # `tables` escapes each cell: tabs and colors are ours.
