@@ -266,10 +266,11 @@ def init(app: App, *, yes: bool, **given: str | None) -> None:
     exists = path.is_symlink() or path.exists()
     if exists and not app.terminal.confirm(f"replace {path}?", yes=yes):
         raise NotConfirmedError("nothing was done", hint="change one setting: `tpuctl config set --here KEY VALUE`")
-    answers = {
-        key: value if value is not None else _ask(app, key, path) if may_ask else _known(app, key)
-        for key, value in given.items()
-    }
+    answers: dict[str, str | None] = {}
+    for key in _QUESTIONS:  # click passes options in the order in which they were typed
+        answers[key] = given[key]
+        if answers[key] is None:
+            answers[key] = _ask(app, key, path) if may_ask else _known(app, key)
     from tpuctl.app.trust_question import trust_written_file  # noqa: PLC0415  # only for changes
 
     with folder_lock(real_path(path).parent):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.channel import AgentChannel
     from tpuctl.ssh.connection import Connection, Target
-    from tpuctl.workers.execution import WorkerOutputStreams
+    from tpuctl.workers.worker_session import OutputSink
 
 # Linux's numbers: those of this machine may differ.
 LINUX_SIGNALS = {
@@ -228,7 +228,7 @@ class JobScope:
             options = {"shared": None}
 
 
-def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOutputStreams) -> list[TpuctlError]:
+def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: OutputSink) -> list[TpuctlError]:
     """Pass on the output of jobs from `starts` to `sizes`; return why workers could not be read.
 
     Memory is bounded: a worker waits for its turn with a full pipe. Raises `SshProgramMissingError`.
@@ -253,7 +253,7 @@ def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOut
 class _OutputReader:
     """Reads the output of one worker. A broken connection is replaced, and reading continues where it broke."""
 
-    def __init__(self, scope: JobScope, share: WorkerJob, streams: WorkerOutputStreams) -> None:
+    def __init__(self, scope: JobScope, share: WorkerJob, streams: OutputSink) -> None:
         self.target = share.target
         self._scope, self._share, self._streams = scope, share, streams
         # The position in stdout and in stderr, in bytes.

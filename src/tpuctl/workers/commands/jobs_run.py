@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING
 
 from tpuctl.app.options import TableOptions
 from tpuctl.app.seen_jobs import note_seen_jobs
-from tpuctl.app.ssh_options import present_connection_options, shared_connection_options
-from tpuctl.durations import format_duration
-from tpuctl.errors import ExitCode, InvalidInputError, TpuctlError, worst_exit_code
-from tpuctl.fan_out import FanOutTimeoutError
-from tpuctl.models.node import NodeState, WorkerSet
-from tpuctl.nodes.lookup import IncompleteListError, by_zone_and_name
+from tpuctl.app.ssh_options import shared_connection_options
+from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
+from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.lookup import IncompleteListError
 from tpuctl.output.terminal import View
-from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.workers.commands.node_selection import find_nodes
+from tpuctl.workers.node_jobs import list_all_jobs
 from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JOB_COLUMNS, JobScope, check_job_name, jobs_view, list_jobs, remove_jobs
 
@@ -24,10 +22,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
+    from tpuctl.errors import TpuctlError
     from tpuctl.models.node import Node
     from tpuctl.nodes.kept_jobs import KeptJob
     from tpuctl.output.tables import TableLayout
-    from tpuctl.ssh.connection import Target
     from tpuctl.workers.worker_jobs import JobListing
 
 
@@ -115,41 +113,17 @@ def run_jobs(
     return show_errors(app, listing.errors)
 
 
-# A node that does not answer must not hold back the jobs of the others.
-_ASKED_FOR = timedelta(seconds=10)
-
-
 def _list_everywhere(app: App, workers: WorkerSet, table: TableOptions, layout: TableLayout, *, last: int) -> int:
     """List the jobs of all READY nodes. Changes nothing; a node that cannot be asked is a note."""
-    found = app.services.client.list_nodes(app.project, app.zones)
-    nodes = [node for node in sorted(found.nodes, key=by_zone_and_name) if node.state is NodeState.READY]
-    targets: list[Target] = []
-    silent: dict[str, str] = {}
-    for node in nodes:
-        try:
-            if obstacle := app.services.workers.obstacle(node):
-                silent[node.name.node_id] = obstacle
-                continue
-            targets += find_targets(app, [node], workers, read_only=True)
-        except TpuctlError as error:
-            silent[node.name.node_id] = error.message
-    present = present_connection_options(app)
-    scope = JobScope(targets, lambda connection: present(connection) or ())
-    listing = list_jobs(scope, limit=last, within=_ASKED_FOR)
-    for target, failure in zip(listing.silent, listing.failures, strict=True):
-        text = explain_agent_errors([failure])[0].message
-        if isinstance(failure, FanOutTimeoutError):
-            text = f"no answer within {format_duration(_ASKED_FOR)}"
-        silent.setdefault(target.node.name.node_id, text)
-    place = f"the nodes of {app.project}"
-    kept = _kept_jobs(app, nodes)
+    found = list_all_jobs(app, workers, limit=last)
+    kept = _kept_jobs(app, found.nodes)
     if table.columns is None:
         node_column = next(index for index, column in enumerate(layout.columns) if column.name == "node")
         layout = replace(layout, shown=(node_column, *layout.shown))
-    app.show(jobs_view(replace(listing, silent=()), place, layout, kept=kept))
-    for name, why in silent.items():
+    app.show(jobs_view(found.listing, f"the nodes of {app.project}", layout, kept=kept))
+    for name, why in found.silent.items():
         app.terminal.note(f"{name}: its jobs are unknown: {why}")
-    _note_kept(app, kept, listing)
+    _note_kept(app, kept, found.listing)
     if found.unreachable:
         raise IncompleteListError(found.unreachable)
     return ExitCode.OK
