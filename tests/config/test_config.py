@@ -365,7 +365,7 @@ def test_init_takes_nothing_from_a_file_that_is_not_trusted(offline: Console) ->
         pytest.param(("--tier", "cheap"), "cheap", id="tier"),
         pytest.param(("--zone", "us-cental2-b"), "us-cental2-b", id="zone"),
         pytest.param(("--project", "P"), "P", id="project"),
-        pytest.param(("--buckets", "s3://x"), "s3://x", id="buckets"),
+        pytest.param(("--bucket", "s3://x"), "s3://x", id="buckets"),
     ],
 )
 def test_init_with_an_invalid_answer_writes_nothing(offline: Console, words: tuple[str, ...], message: str) -> None:

@@ -239,9 +239,15 @@ _QUESTIONS = {
 @grouped_option("--zone", metavar="ZONE", shell_complete=complete_zone, help="Zone of the nodes, or any.")
 @grouped_option("--type", metavar="TYPE", shell_complete=complete_type, help="Accelerator type, such as v4-8.")
 @grouped_option("--tier", metavar="TIER", shell_complete=complete_tier, help="Capacity type, such as spot.")
-@grouped_option("--buckets", metavar="URL,...", help="Buckets that the nodes read and write, as gs://BUCKET/PREFIX.")
+@grouped_option(
+    "--bucket",
+    "buckets",
+    metavar="URL",
+    multiple=True,
+    help="Bucket that the nodes read and write, as gs://BUCKET/PREFIX. Repeatable.",
+)
 @yes_option
-def init(app: App, *, yes: bool, **given: str | None) -> None:
+def init(app: App, *, yes: bool, buckets: tuple[str, ...], **options: str | None) -> None:
     """Write a commented tpuctl.yaml in this folder, with answers to a few questions.
 
     It asks for project, zone, type, tier and buckets; the answer in brackets, which is known from your settings and gcloud, is
@@ -253,6 +259,7 @@ def init(app: App, *, yes: bool, **given: str | None) -> None:
       tpuctl config init --zone any --type v5litepod-8 --tier spot --yes
     """
     path = app.invocation.folder / PROJECT_FILE_NAME
+    given = {**options, "buckets": ",".join(buckets) or None}
     for key, value in given.items():
         if value is not None:
             _check_answer(key, value, path)
