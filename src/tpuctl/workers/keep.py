@@ -350,6 +350,9 @@ class Supervisor:
         if job is None and not silent:
             self._record_end(attempt, ends, targets)
             return
+        if ends:
+            self._app.terminal.note(f"{self.name}: the others wait for worker {ends[0].worker}: stopping them")
+            self._stop(targets)
         order = self._order
         folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
         job, followed = job or Job(self.name, ()), SystemClock().monotonic()

@@ -151,7 +151,7 @@ def test_killed_kept_job_is_not_started_again(pod: Slice) -> None:
 
 
 def test_worker_that_loses_its_disk_is_a_bad_machine(pod: Slice) -> None:
-    keep(pod, "test $TPUCTL_ATTEMPT = 2 || exec sleep 60", "--detach")
+    keep(pod, "test $TPUCTL_ATTEMPT = 2 || exec sleep 600", "--detach")
     gone = pod.home(1) / ".tpuctl" / "jobs" / "train.1"
     pid = int((gone / "pid").read_text().split()[0])
     gone.rename(pod.home(1) / "lost")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,10 @@ def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+    for pid in tmp_path.glob("state/sandbox/workers/**/.tpuctl/jobs/*/pid"):
+        if not (pid.parent / "exit").exists():
+            with suppress(ProcessLookupError):
+                os.killpg(int(pid.read_text().split()[0]), signal.SIGKILL)
 
 
 @pytest.mark.sshd
