@@ -679,3 +679,17 @@ def test_single_worker_node_is_stopped_at_the_end(
 
     assert code == 0, err
     assert tpuctl("list", "--columns", "name,state")[0] == "ci\tSTOPPING\n"
+
+
+def test_max_cost_without_a_price_is_a_warning(
+    tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path
+) -> None:
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+    node = ("--type", "v4-8", "--spot", "--zone", ZONE)
+
+    _, err, code = tpuctl("run", "ci", "--keep", *node, "--max-cost", "9", *TWO, "true")
+    made.end_all()
+
+    assert code == 0, err
+    assert "warning: the price of `ci` is unknown: `--max-cost` does not count this attempt\n" in err
