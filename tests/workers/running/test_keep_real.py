@@ -32,14 +32,14 @@ echo done >> $saved.log
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """The program in a process of its own, with the machine's own ssh and sshd, in a sandbox whose hours take seconds."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "TPUCTL_STATE_DIR": str(tmp_path / "state"),
         "TPUCTL_SANDBOX": "1",
-        "TPUCTL_SANDBOX_SPEED": "600",
+        "TPUCTL_SANDBOX_SPEED": getattr(request.module, "SPEED", "600"),
     }
     code = tmp_path / "code"
     code.mkdir()
