@@ -240,7 +240,8 @@ class KeepFlags(GivenOptions):
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="USD",
-        help="Cost of all attempts, by list prices, after which the job is not started again. [default: none]",
+        help="Cost of all attempts, by list prices as far as they are known, after which the job is not started again. "
+        "[default: none]",
     )
     hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
     start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
