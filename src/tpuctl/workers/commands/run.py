@@ -77,7 +77,7 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
-    setup: str | None = option(
+    run_setup: str | None = option(
         "--setup",
         is_flag=False,
         flag_value=_SETUP_OF_SETTINGS,
@@ -329,8 +329,8 @@ def command(
     if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
-    if (one_off.up is not None or keeping.keep) and flags.setup not in {None, _SETUP_OF_SETTINGS}:
-        described = replace(described, values={**described.values, "setup": flags.setup})
+    if (one_off.up is not None or keeping.keep) and flags.run_setup not in {None, _SETUP_OF_SETTINGS}:
+        described = replace(described, values={**described.values, "setup": flags.run_setup})
     if keeping.keep:
         keep = parse_keep(
             app,
@@ -373,7 +373,7 @@ def command(
         parse_environment(app, environment),
         fanout=fanout,
         tree=tree,
-        may_be_empty=flags.setup is not None and job is None,
+        may_be_empty=flags.run_setup is not None and job is None,
     )
     if job is None or not job.names_file:
         app.require_trust()
@@ -418,10 +418,10 @@ def _run_on_nodes(
         from tpuctl.nodes.usage import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
 
         require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
-    if flags.setup is None:
+    if flags.run_setup is None:
         note_changed_setups(app, nodes)
     else:
-        run_setup(app, nodes, None if flags.setup == _SETUP_OF_SETTINGS else flags.setup, app.progress)
+        run_setup(app, nodes, None if flags.run_setup == _SETUP_OF_SETTINGS else flags.run_setup, app.progress)
         if not request.line:
             return worst_exit_code(codes)
     request = replace(request, by_node=selection.is_pattern)
