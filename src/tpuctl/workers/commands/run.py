@@ -311,7 +311,6 @@ def command(
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
       tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
-      tpuctl run trainer --setup
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
