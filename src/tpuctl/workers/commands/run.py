@@ -60,7 +60,7 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
-    setup: str | None = option(
+    run_setup: str | None = option(
         "--setup",
         is_flag=False,
         flag_value=SETUP_OF_SETTINGS,
@@ -303,7 +303,6 @@ def command() -> None:
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
       tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
-      tpuctl run trainer --setup
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py
