@@ -57,7 +57,7 @@ wheel: $(VENV)/.ready
 	.ci/dist
 	.ci/wheel
 
-# Kept jobs on a real sshd through all faults: ten minutes, and a quiet machine.
+# Kept jobs on a real sshd through all faults: ten minutes, more on a busy machine.
 story: $(VENV)/.ready
 	TMPDIR=$$(.ci/memory-folder) $(BIN)/python -m pytest tests/workers/running/story_of_a_kept_job.py
 

@@ -390,3 +390,12 @@ def test_setup_without_commands_is_refused(
     _, err, code = tpuctl("run", "demo", *words, "--setup")
 
     assert (err.endswith(said(f"error: {error}")), code) == (True, 2), err
+
+
+def test_setup_of_an_untrusted_project_file_is_asked_for(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    (tpuctl.folder / "tpuctl.yaml").write_text("setup: echo hi\n")
+
+    _, err, code = tpuctl("run", "demo", "--setup", stdin="n\n")
+
+    assert (code, "trust this file until it changes? [y/N]" in err) == (1, True), err

@@ -134,6 +134,11 @@ class Progress:
             for line in self._changes.lines(event):
                 self._terminal.note(line)
 
+    def rest(self, words: str) -> None:
+        """Show on a terminal, while no node waits, that all is well as of now."""
+        if self._live:
+            self._live.rest(words)
+
     def _show(self, event: NodeEvent, live: LiveDisplay) -> None:
         if event.kind in _WAITS:
             live.wait(event)

@@ -196,6 +196,10 @@ class Supervisor:
             reason=step.reason,
         )
         price = hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
+        if price is None and self._policy.budget is not None:
+            self._app.terminal.warn(
+                f"the price of `{self.node_id}` is unknown: `--max-cost` does not count this attempt"
+            )
         entry = {
             "node": attempt.node_id,
             "zone": attempt.zone,
@@ -350,6 +354,9 @@ class Supervisor:
         if job is None and not silent:
             self._record_end(attempt, ends, targets)
             return
+        if ends:
+            self._app.terminal.note(f"{self.name}: the others wait for worker {ends[0].worker}: stopping them")
+            self._stop(targets)
         order = self._order
         folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
         job, followed = job or Job(self.name, ()), SystemClock().monotonic()
@@ -636,6 +643,12 @@ class Supervisor:
         attempt = job.attempts[-1]
         node = self._app.services.client.find_node(self._node_name(attempt))
         if node is None or node.id != attempt.node_id or not _may_run(node):
+            return
+        if why_not := node.why_not_stoppable():
+            # The next supervisor could not stop it either.
+            self._app.terminal.warn(
+                f"`{self.node_id}` is not stopped and still billed: {why_not}; delete it: `tpuctl down {self.node_id}`"
+            )
             return
         with self._app.progress() as progress:
             stop_node(self._app.services.context(progress), node)

@@ -18,7 +18,6 @@ from tpuctl.durations import format_size
 from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
 from tpuctl.files import expand_user_path
 from tpuctl.output.terminal import StatusLine
-from tpuctl.workers.commands.scp_run import show_copies
 from tpuctl.workers.commands.sync_rendering import (
     counted,
     note_remarks,
@@ -27,6 +26,7 @@ from tpuctl.workers.commands.sync_rendering import (
     sync_summary,
     unreadable_error,
 )
+from tpuctl.workers.copy_progress import show_copies
 from tpuctl.workers.file_tree import count_ignored, default_worker_folder, read_tree
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 

@@ -60,7 +60,7 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
-    setup: str | None = option(
+    run_setup: str | None = option(
         "--setup",
         is_flag=False,
         flag_value=SETUP_OF_SETTINGS,
@@ -240,7 +240,8 @@ class KeepFlags(GivenOptions):
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="USD",
-        help="Cost of all attempts, by list prices, after which the job is not started again. [default: none]",
+        help="Cost of all attempts, by list prices as far as they are known, after which the job is not started again. "
+        "[default: none]",
     )
     hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
     start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
@@ -302,7 +303,6 @@ def command() -> None:
     Examples:
       tpuctl run trainer -- python3 train.py --steps 1000
       tpuctl run trainer --no-sync --worker 0 -- 'ls -l $HOME'
-      tpuctl run trainer --setup
       tpuctl run trainer --detach --tpu-log-dir /tmp/logs -- ./job.sh
       tpuctl run -l team=vision --fail-fast -- nproc
       tpuctl run trainer --image us-docker.pkg.dev/acme/train/jax:v3 -- python3 train.py

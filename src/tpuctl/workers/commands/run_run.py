@@ -65,8 +65,8 @@ def run_run(
     if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
-    if (one_off.up is not None or keeping.keep) and flags.setup not in {None, SETUP_OF_SETTINGS}:
-        described = replace(described, values={**described.values, "setup": flags.setup})
+    if (one_off.up is not None or keeping.keep) and flags.run_setup not in {None, SETUP_OF_SETTINGS}:
+        described = replace(described, values={**described.values, "setup": flags.run_setup})
     if keeping.keep:
         keep = parse_keep(
             app,
@@ -109,7 +109,7 @@ def run_run(
         parse_environment(app, environment),
         fanout=fanout,
         tree=tree,
-        may_be_empty=flags.setup is not None and job is None,
+        may_be_empty=flags.run_setup is not None and job is None,
     )
     if job is None or not job.names_file:
         app.require_trust()
@@ -157,10 +157,10 @@ def _run_on_nodes(
     await_key(app, found)
     if flags.if_idle:
         require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
-    if flags.setup is None:
+    if flags.run_setup is None:
         note_changed_setups(app, nodes)
     else:
-        run_setup(app, nodes, None if flags.setup == SETUP_OF_SETTINGS else flags.setup, app.progress)
+        run_setup(app, nodes, None if flags.run_setup == SETUP_OF_SETTINGS else flags.run_setup, app.progress)
         if not request.line:
             return worst_exit_code(codes)
     request = replace(request, by_node=selection.is_pattern)
