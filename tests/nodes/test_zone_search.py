@@ -32,7 +32,7 @@ def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sa
 
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "europe-west4-a")
     assert "us-central1-b: no capacity" in told(err)
-    assert told(err)[-1].startswith("usable, ssh answers")
+    assert told(err)[-1].startswith("usable (ssh)")
     assert "\tREADY\t" in tpuctl("history", "demo")[0]
     assert tpuctl("down", "demo", "--yes")[2] == 0
     assert tpuctl("up", "demo", "--dry-run")[0].startswith("1. create demo in europe-west4-a: ")

@@ -441,7 +441,8 @@ class Terminal:
             self._print(("; ".join(facts),))
         else:
             asked = question
-        *before, last = wrap_line(f"{escape_unprintable(asked)} [y/N]", width=self.streams.width)
+        width = self.streams.width if self.streams.stderr_is_terminal else sys.maxsize
+        *before, last = wrap_line(f"{escape_unprintable(asked)} [y/N]", width=width)
         with self.aside:
             self.streams.stderr.write("".join(f"{line}\n" for line in before) + f"{last} ")
             self.streams.stderr.flush()
