@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from tpuctl.accelerators import load_accelerators
+from tpuctl.models.billing import Dollars
 from tpuctl.models.node import Tier
 from tpuctl.prices import Price, budget_words, hourly_price, within_budget
 from tpuctl.yaml_reader import load_data
@@ -107,3 +108,18 @@ def test_table_has_plausible_prices_of_known_generations() -> None:
         for columns in regions.values():
             assert {"on_demand"} <= set(columns) <= {"on_demand", "spot"}
             assert 0.1 < columns.get("spot", 0.2) < columns["on_demand"] < 10
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [
+        (Dollars(Decimal("9.7249"), is_about=True), "~$9.72"),
+        (Dollars(Decimal("303.92"), is_about=True), "~$304"),
+        (Dollars(Decimal("13554.45"), at_least=True), "≥ $13,550"),
+        (Dollars(Decimal("222143.63"), is_about=True), "~$222,100"),
+        (Dollars(Decimal("21.60")), "$21.60"),
+        (Dollars(None), "?"),
+    ],
+)
+def test_amount_in_a_table_is_short(dollars: Dollars, text: str) -> None:
+    assert dollars.short == text

@@ -69,7 +69,7 @@ class Dollars:
             return str(self)
         step = Decimal(1).scaleb(max(0, self.amount.adjusted() - 3)) if self.amount >= _WHOLE_DOLLARS else _CENT
         rounded = (self.amount / step).quantize(Decimal(1), ROUND_HALF_UP) * step
-        return f"{'≥ ' if self.at_least else '~'}${rounded:,}"
+        return f"{'≥ ' if self.at_least else '~'}${rounded:,f}"
 
     @property
     def plain(self) -> str:
