@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Twice the cores: some tests wait for gcloud, ssh or the clock of the sandbox.
 WORKERS ?= $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 
-.PHONY: test story tests lock test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test benchmarks clean
+.PHONY: test story tests lock test-pythons test-newest wheel simulation ci-jobs demo lint types style compiled picture docs docs-test frameworks benchmarks clean
 
 $(VENV)/.ready: pyproject.toml requirements.txt
 	.ci/environment $(VENV) dev $(PYTHON)
@@ -57,7 +57,7 @@ wheel: $(VENV)/.ready
 	.ci/dist
 	.ci/wheel
 
-# Kept jobs on a real sshd through all faults: ten minutes, and a quiet machine.
+# Kept jobs on a real sshd through all faults: ten minutes, more on a busy machine.
 story: $(VENV)/.ready
 	TMPDIR=$$(.ci/memory-folder) $(BIN)/python -m pytest tests/workers/running/story_of_a_kept_job.py
 
@@ -87,6 +87,11 @@ docs: $(VENV)-docs/.ready
 # Walks the site in headless Chromium.
 docs-test: docs
 	$(VENV)-docs/bin/python -m pytest -W error --confcutdir tests/browser --timeout 600 tests/browser
+
+# JAX and Ray of PyPI on the workers of the sandbox: several slices as one job, a cluster.
+frameworks: $(VENV)/.ready
+	.ci/environment $(VENV)-ray ray $(PYTHON)
+	TMPDIR=$$(.ci/memory-folder) $(VENV)-ray/bin/python -m pytest -W error --confcutdir tests/frameworks tests/frameworks
 
 benchmarks: $(VENV)/.ready
 	$(BIN)/python -m benchmarks

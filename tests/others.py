@@ -64,7 +64,7 @@ def events(text: str, *keys: str) -> list[Any]:
 
 def story(text: str) -> list[tuple[str, str]]:
     """Return what `--events` told, but for when a node became READY and HEALTHY: that hangs on when it was asked."""
-    told = [(kind, said.removesuffix("; its health is not reported yet")) for kind, said in events(text)]
+    told = [(kind, said) for kind, said in events(text)]
     return [event for event in told if event not in {("state", "READY"), ("state", "READY HEALTHY")}]
 
 

@@ -322,6 +322,22 @@ def _our_flag(answer: str | None) -> str:
     return f"the {answer}" if answer.startswith("same") else answer
 
 
+# Data for look-up: the hook of the site adds all of it to the page, and a box to filter it. In the terminal it is one command.
+SITE_PAGES = {
+    "checks.md": (checks, "`tpuctl explain TPU101` prints a check, `tpuctl check --all` names all of them"),
+    "doctor.md": (doctor, "`tpuctl explain TPU960` prints a finding, `tpuctl doctor --all` names all checks"),
+    "json.md": (json_output, "`tpuctl schema COMMAND` prints the fields of one command"),
+    "messages.md": (messages, "`tpuctl explain ID` prints a message, its remedies and its sources"),
+}
+
+
+def _beginning(name: str) -> str:
+    """Return the part of a page of `SITE_PAGES` that is kept in the repository: what comes before its first chapter."""
+    page, how = SITE_PAGES[name]
+    before = page().partition("\n## ")[0].rstrip()
+    return f"{before}\n\nThe [site](https://tpuctl.github.io/tpuctl/reference/{Path(name).stem}/) has the whole list, to search; {how}.\n"
+
+
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
     "exit-codes.md": exit_codes,
@@ -329,10 +345,7 @@ PAGES = {
     "commands.md": commands,
     **command_pages(),
     "topics.md": topics,
-    "checks.md": checks,
-    "doctor.md": doctor,
-    "json.md": json_output,
-    "messages.md": messages,
+    **{name: partial(_beginning, name) for name in SITE_PAGES},
 }
 
 

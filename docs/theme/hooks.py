@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,10 +73,21 @@ def install_page(readme: str) -> str:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, **_: object) -> str:
     """Return the page as the site needs it, and set its description."""
-    text = _COMMENT.sub("\n", markdown)
+    text = _COMMENT.sub("\n", whole_page(page.file.src_uri, config.docs_dir) or markdown)
     page.meta.setdefault("description", description_of(text))
     page.meta.setdefault("search", {"boost": _SEARCH_BOOSTS.get(page.file.src_uri, 1)})
     return "\n".join(fence_blocks(link_repository(text, page.file.src_uri, str(config.repo_url)).splitlines())) + "\n"
+
+
+def whole_page(page: str, docs: str) -> str | None:
+    """Return all of a page of which the repository has the beginning; None for any other."""
+    folder, name = posixpath.split(page)
+    if folder != "reference":
+        return None
+    sys.path.insert(0, str(Path(docs, folder)))
+    from generate import SITE_PAGES  # type: ignore[import-not-found]  # noqa: PLC0415  # it is beside the pages
+
+    return str(SITE_PAGES[name][0]()) if name in SITE_PAGES else None
 
 
 def on_page_content(html: str, **_: object) -> str:

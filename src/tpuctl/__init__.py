@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tpuctl.names import NodeName
     from tpuctl.nodes.conditions import Condition
     from tpuctl.nodes.lookup import IncompleteListError
-    from tpuctl.workers.captured_run import CommandResult, OutputPiece, WorkerRun
+    from tpuctl.workers.captured_run import CommandResult, JobInfo, OutputPiece, WorkerFiles, WorkerRun
     from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.worker_session import WorkerOutcome
 
@@ -86,7 +86,7 @@ _MODULES = {
     "names": ("NodeName",),
     "nodes.conditions": ("Condition",),
     "nodes.lookup": ("IncompleteListError",),
-    "workers.captured_run": ("CommandResult", "OutputPiece", "WorkerRun"),
+    "workers.captured_run": ("CommandResult", "JobInfo", "OutputPiece", "WorkerFiles", "WorkerRun"),
     "workers.execution": ("RunDiagnosis",),
     "workers.worker_session": ("WorkerOutcome",),
 }
@@ -107,6 +107,7 @@ __all__ = (
     "Health",
     "IncompleteListError",
     "InvalidInputError",
+    "JobInfo",
     "ManualClock",
     "NoCapacityError",
     "Node",
@@ -127,6 +128,7 @@ __all__ = (
     "Tier",
     "TimedOutError",
     "TpuctlError",
+    "WorkerFiles",
     "WorkerOutcome",
     "WorkerRun",
     "__version__",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import io
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import MappingProxyType
@@ -17,11 +19,12 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 from tpuctl.app.app import ANY_ZONE, App, Invocation
 from tpuctl.app.spec_building import complete_spec
-from tpuctl.app.ssh_options import refresh_ssh_entries
+from tpuctl.app.ssh_options import refresh_ssh_entries, shared_connection_options
 from tpuctl.check.preflight import preflight_check
+from tpuctl.clock import SystemClock
 from tpuctl.config.settings import SETTINGS, check_value_form, invalid_value_error, parse_setting
 from tpuctl.durations import LONGEST_DURATION, format_duration
-from tpuctl.errors import InvalidInputError, SettingError, TpuctlError
+from tpuctl.errors import InvalidInputError, RemoteCommandError, SettingError, TpuctlError
 from tpuctl.escaping import escape_unprintable
 from tpuctl.models.node import Node, Tier, WorkerSet
 from tpuctl.models.spec import FIELDS, NodeSpec
@@ -37,14 +40,21 @@ from tpuctl.nodes.policies import deadline, idle_change, queue_policy, repair_po
 from tpuctl.nodes.time_limits import TimeLimit, check_time_left
 from tpuctl.nodes.waiting import plan_wait
 from tpuctl.output.log_terminal import LogTerminal, log_event
+from tpuctl.output.progress import ChangeLines
 from tpuctl.output.terminal import StandardStreams
 from tpuctl.spelling import closest_match
-from tpuctl.workers.captured_run import run_captured
+from tpuctl.ssh.channel import explain_agent_errors
+from tpuctl.workers.captured_run import JobInfo, WorkerFiles, read_captured, run_captured
+from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload
 from tpuctl.workers.environment import EnvironmentOptions, parse_variable
 from tpuctl.workers.execution import shell_line
+from tpuctl.workers.file_tree import default_worker_folder, read_tree
+from tpuctl.workers.node_jobs import list_all_jobs
 from tpuctl.workers.run_tree import RunTree, sync_before_run
 from tpuctl.workers.runner import RunRequest
+from tpuctl.workers.syncing import SyncRequest, sync_workers
 from tpuctl.workers.targets import await_key, find_node, find_targets
+from tpuctl.workers.worker_jobs import JobScope, check_job_name, list_jobs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +79,8 @@ class Client:
     needs the same trust as for the commands. Everything is read once, here.
 
     A client may be used by several threads at the same time, and a process may have several clients. It writes nothing to
-    stdout and stderr, asks nothing, catches no signal and never ends the process. Messages go to the logger `tpuctl`.
+    stdout, and to stderr only progress; it asks nothing, catches no signal and never ends the process. Messages go to the
+    logger `tpuctl`.
     """
 
     def __init__(
@@ -83,13 +94,15 @@ class Client:
         settings: Mapping[str, Setting] | None = None,
         environ: Mapping[str, str] | None = None,
         clock: Clock | None = None,
+        progress: bool | None = None,
     ) -> None:
         """Read the settings. No request is sent.
 
         `zone` is a zone, several or `"any"`; a node's name may have its own, `ZONE/NODE`.
         `sandbox` chooses the local cloud, which needs no account. `state_dir` is where journal, leases and the sandbox are
         kept. `settings` are further settings by their key (docs/reference/settings.md). `environ` replaces `os.environ`.
-        `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time.
+        `clock` is for tests in the sandbox: with a `ManualClock` no wait takes time. With `progress` lines on stderr say what
+        `up`, `down` and `wait` do and wait for; by default on a terminal and in a notebook.
 
         Raises `SettingError` for a file, a variable or one of the `settings` that is invalid, and `InvalidInputError` for a
         clock without the sandbox.
@@ -112,6 +125,7 @@ class Client:
         }
         self._app = App(invocation, LogTerminal(variables)).set_options(options)
         self._is_closed = False
+        self._shows_progress = _has_reader() if progress is None else progress
         if clock is not None and not self._app.is_sandbox:
             raise InvalidInputError("`clock` is for the sandbox only", hint="leave it out, or pass `sandbox=True`")
         # An invalid value must not be found by the call that deletes the node.
@@ -195,7 +209,7 @@ class Client:
                 idle=idle_change(app, None),
                 yes=yes,
             )
-            (result,) = bring_up(app, [_node_text(node)], request, lambda: nullcontext(_listener(on_event)))
+            (result,) = bring_up(app, [_node_text(node)], request, lambda: nullcontext(self._listener(app, on_event)))
             found = _node_of(result)
             if found is None:
                 raise AssertionError("`up` ends with a node or an error")
@@ -224,7 +238,7 @@ class Client:
         """
         _check_timeout(timeout, may_be_endless=True)
         with self._call() as app:
-            limit, listener = deadline(app, timeout), _listener(on_event)
+            limit, listener = deadline(app, timeout), self._listener(app, on_event)
             with within_deadline(app, limit if wait else None):
                 reference = app.reference(_node_text(node), allow_queued=True)
                 targets, missing = find_named(app, app.services.context(listener), [reference])
@@ -302,7 +316,7 @@ class Client:
                 allow_failed_startup=allow_failed_startup,
             )
             with app.in_flight("nothing was changed", resume=""):
-                results = reconcile_nodes(app.services.context(_listener(on_event)), tasks)
+                results = reconcile_nodes(app.services.context(self._listener(app, on_event)), tasks)
             return _node_of(results[0]) if results else None
 
     def run(
@@ -316,6 +330,8 @@ class Client:
         sync: Path | str | None = None,
         timeout: timedelta | None = None,
         fail_fast: bool = False,
+        detach: bool = False,
+        name: str | None = None,
         on_output: Callable[[OutputPiece], None] | None = None,
     ) -> CommandResult:
         """Run a command on the workers of a node, at most once on each, and return its results.
@@ -323,6 +339,8 @@ class Client:
         A text is a line for the workers' shell; a sequence is an argument vector. The command starts on all `workers` (`"all"`,
         `0`, `"1,3-5"`) or, if one cannot be reached, on none. After `timeout` it is terminated, by default never; with
         `fail_fast` also when it fails on one worker. It reads no stdin. `on_output` gets each piece of output, in this thread.
+        With `detach` the command is a job that goes on without this program: the result has its `job`, and `logs` its output.
+        `name` is the name of the job, by default one of the time.
 
         `sync` is a local folder to sync to the workers first, as `tpuctl sync --delete` does; the command runs in it unless
         `workdir` is given. Without `sync` nothing is sent, also in a git tree.
@@ -335,6 +353,8 @@ class Client:
             raise InvalidInputError(
                 f"the command {command!r} is neither a text nor a sequence of texts", hint='give one: `["echo", "1"]`'
             )
+        if name is not None:
+            check_job_name(name)
         line = command if isinstance(command, str) else shell_line(command)
         if not line.strip():
             raise InvalidInputError("the command is empty", hint='name one: `client.run(node, "hostname")`')
@@ -344,6 +364,8 @@ class Client:
                 dict(parse_variable(f"{name}={value}", {}) for name, value in (env or {}).items())
             ),
             folder=workdir,
+            job=name,
+            detach=detach,
             takes_stdin=False,
             passes_signals=False,
             fail_fast=fail_fast,
@@ -355,12 +377,144 @@ class Client:
             if sync is not None:
                 tree = RunTree(Path(sync).absolute(), is_approved=True)
                 targets, request, _ = sync_before_run(app, targets, tree, request)
-            minutes = format_duration(request.linger)
-            with app.in_flight(f"the command on `{node}` is terminated after {minutes} without a client", resume=""):
+            ends = f"is terminated after {format_duration(request.linger)} without a client"
+            with app.in_flight(f"the command on `{node}` {'goes on' if detach else ends}", resume=""):
                 result = run_captured(app, targets, request, on_output=on_output)
             if result.error is not None:
                 _escape(result.error)
             return result
+
+    def jobs(
+        self, node: str | NodeName | None = None, *, workers: str | int = "all", limit: int = 100
+    ) -> Sequence[JobInfo]:
+        """Return the newest jobs of a node, or of all READY nodes of all zones, the newest first.
+
+        Of all nodes, those that cannot be asked within 10 s are logged, and no ssh key is registered for it. Raises
+        `NotFoundError` for a node that does not exist, `RemoteCommandError` if a worker of the one node does not answer,
+        `IncompleteListError` if a zone does not answer, and other `TpuctlError`.
+        """
+        numbers = WorkerSet.parse(str(workers))
+        with self._call() as app:
+            if node is not None:
+                scope = _scope(app, node, numbers)
+                listing = list_jobs(scope, limit=limit)
+                if listing.errors:
+                    raise listing.errors[0]
+                return list(map(JobInfo.of, listing.jobs))
+            app.set_options({"zone": (ANY_ZONE,)})
+            found = list_all_jobs(app, numbers, limit=limit)
+            for name, why in found.silent.items():
+                app.terminal.note(f"{name}: its jobs are unknown: {why}")
+            if found.unreachable:
+                raise IncompleteListError(found.unreachable)
+            return list(map(JobInfo.of, found.listing.jobs))
+
+    def logs(
+        self,
+        node: str | NodeName,
+        job: str | None = None,
+        *,
+        workers: str | int = "all",
+        tail: int | None = None,
+        since: timedelta | None = None,
+        follow: bool = False,
+        on_output: Callable[[OutputPiece], None] | None = None,
+    ) -> CommandResult:
+        """Return the output of a job so far, by default of the newest job; with `follow` wait until it has ended.
+
+        `tail` is the number of last lines of each worker, `since` the age of the oldest line, to about 3 s. `on_output` gets
+        each piece of output, in this thread. On a worker where the job runs the outcome is `WorkerOutcome.DETACHED`, and
+        `exit_code` is None. Ending the call never ends the job.
+
+        Raises `NotFoundError` for a job or a node that does not exist, `RemoteCommandError` if a worker cannot be read.
+        """
+        _check_timeout(since)
+        if job is not None:
+            check_job_name(job)
+        with self._call() as app:
+            scope = replace(_scope(app, node, WorkerSet.parse(str(workers))), job=job)
+            result = read_captured(app, scope, tail=tail, since=since, follow=follow, on_output=on_output)
+            if result.error is not None:
+                _escape(result.error)
+            return result
+
+    def sync(
+        self,
+        node: str | NodeName,
+        source: Path | str = ".",
+        *,
+        to: str | None = None,
+        workers: str | int = "all",
+        delete: bool = False,
+    ) -> Sequence[WorkerFiles]:
+        """Sync the files of a folder, or what git has of a tree, to every worker, and return what was sent.
+
+        Only differences are sent. `to` is the folder on the workers, by default one of the name of `source`; `delete` deletes
+        there what is gone here. Raises `InvalidInputError` if there is no such folder, and the error of a worker that failed.
+        """
+        folder = Path(source)
+        if not folder.is_dir():
+            raise InvalidInputError(f"no such folder: `{folder}`", hint="name one with `source`")
+        request = SyncRequest(folder=to or default_worker_folder(folder.absolute()), delete=delete)
+        with self._call() as app:
+            targets = _scope(app, node, WorkerSet.parse(str(workers))).targets
+            tree = read_tree(folder.absolute(), app.invocation.environ)
+            with app.in_flight(f"some workers of `{node}` do not have all files yet", resume=""):
+                result = sync_workers(
+                    targets, tree, request, clock=SystemClock(), ssh_options=shared_connection_options(app)
+                )
+            for note in tree.notes:
+                app.terminal.note(note)
+            if result.failed:
+                raise explain_agent_errors(error for _, error in result.failed)[0]
+            if result.unreadable:
+                name, why = next(iter(result.unreadable.items()))
+                raise RemoteCommandError(f"{len(result.unreadable)} files were not sent; `{name}`: {why}")
+            return [WorkerFiles.of_sync(target, changes) for target, changes in result.succeeded]
+
+    def copy(
+        self,
+        source: Path | str | Sequence[Path | str],
+        destination: Path | str,
+        *,
+        workers: str | int = "all",
+        recurse: bool = False,
+    ) -> Sequence[WorkerFiles]:
+        """Copy files to or from all workers of a node, and return what was copied for each.
+
+        As for `tpuctl scp`, a path on a node is `NODE:PATH`, of either side; with `recurse` also folders. Files of several
+        workers get a folder for each worker. Raises `InvalidInputError`, and the error of a worker that failed.
+        """
+        sources = [source] if isinstance(source, str | Path) else source
+        request = parse_copy_request((*map(str, sources), str(destination)), has_labels=False)
+        options, here = CopyOptions(recurse=recurse), Path.cwd()
+        numbers, clock = WorkerSet.parse(str(workers)), SystemClock()
+        listing = list_local_files(request.sources, here, recurse=recurse) if request.is_upload else None
+        with self._call() as app:
+            targets = find_targets(app, [find_node(app, name) for name in request.nodes], numbers)
+            await_key(app, targets)
+            with app.in_flight("some workers do not have all files yet", resume=""):
+                if listing is not None:
+                    copied = upload(targets, listing, request.destination, options=options, clock=clock)
+                else:
+                    copied = download(targets, request.sources, here, request.destination, options=options, clock=clock)
+            if failed := [one.error for one in copied if one.error is not None]:
+                raise explain_agent_errors(failed)[0]
+            return list(map(WorkerFiles.of_copy, copied))
+
+    def _listener(self, app: App, on_event: Callable[[NodeEvent], None] | None) -> Callable[[NodeEvent], None]:
+        """Return what logs events, shows them if a person reads stderr, and passes them on."""
+        changes = ChangeLines(app.clock) if self._shows_progress else None
+
+        def listen(event: NodeEvent) -> None:
+            log_event(event)
+            if changes is not None and sys.stderr is not None:
+                for line in changes.lines(event):
+                    print(escape_unprintable(line), file=sys.stderr, flush=True)  # noqa: T201  # a program has no terminal of ours
+            if on_event is not None:
+                on_event(event)
+
+        return listen
 
     @contextmanager
     def _call(
@@ -407,15 +561,21 @@ def _escape(error: TpuctlError) -> None:
         error.hint = "\n".join(map(escape_unprintable, error.hint.split("\n")))
 
 
-def _listener(on_event: Callable[[NodeEvent], None] | None) -> Callable[[NodeEvent], None]:
-    """Return what logs events and passes them on."""
+def _has_reader() -> bool:
+    """Return whether a person reads stderr: on a terminal, or in a notebook. Does not import IPython."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        return True
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    # The shell of a notebook has a kernel.
+    return getattr(shell, "kernel", None) is not None
 
-    def listen(event: NodeEvent) -> None:
-        log_event(event)
-        if on_event is not None:
-            on_event(event)
 
-    return listen
+def _scope(app: App, node: str | NodeName, workers: WorkerSet) -> JobScope:
+    """Return the workers of a node, on which our key is authorized."""
+    targets = find_targets(app, [find_node(app, _node_text(node))], workers)
+    await_key(app, targets)
+    return JobScope(targets, shared_connection_options(app), str(node))
 
 
 def _node_of(result: NodeResult | TpuctlError) -> Node | None:

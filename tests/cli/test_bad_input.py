@@ -93,7 +93,7 @@ def bare(offline: Console, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> C
         (("wait", "demo", "--force"), "`tpuctl wait` has no option `--force`", ASKS_NOTHING),
         (("--yes", "list"), "`tpuctl` has no option `--yes`", "put `--yes` after the command"),
         (("run", "--", "true"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
-        (("jobs",), "no nodes given", "name them, or use `-l KEY=VALUE`"),
+        (("jobs", "--prune"), "no nodes given", "name them, or use `-l KEY=VALUE`"),
         (("stop", "demo", "-x"), "`tpuctl stop` has no option `-x`", "see `tpuctl stop --help`"),
         (("history",), "`tpuctl history` needs NODE", "see `tpuctl history --help`"),
         (("down",), "no nodes given", "name them, or use `-l KEY=VALUE`, `--mine` or `--all`"),
@@ -293,12 +293,10 @@ def test_missing_zone_lists_zones_that_offer_the_type(tpuctl: Console, sandbox: 
     assert tpuctl("up", "demo", "--type", "v5p-8") == (
         "",
         (
-            "error: no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, "
-            f"tpuctl.yaml (none here or above), {tpuctl.environ['HOME']}/.config/tpuctl/config.yaml, "
-            "compute/zone of gcloud's configuration\n"
+            "error: no zone is set\n"
+            "  hint: try all zones: `tpuctl up demo --zone any --type v5p-8`\n"
             "  hint: v5p-8 is offered in us-central1-a, us-east5-a, europe-west4-b\n"
-            "  hint: pass `--zone ZONE`, set `TPUCTL_ZONE`, run `tpuctl config set zone ZONE` "
-            "or run `gcloud config set compute/zone ZONE`\n"
+            "  hint: pass `--zone ZONE`, or set one: `tpuctl config set zone ZONE`; other ways: `tpuctl help settings`\n"
         ),
         2,
     )

@@ -75,7 +75,7 @@ def test_renamed_flags_accept_their_old_names_hidden_from_help(tpuctl: Console, 
 def test_short_help_is_only_in_the_table_of_commands() -> None:
     """`tpuctl --help` imports no command: their descriptions are beside their names."""
     # The commands of these groups share a file, so nothing is imported for one that was not needed for the other.
-    in_one_file = {"config", "ssh-key"}
+    in_one_file = {"config", "ray", "ssh-key"}
     assert [path for path, command in LEAVES.items() if path[0] not in in_one_file and command.short_help] == []
 
 
@@ -350,8 +350,8 @@ FREE = {
         "--start-grace", "--started-before",         "--timeout", "--ttl", "--until", "--waiting-for", "TIME",
     },
     "a text of the user": {
-        "--command", "--description", "--env", "--message", "--metadata", "--metadata-from-file", "--name", "--prefix",
-        "--preempt-signal", "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
+        "--command", "--description", "--env", "--install", "--message", "--metadata", "--metadata-from-file",
+        "--name", "--prefix", "--preempt-signal", "--restart-on", "--setup", "--stop-on", "--tags", "--tmux", "--user",
     },
     "a command with its arguments": {
         "--on-give-up", "--on-job-end", "--on-job-stall", "--on-maintenance",
@@ -362,7 +362,7 @@ FREE = {
         "--impersonate-service-account", "--journal", "--lease", "--network", "--range", "--remove", "--remove-labels",
         "--remove-metadata", "--remove-tags", "--reservation", "--scopes", "--service-account", "--subnetwork", "--vm",
     },
-    "a path on a worker": {"--collect", "--mount", "--python", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
+    "a path on a worker": {"--collect", "--mount", "--python", "--ray", "--query-path", "--to", "--tpu-log-dir", "--workdir"},
     "an address": {"--call", "--endpoint", "--forward", "-D", "-L", "-R"},
     "an option of ssh": {"--ssh-flag", "-o"},
 }  # fmt: skip

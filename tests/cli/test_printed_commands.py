@@ -130,7 +130,7 @@ def _refused(project: Console, clock: EventfulClock, lines: Iterable[list[str]])
             expanded = [sorted(glob(word)) or [word] for word in words]  # noqa: PTH207  # as a shell does it
             _, err, code = project(
                 *chain.from_iterable(expanded),
-                stdin=None if is_read else "y\n",
+                stdin=None if is_read else "y\n" + "\n" * 6,  # `config init` asks more than once
                 piped="Socket closed\n" if is_read else "",
                 TPUCTL_ZONE=ZONE,
                 TPUCTL_TIMEOUT="2m",

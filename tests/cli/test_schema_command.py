@@ -213,7 +213,8 @@ def test_list_of_outputs_has_the_order_of_help(offline: Console) -> None:
     lines = dict(line.split("\t") for line in out.splitlines())
     assert list(lines)[:3] == ["up", "down", "list"]
     assert list(lines)[-2:] == ["events", "error"]
-    assert lines["list"] == "Nodes, and the queued resources that wait for their nodes."
+    watched = "with `--watch` one array for each change."
+    assert lines["list"] == f"Nodes, and the queued resources that wait for their nodes; {watched}"
     assert offline("schema", "-o", "name")[0].split("\n")[:-1] == list(lines)
     assert json.loads(offline("schema", "-o", "json")[0])[2] == {"command": "list", "description": lines["list"]}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -589,3 +591,51 @@ def test_unrepairable_node_is_an_error_of_its_own(client: Client, sandbox: Sandb
 
     with pytest.raises(BrokenNodeError, match="HIDDEN"):
         client.up("trainer")
+
+
+def test_node_is_one_line(client: Client, sandbox: Sandbox) -> None:
+    sandbox.add_node("trainer")
+
+    (node,) = client.list()
+
+    assert (str(node), repr(node)) == (
+        "trainer READY v4-8 us-central2-b",
+        "<Node trainer READY v4-8 us-central2-b>",
+    )
+
+
+NOTEBOOK = """
+import sys, types
+import tpuctl
+
+shell = types.SimpleNamespace(**({"kernel": 1} if sys.argv[2] == "notebook" else {}))
+if sys.argv[2] != "script":
+    sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
+progress = {"on": True, "off": False}.get(sys.argv[3])
+environ = {"HOME": sys.argv[1], "LOGNAME": "ada"}
+arguments = {"sandbox": True, "zone": "us-central2-b", "environ": environ, "clock": tpuctl.ManualClock()}
+with tpuctl.Client(**arguments, progress=progress) as client:
+    client.up("trainer", tpuctl.NodeSpec(accelerator_type="v4-8"), wait_for="ready")
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "progress", "is_shown"),
+    [
+        ("script", "default", False),
+        ("script", "on", True),
+        ("notebook", "default", True),
+        ("notebook", "off", False),
+        ("shell", "default", False),
+    ],
+)
+def test_progress_is_shown_where_a_person_reads_it(
+    tmp_path: Path, place: str, progress: str, *, is_shown: bool
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTEBOOK, str(tmp_path), place, progress], capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert (done.stdout, "trainer: READY" in done.stderr) == ("", is_shown), done.stderr
+    assert is_shown or done.stderr == ""

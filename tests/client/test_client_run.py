@@ -172,3 +172,69 @@ def test_run_syncs_only_the_folder_that_is_given(
 
     assert (worker.root / "code/train.py").exists() is sync
     assert result.workers[0].stdout == f"{worker.root / 'code' if sync else code}\n"
+
+
+def test_detached_command_is_a_job_that_is_listed_and_read(client: Client, pair: str, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    line = f"echo begin; while [ ! -e {go} ]; do sleep 0.02; done; echo end $TPUCTL_WORKER_ID; exit $TPUCTL_WORKER_ID"
+
+    result = client.run(pair, line, detach=True, name="nightly")
+
+    assert (result.job, result.is_good) == ("nightly", True)
+    assert {one.outcome for one in result.workers} == {WorkerOutcome.DETACHED}
+    (job,) = client.jobs(pair)
+    assert (job.job, job.nodes, job.state, job.is_running, job.exit_codes, job.command) == (
+        "nightly",
+        ("pair",),
+        "running on 2 workers",
+        True,
+        (None, None),
+        line,
+    )
+    early = client.logs(pair, workers=0)
+    assert [(one.outcome, one.exit_code) for one in early.workers] == [(WorkerOutcome.DETACHED, None)]
+    go.touch()
+    pieces: list[OutputPiece] = []
+    late = client.logs(pair, "nightly", follow=True, on_output=pieces.append)
+    assert [(one.stdout, one.exit_code) for one in late.workers] == [("begin\nend 0\n", 0), ("begin\nend 1\n", 1)]
+    assert isinstance(late.error, RemoteCommandError)
+    assert {piece.worker for piece in pieces} == {0, 1}
+    (job,) = client.jobs()
+    assert (job.exit_codes, job.is_running) == ((0, 1), False)
+    assert [one.stdout for one in client.logs(pair, tail=1).workers] == ["end 0\n", "end 1\n"]
+    assert [one.stdout for one in client.logs(pair, since=timedelta(hours=1), workers=1).workers] == ["begin\nend 1\n"]
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param(lambda client: client.logs("pair", "none"), id="logs"),
+        pytest.param(lambda client: client.jobs("none"), id="jobs"),
+        pytest.param(lambda client: client.sync("none"), id="sync"),
+        pytest.param(lambda client: client.copy("none:a", "b"), id="copy"),
+    ],
+)
+@pytest.mark.usefixtures("pair")
+def test_work_on_what_does_not_exist_is_not_found(client: Client, call: Callable[[Client], object]) -> None:
+    with pytest.raises(NotFoundError):
+        call(client)
+
+
+def test_sync_and_copy_return_what_each_worker_got(client: Client, pair: str, tmp_path: Path) -> None:
+    source = tmp_path / "code"
+    source.mkdir()
+    (source / "train.py").write_text("print(1)\n")
+
+    synced = client.sync(pair, source, to=str(tmp_path / "there"), workers=0)
+
+    assert [(one.node.node_id, one.worker, one.files, one.size) for one in synced] == [("pair", 0, 1, 9)]
+    assert Path(synced[0].folder, "train.py").read_text() == "print(1)\n"
+    assert [one.files for one in client.sync(pair, source, to=str(tmp_path / "there"), workers=0)] == [0]
+    copied = client.copy(source / "train.py", f"{pair}:{tmp_path}/copied.py", workers=0)
+    assert [(one.worker, one.files, one.size) for one in copied] == [(0, 1, 9)]
+    client.copy(f"{pair}:{tmp_path}/copied.py", tmp_path / "back.py", workers=0)
+    assert (tmp_path / "back.py").read_text() == "print(1)\n"
+    with pytest.raises(InvalidInputError, match="no such folder"):
+        client.sync(pair, tmp_path / "absent")
+    with pytest.raises(InvalidInputError, match="no path is on a node"):
+        client.copy("a", "b")

@@ -281,3 +281,95 @@ def test_show_prints_grants_as_written(offline: Console) -> None:
             "source": f"{user_file(offline)} line 1",
         }
     ]
+
+
+WRITTEN = """\
+# Settings of tpuctl for this folder and those below. Flags and TPUCTL_* variables override them;
+# `tpuctl config show` says where each value comes from, `tpuctl help settings` lists all settings.
+
+# Project of the nodes.
+project: my-own-project
+
+# Zone of the nodes. `zones: any` tries all of them for a new node.
+zones: [any]
+
+# Accelerator type: generation and size. `tpuctl types` lists them.
+type: v5litepod-8
+
+# How a node is bought: on-demand, spot, preemptible or reserved.
+# tier: spot
+
+# Buckets that programs read and write; they must be near the zone.
+# buckets: [gs://my-bucket]
+"""
+
+
+def test_init_writes_a_commented_trusted_file(offline: Console) -> None:
+    path = offline.folder / "tpuctl.yaml"
+
+    made = offline("config", "init", "--zone", "any", "--type", "v5litepod-8", CLOUDSDK_CORE_PROJECT="my-own-project")
+
+    assert made == ("", f"wrote {path}\nnext: `tpuctl check`, then `tpuctl up NODE`\n", 0)
+    assert path.read_text() == WRITTEN
+    assert offline("trust", "--list")[0] == f"{path}\ttrusted\n"
+    assert offline("config", "show", "project", "-o", "name") == ("my-own-project\n", "", 0)
+
+
+def test_init_asks_with_what_is_known_until_an_answer_is_valid(offline: Console) -> None:
+    answers = "\nus-central2-b\nv4-9x\nv4-8\nspot\ngs://data/a,gs://data/b\n"
+
+    out, err, code = offline("config", "init", stdin=answers, terminal=True, CLOUDSDK_CORE_PROJECT="my-own-project")
+
+    assert (out, code) == ("", 0), err
+    assert "project [my-own-project]: " in err
+    assert "type [none; such as v4-8]: " in err
+    assert "error: " in err
+    lines = [line for line in (offline.folder / "tpuctl.yaml").read_text().splitlines() if line and line[0] != "#"]
+    assert lines == [
+        "project: my-own-project", "zone: us-central2-b", "type: v4-8", "tier: spot",
+        "buckets: [gs://data/a, gs://data/b]",
+    ]  # fmt: skip
+
+
+def test_init_keeps_a_file_unless_the_user_agrees(offline: Console) -> None:
+    path = offline.folder / "tpuctl.yaml"
+    path.write_text("type: v4-8\n")
+    words = ("config", "init", "--type", "v4-16")
+
+    assert offline(*words)[1:] == (
+        (
+            f"error: cannot ask for confirmation (replace {path}?): stdin is not a terminal\n"
+            "  hint: nothing was done; pass `--yes` to confirm (`--quiet` does not)\n"
+        ),
+        2,
+    )
+    assert offline(*words, stdin="n\n", terminal=True)[2] == 1
+    assert path.read_text() == "type: v4-8\n"
+    assert offline(*words, "--yes")[2] == 0
+    assert "\ntype: v4-16\n" in path.read_text()
+
+
+def test_init_takes_nothing_from_a_file_that_is_not_trusted(offline: Console) -> None:
+    (offline.folder / "tpuctl.yaml").write_text("project: foreign-project\ntype: v4-8\n")
+
+    assert offline("config", "init", "--zone", "us-central2-b", "--yes")[2] == 0
+    text = (offline.folder / "tpuctl.yaml").read_text()
+    assert ("foreign-project" in text, "\ntype: v4-8\n" in text) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        pytest.param((), "cannot ask for the settings: stdin is not a terminal", id="no-terminal"),
+        pytest.param(("--type", "v4-9x"), "v4-9x", id="type"),
+        pytest.param(("--tier", "cheap"), "cheap", id="tier"),
+        pytest.param(("--zone", "us-cental2-b"), "us-cental2-b", id="zone"),
+        pytest.param(("--project", "P"), "P", id="project"),
+        pytest.param(("--bucket", "s3://x"), "s3://x", id="buckets"),
+    ],
+)
+def test_init_with_an_invalid_answer_writes_nothing(offline: Console, words: tuple[str, ...], message: str) -> None:
+    _, err, code = offline("config", "init", *words)
+
+    assert (message in err.splitlines()[0], code) == (True, 2), err
+    assert not (offline.folder / "tpuctl.yaml").exists()

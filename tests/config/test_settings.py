@@ -256,14 +256,13 @@ def test_missing_setting_lists_sources_and_ways_to_set() -> None:
     error = of(user={"project": "p"}, gcloud={"core/account": "me@example.com"}).missing("zone")
 
     assert (error.message, error.hint) == (
-        (
-            "no zone is set; looked at --zone, TPUCTL_ZONE, CLOUDSDK_COMPUTE_ZONE, tpuctl.yaml (none here or above), "
-            f"{USER}, compute/zone of gcloud configuration `work`"
-        ),
-        (
-            "pass `--zone ZONE`, set `TPUCTL_ZONE`, run `tpuctl config set zone ZONE` or run "
-            "`gcloud config set compute/zone ZONE`"
-        ),
+        "no zone is set",
+        "pass `--zone ZONE`, or set one: `tpuctl config set zone ZONE`; other ways: `tpuctl help settings`",
+    )
+    error = of(user={"zone": "z"}, gcloud={"core/account": "me@example.com"}).missing("project")
+    assert error.message == (
+        "no project is set; looked at --project, TPUCTL_PROJECT, CLOUDSDK_CORE_PROJECT, GOOGLE_CLOUD_PROJECT, "
+        f"tpuctl.yaml (none here or above), {USER}, core/project of gcloud configuration `work`"
     )
 
 

@@ -431,7 +431,9 @@ def test_creation_line_names_values_of_the_file(tpuctl: Console, sandbox: Sandbo
     chosen = f"(project theirs, zone {ZONE}, type v4-8: from tpuctl.yaml)"
 
     assert f"creating v4-8 (tpu-ubuntu2204-base, about $12.88/h) {chosen}" in trusted("up", "demo", "--for", "ready")[1]
-    assert f"creating v4-8 (tpu-ubuntu2204-base, about $12.88/h) {chosen}\n" in trusted("create", "made", "--no-wait")[1]
+    assert (
+        f"creating v4-8 (tpu-ubuntu2204-base, about $12.88/h) {chosen}\n" in trusted("create", "made", "--no-wait")[1]
+    )
     there = "europe-west4-a"
     by_flag = trusted("up", "other", "--type", "v3-8", "--zone", there, "--for", "ready", "--project", "mine")[1]
     assert "creating v3-8 (tpu-ubuntu2204-base)" in by_flag

@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import Console, Sandbox
-from tests.lifecycle import UP, ZONE, EventfulClock, put, told
+from tests.lifecycle import UP, ZONE, EventfulClock, put, said, told
 from tests.others import errors, interrupt, somebody
 from tpuctl.cloud.storage import StorageClient
 from tpuctl.names import BucketPath, NodeName
@@ -349,3 +349,53 @@ def test_setup_that_is_named_for_a_node_that_is_set_up_runs_once(
     codes += [tpuctl("watch", "demo", "--until", "1m", "--setup", old)[2] for _ in range(2)]
 
     assert (codes, log.read_text().split(), sandbox.changes()) == ([0] * 5, ["old", "new", "old"], ["create"])
+
+
+def test_changed_setup_is_said_and_runs_on_request(
+    tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path
+) -> None:
+    fake_ssh('for last; do :; done\ncase $last in *train-now*) exec sh -c "$last" ;; esac\n' + RUNS)
+    log = tmp_path / "log"
+    old, new = (f"echo {name} >> {log}" for name in ("old", "new"))
+    note = "`setup` changed since `demo` was made; `tpuctl run demo --setup` runs it"
+
+    made, same = tpuctl(*UP, TPUCTL_SETUP=old), tpuctl("up", "demo", TPUCTL_SETUP=old)
+    changed = tpuctl("up", "demo", TPUCTL_SETUP=new)
+    ran, again = (tpuctl("run", "demo", "--setup", TPUCTL_SETUP=new) for _ in range(2))
+    back = tpuctl("up", "demo", TPUCTL_SETUP=new)
+    tpuctl("run", "demo", "--setup", f"echo named >> {log}")
+
+    assert [note in err for _, err, _ in (made, same, changed, back)] == [False, False, True, False]
+    assert [code for _, _, code in (made, same, changed, ran, again, back)] == [0] * 6
+    assert again[1].endswith("the set-up of `demo` has not changed since it ran\n")
+    assert (log.read_text().split(), sandbox.changes()) == (["old", "new", "named"], ["create"])
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        pytest.param(
+            (), "no `setup` is set\n  hint: add `setup: COMMANDS` to tpuctl.yaml, or use `--setup CMD`", id="none"
+        ),
+        pytest.param(
+            ("--up", "v4-8"), "no command given\n  hint: put it after `--`: `tpuctl run NODE -- hostname`", id="up"
+        ),
+    ],
+)
+def test_setup_without_commands_is_refused(
+    tpuctl: Console, sandbox: Sandbox, words: tuple[str, ...], error: str
+) -> None:
+    put(sandbox)
+
+    _, err, code = tpuctl("run", "demo", *words, "--setup")
+
+    assert (err.endswith(said(f"error: {error}")), code) == (True, 2), err
+
+
+def test_setup_of_an_untrusted_project_file_is_asked_for(tpuctl: Console, sandbox: Sandbox) -> None:
+    put(sandbox)
+    (tpuctl.folder / "tpuctl.yaml").write_text("setup: echo hi\n")
+
+    _, err, code = tpuctl("run", "demo", "--setup", stdin="n\n")
+
+    assert (code, "trust this file until it changes? [y/N]" in err) == (1, True), err

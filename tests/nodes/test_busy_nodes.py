@@ -138,8 +138,8 @@ def changes(sandbox: Sandbox) -> list[str]:
 
 
 def test_question_about_an_idle_node_is_as_short_as_ever(tpuctl: Console, sandbox: Sandbox, worker: Worker) -> None:
-    assert tpuctl("down", "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] error: nothing was done\n", 1)
-    assert tpuctl("stop", "demo", stdin="n\n") == ("", "stop `demo`? [y/N] error: nothing was done\n", 1)
+    assert tpuctl("down", "demo", stdin="n\n") == ("", f"{QUESTION} [y/N] cancelled\n", 1)
+    assert tpuctl("stop", "demo", stdin="n\n") == ("", "stop `demo`? [y/N] cancelled\n", 1)
     assert changes(sandbox) == []
 
 
@@ -179,7 +179,7 @@ def test_question_says_who_uses_the_node_for_what_and_since_when(  # noqa: PLR09
     not_idle = tpuctl(*words, "--if-idle", "--yes")
     os.close(handle)
 
-    assert refused == ("", f"{in_use}; {question} [y/N] error: nothing was done\n", 1)
+    assert refused == ("", f"{in_use}\n{question} [y/N] cancelled\n", 1)
     if words not in {REPLACE, ("queue", "cancel", "demo")}:  # without `--if-idle`
         assert not_idle == ("", said(f"error: {in_use}", REFUSED), 8)
     assert changes(sandbox) == []
@@ -217,7 +217,7 @@ def test_text_of_a_worker_is_harmless_in_a_question(tpuctl: Console, worker: Wor
     os.close(handle)
 
     assert "\x1b" not in err
-    assert err.count("\n") == 1
+    assert err.count("\n") == 2
     assert len(err) < 400
 
 
@@ -240,7 +240,7 @@ def test_job_with_a_spoiled_record_is_named_all_the_same(
     _, err, _ = tpuctl("down", "demo", stdin="n\n")
     os.close(handle)
 
-    assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m; {QUESTION}")
+    assert err.startswith(f"`demo` is in use: job `train` of {USER}, for 1h30m\n{QUESTION}")
 
 
 def test_worker_that_cannot_be_examined_is_not_idle(
@@ -253,7 +253,7 @@ def test_worker_that_cannot_be_examined_is_not_idle(
 
     begin = "`demo` may be in use: its worker cannot be examined: "
     assert question.startswith(begin)
-    assert question.endswith(f"; {QUESTION} [y/N] error: nothing was done\n")
+    assert question.endswith(f"\n{QUESTION} [y/N] cancelled\n")
     assert refused.startswith(f"error: {begin}")
     assert (code, changes(sandbox)) == (8, [])
 
@@ -262,7 +262,7 @@ def test_without_a_key_nothing_is_asked_and_nothing_counts_as_idle(tpuctl: Conso
     put(sandbox)
     why = "its workers cannot be examined: there is no ssh key on this machine"
 
-    assert tpuctl("down", "demo", stdin="n\n")[1] == f"{QUESTION} [y/N] error: nothing was done\n"
+    assert tpuctl("down", "demo", stdin="n\n")[1] == f"{QUESTION} [y/N] cancelled\n"
     assert tpuctl("down", "demo", "--if-idle", "--yes") == (
         "",
         said(f"error: `demo` may be in use: {why}", REFUSED),
@@ -414,9 +414,9 @@ def test_selection_with_a_node_in_use_is_refused_as_a_whole(tpuctl: Console, san
     os.close(handle)
 
     assert refused.endswith(said(f"error: {in_use}", REFUSED))
-    question = "1 in use: delete `demo`, `spare`, with their boot disks? [y/N] error: nothing was done"
+    question = "1 in use: delete `demo`, `spare`, with their boot disks? [y/N] cancelled"
     assert asked.splitlines()[-2:] == [in_use, question]
-    assert stop.endswith(f"{in_use}; stop `demo`? [y/N] error: nothing was done\n")
+    assert stop.endswith(f"{in_use}\nstop `demo`? [y/N] cancelled\n")
     assert (code, changes(sandbox)) == (8, [])
 
 

@@ -59,7 +59,7 @@ def test_change_of_a_named_node_asks(
         said(f"{refused}: CI is set", f"{hint} (`--quiet` does not)"),
         2,
     )
-    assert tpuctl(*words, stdin="n\n") == ("", f"{question}? [y/N] error: nothing was done\n", 1)
+    assert tpuctl(*words, stdin="n\n") == ("", f"{question}? [y/N] cancelled\n", 1)
     assert sandbox.changes() == []
     assert tpuctl(*words, stdin="y\n")[2] == 0
     assert sandbox.changes() != []

@@ -23,7 +23,7 @@ def test_down_is_idempotent(tpuctl: Console, sandbox: Sandbox) -> None:
     second = tpuctl("down", "demo")
 
     assert first[::2] == ("demo\n", 0)
-    assert told(first[1].removeprefix(f"{QUESTION} [y/N] "))[:3] == ["deleting it", "DELETING", "gone"]
+    assert told(first[1].removeprefix(f"{QUESTION} [y/N] "))[:3] == ["deleting it", "DELETING", "gone after 39s"]
     assert second == ("demo\n", "demo: already gone\n", 0)
     assert sandbox.changes() == ["delete"]
 
@@ -141,7 +141,7 @@ def test_down_deletes_the_owning_queued_resource(tpuctl: Console, sandbox: Sandb
     out, err, code = tpuctl("down", "demo", "--yes")
 
     assert (out, code, sandbox.changes()) == ("demo\n", 0, ["delete"])
-    assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone"]
+    assert told(err)[:3] == ["deleting its queued resource `research`", "DELETING", "gone after 39s"]
     assert told(err)[-1] != "its queued resource is being deleted"
     assert tpuctl("down", "demo")[1] == "demo: already gone\n"
 
@@ -150,7 +150,7 @@ def test_down_deletes_an_ended_queued_resource_without_a_node(tpuctl: Console, s
     sandbox.add_queued_resource("research", state="SUSPENDED", node_ids=("demo",))
 
     assert tpuctl("down", "demo", stdin="n\n")[1] == (
-        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b? [y/N] error: nothing was done\n"
+        "delete the queued resource `research` (SUSPENDED) of `demo` in us-central2-b? [y/N] cancelled\n"
     )
     out, err, code = tpuctl("down", "demo", "--yes")
     assert (out, code) == ("demo\n", 0)

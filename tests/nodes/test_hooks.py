@@ -265,7 +265,7 @@ from tpuctl.clock import SystemClock
 from tpuctl.models.events import EventKind, NodeEvent
 from tpuctl.nodes.hooks import Hooks
 from tpuctl.names import NodeName
-run = Hooks({EventKind.GAVE_UP: sys.argv[1]}, os.environ, extra={}, show=print, clock=SystemClock())
+run = Hooks({EventKind.GAVE_UP: sys.argv[1:]}, os.environ, extra={}, show=print, clock=SystemClock())
 run(NodeEvent(EventKind.GAVE_UP, datetime.now(UTC), NodeName("p", "z", "n"), "why"))
 time.sleep(60)
 """

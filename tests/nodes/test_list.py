@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 from datetime import timedelta
 
 import pytest
@@ -10,6 +13,7 @@ import yaml
 
 from tests.conftest import Console, Sandbox
 from tests.lifecycle import ZONE, both_faces, put
+from tests.tpuctl_process import TpuctlProcess
 from tpuctl.sandbox.request_log import read_log
 
 NOTHING_IS_REAL = "sandbox: nothing here is real, and nothing is billed\n"
@@ -368,3 +372,39 @@ def test_labels_of_the_user_come_first_and_those_of_tpuctl_only_in_a_pipe(tpuctl
     assert piped == f"team=vision,variant=7,tpuctl-owner=ann,tpuctl-request={'f' * 32}\n"
     assert "team=vision,variant=7" in wide
     assert "tpuctl-" not in wide
+
+
+@pytest.mark.parametrize("command", [("list",), ("status", "demo")])
+@pytest.mark.parametrize("form", ["table", "name", "tsv"])
+def test_watch_in_a_pipe_needs_json(tpuctl: Console, command: tuple[str, ...], form: str) -> None:
+    assert tpuctl(*command, "--watch", "-o", form) == (
+        "",
+        "error: `--watch` needs a terminal, or `-o json`\n  hint: with `-o json` it prints a line for each change\n",
+        2,
+    )
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_watch_with_an_error_at_the_first_look_ends(tpuctl: Console, *, terminal: bool) -> None:
+    form = "table" if terminal else "json"
+
+    out, err, code = tpuctl("status", "nosuch", "--watch", "-o", form, terminal=terminal)
+
+    assert ("no node `nosuch`" in err, code) == (True, 3), out
+
+
+def test_list_watch_prints_a_line_of_json_for_each_change(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("demo")
+    with TpuctlProcess(
+        ["list", "--watch", "-o", "json"],
+        env={**tpuctl.environ, "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        first = json.loads(process.stdout.readline())
+        sandbox.add_node("other")
+        second = json.loads(process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        code = process.wait(60)
+
+    assert [[node["nodeId"] for node in nodes] for nodes in (first, second)] == [["demo"], ["demo", "other"]]
+    assert code == 130

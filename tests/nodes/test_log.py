@@ -34,7 +34,7 @@ def test_log_lines_have_the_time_of_day(
     out, said, code = tpuctl("wait", "demo", *arguments, TPUCTL_TIMESTAMPS=setting)
 
     stamp = "00:00:00Z " if has_time else ""
-    lines = ["demo: READY HEALTHY", "demo: usable, ssh answers, after 0s"]
+    lines = ["demo: READY HEALTHY", "demo: usable (ssh) after 0s"]
     assert (out, said.splitlines(), code) == ("demo\tREADY\n", [stamp + line for line in lines], 0)
 
 

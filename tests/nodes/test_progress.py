@@ -168,7 +168,7 @@ def test_messages_are_above_the_area_which_is_removed() -> None:
         progress(event(EventKind.NOTE, "not much" + " of it" * 20))
         during = on_screen(err(written))
 
-    said = ["warning: by the way", "     0s ! demo not much" + " of it" * 20]
+    said = ["warning: by the way", "     0s ! demo not much" + " of it" * 12 + " of", " " * 10 + "it" + " of it" * 7]
     assert (during, on_screen(err(written))) == ([*said, "⠼ demo  CREATING  1m"], said)
 
 

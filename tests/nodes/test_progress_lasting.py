@@ -82,7 +82,7 @@ def test_full_event_file_warns_once_and_the_watch_continues(tpuctl: Console, san
     out, err, code = tpuctl("watch", "demo", "--until", "10m", "--events", "/dev/full")
 
     full = "warning: cannot write events to /dev/full: No space left on device; continuing without them"
-    assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable, ssh answers"], 0)
+    assert (out, err.splitlines(), code) == ("", [full, "demo: READY HEALTHY", "demo: usable (ssh)"], 0)
 
 
 def test_event_pipe_without_a_reader_warns_once(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -28,7 +28,7 @@ def test_auto_restarts_a_node_that_can_be_stopped(tpuctl: Console, sandbox: Sand
     assert lines[:5] == [
         "restarting", "STOPPING", "STOPPED", "starting (was STOPPED)", "STARTING",
     ]  # fmt: skip
-    assert lines[-1].startswith("usable, ssh answers, after ")
+    assert lines[-1].startswith("usable (ssh) after ")
 
 
 @pytest.mark.parametrize("fields", [SLICE, {"schedulingConfig": {"spot": True}}, {"queued_resource": "research"}])

@@ -61,7 +61,7 @@ def test_down_shows_what_a_pattern_selects_and_asks(tpuctl: Console, sweep: Sand
     ]
     assert lines[1].split()[4:6] == ["3d", "you_example-com"]
     question = "delete `sweep-1`, `sweep-2`, `sweep-10` and waiting `sweep-20`, with their boot disks?"
-    assert (out, lines[5:], code) == ("", [f"{question} [y/N] error: nothing was done"], 1)
+    assert (out, lines[5:], code) == ("", [f"{question} [y/N] cancelled"], 1)
     assert left(sweep) == EVERYTHING
 
 

@@ -158,7 +158,7 @@ def test_question_of_a_stop_says_that_a_spot_node_is_lost(tpuctl: Console, sandb
     put(sandbox, "sp", **SPOT)
     lost = "cannot be started again once stopped: `sp`, spot"
 
-    assert tpuctl("stop", "sp", stdin="n\n") == ("", f"stop `sp` ({lost})? [y/N] error: nothing was done\n", 1)
+    assert tpuctl("stop", "sp", stdin="n\n") == ("", f"stop `sp` ({lost})? [y/N] cancelled\n", 1)
     assert tpuctl("stop", "--all", stdin="n\n")[1].splitlines()[-1].startswith(f"stop `od`, `sp` ({lost})?")
     assert f"cannot ask for confirmation (stop `sp` ({lost})?)" in tpuctl("stop", "sp")[1]
     plan = tpuctl("stop", "--all", "--dry-run")[0]

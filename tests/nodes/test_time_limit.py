@@ -255,7 +255,7 @@ def test_limits_of_another_or_an_earlier_end_need_an_answer(
         return
     assert (code, sandbox.changes(), reason in err) == (2, [], True), err
     refused = tpuctl(*line, "--zone", ZONE, stdin="n\n")
-    assert (refused[2], "nothing was done" in refused[1], sandbox.changes()) == (1, True, [])
+    assert (refused[2], "cancelled" in refused[1], sandbox.changes()) == (1, True, [])
     assert tpuctl(*line, "--zone", ZONE, "--yes")[2] == 0
 
 

@@ -41,7 +41,7 @@ def test_unhealthy_new_node_is_rebooted_then_restarted(tpuctl: Console, sandbox:
         *RESTART,
         "STARTING",
         "READY",
-        "usable, ssh answers, after 14m43s; its health is not reported yet",
+        "usable (ssh) after 14m43s",
     ]
 
 
@@ -182,7 +182,7 @@ def test_maintenance_is_awaited_without_repair(tpuctl: Console, sandbox: Sandbox
         "it is READY but UNHEALTHY_MAINTENANCE (the node is under maintenance)",
         *still("READY but UNHEALTHY_MAINTENANCE (the node is under maintenance)", 5, 10, 15),
         "READY HEALTHY",
-        "usable, ssh answers, after 20m13s",
+        "usable (ssh) after 20m13s",
     ]
 
 

@@ -121,7 +121,7 @@ def test_watch_requests_a_preempted_node_again(tpuctl: Console, sandbox: Sandbox
         "DELETING: the service took it back",
         "deleting its queued resource `demo`: it is SUSPENDED, by the service: only its record is left",
         "requesting v6e-8 (v2-alpha-tpuv6e, spot, about $9.72/h)",
-        "usable, ssh answers; its health is not reported yet",
+        "usable (ssh)",
     ]
     assert (code, sandbox.changes()) == (0, ["create", "delete", "create"])
 

@@ -45,7 +45,7 @@ def test_race_ends_usable_in_the_only_zone_with_stock(tpuctl: Console, sandbox: 
     lost = {f"{zone}: deleting its queued resource `t` ({ZONES[1]} won the race)" for zone in (ZONES[0], ZONES[2])}
     assert lost <= {*lines}
     assert lines.index(f"{ZONES[2]}: its queued resource `t` is gone") < len(lines) - 1
-    assert lines[-1].startswith("usable, ssh answers, after ")
+    assert lines[-1].startswith("usable (ssh) after ")
     assert sorted(sandbox.changes()) == ["create"] * 3 + ["delete"] * 2
     assert tpuctl("queue", "list")[0].split("\t")[:2] == ["t", ZONES[1]]
 

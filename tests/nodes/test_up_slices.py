@@ -311,6 +311,18 @@ def test_name_of_a_group_is_no_node_and_its_slices_are_named(tpuctl: Console, sa
     assert "`train` is a group of 3 slices (train-0, train-1, train-2)" in err
 
 
+def test_up_creates_no_node_with_the_name_of_a_group(tpuctl: Console, sandbox: Sandbox) -> None:
+    tpuctl(*UP)
+    before = sandbox.changes()
+
+    _, err, code = tpuctl("up", "train", "--type", "v4-16", "--zone", ZONE)
+
+    assert (code, sandbox.changes()) == (8, before)
+    assert "`tpuctl up train --slices 3" in err
+    tpuctl("down", "train-*", "--yes")
+    assert tpuctl("up", "train", "--type", "v4-16", "--zone", ZONE)[2] == 0
+
+
 def test_slice_of_a_queued_group_is_not_requested_alone(tpuctl: Console, sandbox: Sandbox) -> None:
     stockout(sandbox, "us-east5-b")
     tpuctl(*QUEUED)

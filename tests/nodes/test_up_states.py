@@ -45,7 +45,7 @@ def test_up_continues_from_each_state(
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, changes)
     assert told(err)[:-1] == lines
-    assert told(err)[-1].startswith("usable, ssh answers, after ")
+    assert told(err)[-1].startswith("usable (ssh) after ")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_up_adopts_a_node_in_creation(tpuctl: Console, sandbox: Sandbox) -> None
     out, err, code = tpuctl("up", "demo", "--for", "ready")
 
     assert (out, code, sandbox.changes()) == ("demo\tREADY\n", 0, ["create"])
-    assert told(err) == ["CREATING", "READY", "ready after 3m28s; its health is not reported yet"]
+    assert told(err) == ["CREATING", "READY", "ready after 3m28s"]
 
 
 def test_up_recreates_a_node_preempted_during_the_run(tpuctl: Console, sandbox: Sandbox) -> None:

@@ -333,7 +333,7 @@ def test_selection_that_loses_something_is_shown_and_asked_about(tpuctl: Console
     assert [line.split()[0] for line in err.splitlines()[:2]] == ["NAME", "trainer"]
     assert err.splitlines()[2:] == [
         "trainer: removes labels run, team",
-        "update `trainer`? [y/N] error: nothing was done",
+        "update `trainer`? [y/N] cancelled",
     ]
     assert tpuctl(*words, "--yes")[2] == 0
     assert tpuctl("update", "--all", "--labels", "a=b")[2] == 0

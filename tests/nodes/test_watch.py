@@ -17,8 +17,8 @@ from tests.others import errors, events, somebody, story, watching, written
 from tpuctl.app.signals import TerminatedError
 
 # What `--events -` tells of a node that is well from the beginning.
-WELL = ("reached", "usable, ssh answers")
-MADE = [("state", "CREATING"), ("recovered", "usable, ssh answers")]
+WELL = ("reached", "usable (ssh)")
+MADE = [("state", "CREATING"), ("recovered", "usable (ssh)")]
 MINUTE = timedelta(minutes=1)
 
 
@@ -135,7 +135,7 @@ def test_maintenance_is_reported_and_awaited(sandbox: Sandbox, watch: Callable[.
         ("maintenance", f"maintenance is PENDING {window}"),
         ("state", "READY UNHEALTHY_MAINTENANCE"),
         ("maintenance", f"maintenance is ONGOING {window}"),
-        ("recovered", "usable, ssh answers"),
+        ("recovered", "usable (ssh)"),
     ]
     told = [line.split(" ", 2) for line in written(tmp_path / "hook", 2)]
     assert [(*words, json.loads(event)["status"]) for *words, event in told] == [
@@ -188,7 +188,7 @@ def test_node_stopped_by_another_client_stays_stopped(
         "STOPPING",
         "STOPPED",
         "STARTING",
-        "usable, ssh answers",
+        "usable (ssh)",
     ]
     assert (code, sandbox.changes()) == (0, ["stop", "start"])
 

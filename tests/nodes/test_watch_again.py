@@ -15,7 +15,7 @@ from tests.others import KilledError, another_machine, changes, errors, kill, so
 from tpuctl.sandbox import administration
 
 # The lines of `--events -` for a created node.
-MADE = [("state", "CREATING"), ("recovered", "usable, ssh answers")]
+MADE = [("state", "CREATING"), ("recovered", "usable (ssh)")]
 MINUTE = timedelta(minutes=1)
 
 

@@ -52,7 +52,7 @@ def test_expired_node_is_deleted_once_and_its_watch_ends(
     out, _, code = watch(until="8h")
 
     assert told(out) == [
-        ("reached", "usable, ssh answers"),
+        ("reached", "usable (ssh)"),
         ("action", "deleting it"),
         ("expired", "its time has ended, it expired 0s ago: it is being deleted"),
         ("state", "DELETING"),
@@ -85,7 +85,7 @@ def test_extension_counts(tpuctl: Console, sandbox: Sandbox, watch: Callable[...
 
     out, _, code = watch(happens=lambda: tpuctl("extend", "demo", "1h", "--zone", ZONE))
 
-    assert (told(out), code, sandbox.changes()) == ([("reached", "usable, ssh answers")], 0, ["patch"])
+    assert (told(out), code, sandbox.changes()) == ([("reached", "usable (ssh)")], 0, ["patch"])
 
 
 def test_preempted_node_that_has_expired_is_not_recreated(sandbox: Sandbox, watch: Callable[..., Result]) -> None:

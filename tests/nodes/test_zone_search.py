@@ -10,7 +10,7 @@ from tests.conftest import Console, Sandbox
 from tests.lifecycle import EventfulClock, told
 from tests.others import interrupt
 from tpuctl.sandbox.administration import end_stockouts
-from tpuctl.sandbox.stock import put_stockout
+from tpuctl.sandbox.stock import put_level, put_stockout
 
 ANY = ("up", "demo", "--type", "v6e-8", "--spot", "--zone")
 
@@ -32,7 +32,7 @@ def test_up_ends_in_the_only_zone_with_capacity_and_says_why(tpuctl: Console, sa
 
     assert (out, code, zone_of(tpuctl)) == ("demo\tREADY\n", 0, "europe-west4-a")
     assert "us-central1-b: no capacity" in told(err)
-    assert told(err)[-1].startswith("usable, ssh answers")
+    assert told(err)[-1].startswith("usable (ssh)")
     assert "\tREADY\t" in tpuctl("history", "demo")[0]
     assert tpuctl("down", "demo", "--yes")[2] == 0
     assert tpuctl("up", "demo", "--dry-run")[0].startswith("1. create demo in europe-west4-a: ")
@@ -226,10 +226,7 @@ def test_zones_setting_of_the_project_file_is_used(tpuctl: Console, sandbox: San
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(("a", "b", "--zone", "any"), "2 nodes cannot share `--zone any`", id="nodes"),
-        pytest.param(
-            ("a", "b", "--zone", "us-east5-b", "--tier", "spot,on-demand"), "share `--tier", id="nodes and tiers"
-        ),
+        pytest.param(("a", "b", "--zone", "any", "--race"), "`--race` takes one node, not 2", id="nodes in a race"),
         pytest.param(
             ("us-east1-d/a", "--zone", "us-east5-b,us-east5-a"),
             "is in us-east1-d, which `--zone",
@@ -403,3 +400,83 @@ def test_search_creates_nothing_after_a_down(
     assert (down_code, code, sandbox.changes().count("create")) == (0, 3, created), err
     assert "`down` ended `demo`" in err
     assert tpuctl("list")[0] + tpuctl("queue", "list")[0] == ""
+
+
+def places(tpuctl: Console) -> dict[str, tuple[str, str]]:
+    """Return zone and capacity type of each node, by its name."""
+    rows = [line.split("\t") for line in tpuctl("list")[0].splitlines()]
+    return {row[0]: (row[1], row[7]) for row in rows}
+
+
+SEVERAL = ("up", "a", "b", "--type", "v6e-8", "--spot", "--timeout", "2h", "--zone")
+
+
+def test_several_nodes_get_the_first_zone_with_capacity_each(tpuctl: Console, sandbox: Sandbox) -> None:
+    with sandbox.state.write() as session:
+        put_level(session, zone="us-east1-d", accelerator_type="v6e-*", nodes=1)
+
+    out, err, code = tpuctl(*SEVERAL, "us-east1-d,us-east5-b")
+
+    assert (out, code, sorted(zone for zone, _ in places(tpuctl).values())) == (
+        "a\tREADY\nb\tREADY\n", 0, ["us-east1-d", "us-east5-b"]
+    )  # fmt: skip
+    assert (err.count(": us-east1-d: no capacity\n"), sandbox.changes()) == (1, ["create"] * 3)
+    assert err.count("usable, ssh answers") == 2
+
+
+def test_several_nodes_try_tiers_and_wait_for_capacity(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, tier="spot")
+    stockout(sandbox, tier="on-demand", duration=timedelta(minutes=20))
+
+    tiers = ("--tier", "spot,on-demand")
+    _, err, code = tpuctl(*SEVERAL[:5], *tiers, "--zone", "us-east1-d", "--timeout", "2h")
+
+    assert (code, places(tpuctl)) == (0, dict.fromkeys(("a", "b"), ("us-east1-d", "on-demand"))), err
+    assert err.count("no zone has capacity: next round in 1m") == 2
+
+
+def test_several_nodes_adopt_those_that_exist(tpuctl: Console, sandbox: Sandbox) -> None:
+    sandbox.add_node("a", zone="asia-northeast1-b", acceleratorType="v6e-8", schedulingConfig={"spot": True})
+    nodes = ("up", "a", "b", "us-east1-d/c", *SEVERAL[3:])
+
+    _, err, code = tpuctl(*nodes, "any")
+    again = tpuctl(*nodes, "any")
+
+    found = {name: zone for name, (zone, _) in places(tpuctl).items()}
+    assert (code, found["a"], found["c"]) == (0, "asia-northeast1-b", "us-east1-d"), err
+    assert (again[2], sandbox.changes().count("create")) == (0, 2)
+
+
+def test_several_nodes_without_capacity_end_one_by_one(tpuctl: Console, sandbox: Sandbox) -> None:
+    stockout(sandbox, "us-east5-b")
+    with sandbox.state.write() as session:
+        put_level(session, zone="us-east1-d", accelerator_type="v6e-*", nodes=1)
+
+    out, err, code = tpuctl(*SEVERAL[:-3], "--timeout", "10m", "--zone", "us-east1-d,us-east5-b")
+
+    assert (len(out.splitlines()), code, len(places(tpuctl))) == (1, 6, 1), err
+    assert "no capacity for `v6e-8` in any of 2 zones:\n  us-east1-d: no capacity, at 2026-01-01T00:" in err
+
+
+def test_down_during_the_pause_of_several_searches_ends_them(
+    tpuctl: Console, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    stockout(sandbox)
+    clock.after(timedelta(minutes=3), lambda: tpuctl("down", "a", "b", "--yes"))
+
+    _, _, code = tpuctl(*SEVERAL, "us-east1-d,us-east5-b")
+
+    assert (code != 0, places(tpuctl)) == (True, {})
+
+
+def test_several_nodes_in_several_zones_are_planned_and_requested_without_waiting(
+    tpuctl: Console, sandbox: Sandbox
+) -> None:
+    plan = tpuctl(*SEVERAL, "us-east1-d,us-east5-b", "--dry-run")
+    requested = tpuctl(*SEVERAL[:-3], "--no-wait", "--zone", "us-east1-d,us-east5-b")
+
+    assert [line[: line.index(":")] for line in plan[0].splitlines() if line[0].isdigit()] == [
+        "1. create a in us-east1-d", "2. create b in us-east1-d"
+    ]  # fmt: skip
+    assert "zones in this order: us-east1-d, us-east5-b; the plan is for the first" in plan[1]
+    assert (requested[2], [zone for zone, _ in places(tpuctl).values()]) == (0, ["us-east1-d"] * 2)

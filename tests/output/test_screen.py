@@ -123,7 +123,7 @@ def test_keys_typed_during_the_display_are_not_shown(tmp_path: Path) -> None:
             "→ demo creating",
             "• demo CREATING",
             "• demo READY",
-            "✓ demo usable,",
+            "demo usable (ssh)",
             "ZONE TYPE STATE",
             "us-central2-b v4-8 READY",
         ],
@@ -149,7 +149,8 @@ def test_ctrl_c_keeps_the_lines_and_restores_the_terminal(tmp_path: Path) -> Non
             "     Ns → demo creating v4-8 (tpu-ubuntu2204-base, about $12.88/h)",
             "     Ns • demo CREATING",
             "^C",
-            f"warning: interrupted: {known}; nothing was undone",
+            f"warning: interrupted: {known};",
+            "         nothing was undone",
             "  resume: tpuctl up demo --type v4-8 --zone us-central2-b",
             "  undo:   tpuctl down us-central2-b/demo",
         ],
@@ -183,3 +184,51 @@ def test_top_fits_each_width_survives_a_lost_worker_and_leaves_nothing_behind(tm
     while left := list(find_processes_with_variable(WORKER_MARK, *marks)):
         assert time.monotonic() < end, left
         time.sleep(0.1)
+
+
+@pytest.mark.sshd
+def test_list_watch_shows_what_changes_until_ctrl_c(tmp_path: Path) -> None:
+    with window(tmp_path, "list", "--watch") as shown:
+        shown.until("every 2 s")
+        echoes = shown.echoes()
+        with window(tmp_path, *UP, "--no-wait") as other:
+            other.finish()
+        shown.until("demo +us-central2-b")
+        shown.resize(60)
+        shown.until("not shown, as the terminal is 60 columns wide")
+        os.write(shown.leader, b"\x03")
+        shown.finish()
+        restored = shown.echoes()
+
+    assert (echoes, restored, shown.process.returncode) == (False, True, 130)
+    assert shown.written.endswith("(q ends)\r\n\x1b[?25h\r\ninterrupted\r\n")
+
+
+@pytest.mark.sshd
+def test_status_watch_keeps_the_last_report_of_a_node_that_is_gone(tmp_path: Path) -> None:
+    with window(tmp_path, *UP, "--no-wait") as made:
+        made.finish()
+    with window(tmp_path, "status", "demo", "--watch") as shown:
+        shown.until("every 2 s")
+        with window(tmp_path, "delete", "demo", "--yes", "--zone", "us-central2-b") as other:
+            other.finish()
+        shown.until("error: ")
+        os.write(shown.leader, b"q")
+        lines = shown.ended()
+
+    assert shown.process.returncode == 0
+    assert any(line.split() == ["name", "demo"] for line in lines)
+    assert lines[-1].startswith("error: no node `demo`")
+
+
+@pytest.mark.sshd
+def test_watch_shows_one_line_while_all_is_well(tmp_path: Path) -> None:
+    with window(tmp_path, *UP) as made:
+        made.finish()
+    with window(tmp_path, "watch", "demo", "--for", "ready") as shown:
+        shown.until(r"watching 1 node, usable, last look \d+s ago")
+        os.write(shown.leader, b"\x03")
+        lines = shown.ended()
+
+    assert shown.process.returncode == 130
+    assert [line for line in lines if line.startswith("watching")] == []

@@ -114,7 +114,7 @@ def test_up_without_a_route_waits_for_healthy(tpuctl: Console, sandbox: Sandbox)
     ]
     # What was asked for by name is refused, and where there is a way it is taken.
     assert tpuctl(*up, "--for", "ssh")[2] == 8
-    assert tpuctl(*up, "--internal-ip")[1].splitlines()[-1].startswith("private: usable, ssh answers")
+    assert tpuctl(*up, "--internal-ip")[1].splitlines()[-1].startswith("private: usable (ssh)")
 
 
 def test_new_key_is_waited_for(tpuctl: Console, sandbox: Sandbox, fake_ssh: FakeSsh, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_story_runs_as_it_is_written(
     block: str, exits: dict[int, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command ends with 0 or with the code that the story's mark has for it, in order, in a fresh home."""
-    shell = _Shell(_environment(block, tmp_path, monkeypatch), tmp_path)
+    environ, folder = _environment(block, tmp_path, monkeypatch)
+    shell = _Shell(environ, folder)
     for command, expected in _commands(block, exits):
         code, stderr = shell.run(command)
         assert (code, "Traceback" in stderr) == (expected, False), f"{command}\n{stderr}"
@@ -73,10 +74,11 @@ def test_story_runs_as_a_script(
         # `! command` would accept any code.
         script.append(f"code=0; {command} || code=$?; test $code -eq {code}" if code else command)
 
+    environ, folder = _environment(block, tmp_path, monkeypatch)
     done = subprocess.run(
         ["sh", "-c", "\n".join(script)],
-        env=_environment(block, tmp_path, monkeypatch),
-        cwd=tmp_path,
+        env=environ,
+        cwd=folder,
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
@@ -86,11 +88,16 @@ def test_story_runs_as_a_script(
     assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
 
 
-def _environment(block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the environment of a reader who has installed tpuctl and set nothing; the programs of a story get it, too."""
+def _environment(block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[dict[str, str], Path]:
+    """Return the environment of a reader who has installed tpuctl and set nothing, and a folder below the home.
+
+    The programs of a story get the environment, too.
+    """
     if re.search(r"(^|[|;] *)jq ", block, re.MULTILINE) and not shutil.which("jq"):
         pytest.skip("jq is not installed")
-    (home / "examples").symlink_to(ROOT / "examples")
+    folder = home / "work"
+    folder.mkdir()
+    (folder / "examples").symlink_to(ROOT / "examples")
     for name in [name for name in os.environ if name.startswith(("TPUCTL_", "CLOUDSDK_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(home))
@@ -98,7 +105,7 @@ def _environment(block: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> dic
     monkeypatch.setenv("TPUCTL_SANDBOX", "1")
     # A hook of a `watch` must end before the `watch` does: it gets the real time that a reader has.
     monkeypatch.setenv("TPUCTL_SANDBOX_SPEED", "60" if "--on-recover" in block else "300")
-    return dict(os.environ)
+    return dict(os.environ), folder
 
 
 def _commands(block: str, exits: dict[int, int]) -> Iterator[tuple[str, int]]:

@@ -15,7 +15,7 @@ from tpuctl.workers.worker_metrics import TOP_COLUMNS
 ROOT = Path(__file__).resolve().parents[2]
 # What depends on the machine's speed: how long things took, a worker's name, and what was seen on the way.
 _DURATION = re.compile(r"\b(?:\d+[smhd])+\b(?: ago)?|(?<=hello from )[\w-]+$")
-_NOTES = re.compile(r" ?; its health is not reported yet|HEALTH(?!Y)|(?<=READY) *HEALTHY")
+_NOTES = re.compile(r"HEALTH(?!Y)|(?<=READY) *HEALTHY")
 _SPACES = re.compile(r"[\s\u2500-\u257f]+")
 
 

@@ -21,7 +21,7 @@ from tpuctl.ssh.agent.tar_stream import BLOCK, END_OF_TAR, FileEntry, Stream, me
 from tpuctl.ssh.channel import AgentError, bootstrap
 from tpuctl.ssh.connection import Connection, Target
 from tpuctl.ssh.transfer import open_transfer, with_retries
-from tpuctl.workers.commands.scp_run import describe_copy
+from tpuctl.workers.copy_progress import describe_copy
 from tpuctl.workers.copying import CopyAddress, CopyProgress, parse_copy_request
 
 

@@ -262,7 +262,8 @@ def cli_command(name: str, **attributes: Any) -> Callable[[Callable[..., int | N
             app.note_overrides(options)
             if asks_trust:
                 app.require_trust()
-            with limit_cloud_calls(SystemClock(), patience):
+            # `--watch` looks again and again: each look has a limit of its own.
+            with limit_cloud_calls(SystemClock(), None if options.get("watch") else patience):
                 return function(app, **options)
 
         update_wrapper(callback, function)
@@ -285,6 +286,13 @@ worker_option = grouped_option(
     default="all",
     show_default=True,
     help="Worker indices, such as 0 or 1,3-5; or all.",
+)
+watch_option = grouped_option(
+    "--watch",
+    "-w",
+    group=OptionGroup.OUTPUT,
+    is_flag=True,
+    help="Look again every 2 s, on one screen until q or Ctrl-C; with -o json print a line for each change.",
 )
 yes_option = grouped_option("--yes", "-y", group=OptionGroup.SAFETY, is_flag=True, help="Do not ask for confirmation.")
 if_idle_option = grouped_option(
@@ -373,7 +381,8 @@ def takes_options(
     `hidden=True` or `group=OptionGroup.NODE`. A `table` names the field that has the values of further options.
     """
     declared = {each.name: each for each in fields(kind) if "option" in each.metadata and each.name not in without}
-    field_of_table, further = table or ("", {})
+    field_of_table = table[0] if table else ""
+    further = {name: each for name, each in (table[1] if table else {}).items() if name not in without}
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(function)

@@ -71,6 +71,13 @@ def trust_own_change(app: App, path: Path, *, before: ConfigFile | None) -> None
             _store(app, file)
 
 
+def trust_written_file(app: App, path: Path) -> None:
+    """Trust a project file whose whole content a command of the user has just written."""
+    file = sources.load_project_file(path, app.invocation.environ)
+    if file.trusted_keys:
+        _store(app, file)
+
+
 def confirm_and_store(app: App, file: ConfigFile, *, yes: bool) -> None:
     """Ask whether to trust a file, and store the answer. Raises `NotConfirmedError` if the user refuses."""
     if not app.terminal.confirm("trust this file until it changes?", yes=yes):

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tpuctl.accelerators import check_accelerator_type
+from tpuctl.app.app import ANY_ZONE
 from tpuctl.app.hints import may_exist, near_zone
 from tpuctl.app.option_help import grouped_option
-from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command
+from tpuctl.app.options import CLOUD_OPTIONS, CommandGroup, cli_command, yes_option
 from tpuctl.app.value_completion import (
     complete_file,
     complete_label,
@@ -28,23 +29,34 @@ from tpuctl.app.value_completion import (
 from tpuctl.check.facts import parse_bucket_use
 from tpuctl.cloud.endpoint import ApiEndpoint
 from tpuctl.config import sources
-from tpuctl.config.settings import SETTINGS, ValueKind, as_items, as_pairs, masked_value, parse_setting
+from tpuctl.config.settings import (
+    SETTINGS,
+    FileKind,
+    ValueKind,
+    as_items,
+    as_pairs,
+    check_file_entry,
+    masked_value,
+    parse_setting,
+)
 from tpuctl.config.sources import (
     PROJECT_FILE_NAME,
     check_startup_script,
+    parse_command_line_value,
+    render_yaml_value,
     set_in_config_file,
     unset_in_config_file,
     user_config_path,
 )
-from tpuctl.errors import InvalidInputError, SettingError
-from tpuctl.files import folder_lock, make_private_folder, real_path
+from tpuctl.errors import InvalidInputError, NotConfirmedError, SettingError, TpuctlError
+from tpuctl.files import folder_lock, make_private_folder, output_path, real_path, replace_private_file
 from tpuctl.models.spec import check_tags, check_user_labels
 from tpuctl.names import BucketPath, check_login, check_project, check_zone
 from tpuctl.output.terminal import Cell, OutputFormat, table_view
 from tpuctl.spelling import closest_match
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from click.shell_completion import CompletionItem
@@ -207,7 +219,127 @@ def path(app: App) -> None:
         app.terminal.names(path for _, path, _ in found)
 
 
-for _entry in (show, set_, unset, path):
+# The settings that `config init` asks for: the key, or the one for `any`; what it is for, and an example for an empty answer.
+_QUESTIONS = {
+    "project": ("Project of the nodes.", "my-project"),
+    "zone": ("Zone of the nodes. `zones: any` tries all of them for a new node.", "us-central2-b"),
+    "type": ("Accelerator type: generation and size. `tpuctl types` lists them.", "v4-8"),
+    "tier": ("How a node is bought: on-demand, spot, preemptible or reserved.", "spot"),
+    "buckets": ("Buckets that programs read and write; they must be near the zone.", "gs://my-bucket"),
+}
+
+
+@cli_command(
+    "init",
+    asks_trust=False,
+    short_help="Write a tpuctl.yaml for this folder.",
+    without=_WITHOUT,
+)
+@grouped_option("--project", metavar="ID", shell_complete=complete_project, help="Google Cloud project of the nodes.")
+@grouped_option("--zone", metavar="ZONE", shell_complete=complete_zone, help="Zone of the nodes, or any.")
+@grouped_option("--type", metavar="TYPE", shell_complete=complete_type, help="Accelerator type, such as v4-8.")
+@grouped_option("--tier", metavar="TIER", shell_complete=complete_tier, help="Capacity type, such as spot.")
+@grouped_option(
+    "--bucket",
+    "buckets",
+    metavar="URL",
+    multiple=True,
+    help="Bucket that the nodes read and write, as gs://BUCKET/PREFIX. Repeatable.",
+)
+@yes_option
+def init(app: App, *, yes: bool, buckets: tuple[str, ...], **options: str | None) -> None:
+    """Write a commented tpuctl.yaml in this folder, with answers to a few questions.
+
+    It asks for project, zone, type, tier and buckets; the answer in brackets, which is known from your settings and gcloud, is
+    that of an empty line. Without a terminal, options answer instead. The file is yours, so it is trusted.
+
+    \b
+    Examples:
+      tpuctl config init
+      tpuctl config init --zone any --type v5litepod-8 --tier spot --yes
+    """
+    path = app.invocation.folder / PROJECT_FILE_NAME
+    given = {**options, "buckets": ",".join(buckets) or None}
+    for key, value in given.items():
+        if value is not None:
+            _check_answer(key, value, path)
+    may_ask = app.terminal.may_ask and not yes
+    if not may_ask and not any(given.values()):
+        raise InvalidInputError(
+            "cannot ask for the settings: stdin is not a terminal" if not yes else "no settings given",
+            hint="give them: `tpuctl config init --zone any --type v4-8`",
+        )
+    # A symlink that leads nowhere is a file, too.
+    exists = path.is_symlink() or path.exists()
+    if exists and not app.terminal.confirm(f"replace {path}?", yes=yes):
+        raise NotConfirmedError("nothing was done", hint="change one setting: `tpuctl config set --here KEY VALUE`")
+    answers: dict[str, str | None] = {}
+    for key in _QUESTIONS:  # click passes options in the order in which they were typed
+        answers[key] = given[key]
+        if answers[key] is None:
+            answers[key] = _ask(app, key, path) if may_ask else _known(app, key)
+    from tpuctl.app.trust_question import trust_written_file  # noqa: PLC0415  # only for changes
+
+    with folder_lock(real_path(path).parent):
+        try:
+            replace_private_file(output_path(path, path.parent), _commented_file(answers).encode())
+        except OSError as error:
+            raise SettingError(f"cannot write {path}: {error.strerror or error}") from error
+        trust_written_file(app, path)
+    app.terminal.note(f"wrote {path}", "next: `tpuctl check`, then `tpuctl up NODE`")
+
+
+_HEAD = """\
+# Settings of tpuctl for this folder and those below. Flags and TPUCTL_* variables override them;
+# `tpuctl config show` says where each value comes from, `tpuctl help settings` lists all settings.
+"""
+
+
+def _ask(app: App, key: str, path: Path) -> str | None:
+    """Ask for a setting until the answer is valid. An empty answer is the known value; None if there is none."""
+    known, (about, example) = _known(app, key), _QUESTIONS[key]
+    app.terminal.note(about)
+    while True:
+        answer = app.terminal.ask(f"{key} [{known or f'none; such as {example}'}]: ") or known
+        try:
+            if answer is not None:
+                _check_answer(key, answer, path)
+        except TpuctlError as error:
+            app.show_error(error)
+            known = None
+        else:
+            return answer
+
+
+def _known(app: App, key: str) -> str | None:
+    """Return the value of a setting in the syntax of the command line; None if it has none, or one that is not trusted."""
+    # The file that is written is trusted: what came with a repository must not get into it unseen.
+    if key in app.settings.untrusted or key not in app.settings.values:
+        return None
+    return _text(_value(app.settings, SETTINGS[key], shows_metadata=False))
+
+
+def _check_answer(key: str, value: str, path: Path) -> None:
+    """Raise `SettingError` or `InvalidInputError` for a value that the file cannot have."""
+    if key == "zone" and value == ANY_ZONE:
+        return
+    check_file_entry(FileKind.PROJECT, key, value, place=f"`{key}`")
+    check_setting(key, value, file=path)
+
+
+def _commented_file(answers: Mapping[str, str | None]) -> str:
+    """Return the text of a project file: each setting below what it is for; one without a value as a comment."""
+    parts = [_HEAD]
+    for key, value in answers.items():
+        about, example = _QUESTIONS[key]
+        name = "zones" if key == "zone" and value == ANY_ZONE else key
+        written = parse_command_line_value(SETTINGS[name], value or example)
+        line = f"{name}: {render_yaml_value(written)}"
+        parts.append(f"# {about}\n{line if value else f'# {line}'}\n")
+    return "\n".join(parts)
+
+
+for _entry in (show, init, set_, unset, path):
     command.add_command(_entry)
 
 

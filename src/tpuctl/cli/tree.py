@@ -55,7 +55,8 @@ _SECTIONS = {
         ),
     },
     "Jobs on workers": {
-        "jobs": ("tpuctl.workers.commands.jobs", "List the jobs of a node and their exit codes."),
+        "ray": ("tpuctl.workers.commands.ray", "Make one Ray cluster of all workers of nodes, and end it."),
+        "jobs": ("tpuctl.workers.commands.jobs", "List the jobs of nodes and their exit codes."),
         "logs": ("tpuctl.workers.commands.logs", "Print the output of a job on its workers."),
         "attach": ("tpuctl.workers.commands.attach", "Follow the output of a job until it ends."),
         "kill": ("tpuctl.workers.commands.kill", "Send a signal to a job's processes on all workers."),

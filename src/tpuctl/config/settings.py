@@ -570,6 +570,9 @@ class Settings:
     def missing(self, key: str) -> SettingError:
         """Return the error for a missing setting, with the sources that were searched and how to set it."""
         spec = SETTINGS[key]
+        if key == "zone":  # new users meet it first, and most need one of two ways
+            hint = "pass `--zone ZONE`, or set one: `tpuctl config set zone ZONE`; other ways: `tpuctl help settings`"
+            return SettingError("no zone is set", hint=hint)
         sources = [source for source in (spec.flag, spec.environment, *spec.foreign) if source]
         for kind in FileKind:
             if kind in spec.files:

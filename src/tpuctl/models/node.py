@@ -185,6 +185,13 @@ class Node:
     Fields that a spec has, too, have the same names there. A state or a health that the API omits says nothing about the node.
     """
 
+    def __str__(self) -> str:
+        """Return name, state, type and zone in one line."""
+        return f"{self.name.node_id} {self.state} {self.type_name} {self.name.zone}"
+
+    def __repr__(self) -> str:
+        return f"<Node {self}>"
+
     name: ResourceOfNode
     raw: Mapping[str, Any] = field(repr=False)
     id: ApiNumber = ""

@@ -33,7 +33,7 @@ from tpuctl.nodes.actuator import (
     require_same,
 )
 from tpuctl.nodes.conditions import Policy, SshAnswer, Verb, describe_answers
-from tpuctl.nodes.controller import NodeResult, reconcile_nodes
+from tpuctl.nodes.controller import MoveNode, NodeResult, reconcile_nodes
 from tpuctl.nodes.expiry import ExpiryChange
 from tpuctl.nodes.goal import Goal
 from tpuctl.nodes.journal import JournalError
@@ -44,7 +44,7 @@ from tpuctl.ssh.keys import add_metadata_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import datetime
+    from datetime import datetime, timedelta
 
     from tpuctl.cloud.tpu import TpuClient
     from tpuctl.models.operation import Operation
@@ -57,18 +57,29 @@ StillSelected = Callable[[Node, Node], None]
 
 
 def bring_up_nodes(
-    context: ActionContext, tasks: Sequence[Goal], *, wait: bool = True, together: bool = False
+    context: ActionContext,
+    tasks: Sequence[Goal],
+    *,
+    wait: bool = True,
+    together: bool = False,
+    move: MoveNode | None = None,
 ) -> list[NodeResult | TpuctlError]:
     """Create, start or repair nodes in parallel until they are usable; without `wait`, only take the next step.
 
     A node without a spec must exist. Labels, tags, metadata and description that the user named are patched at the end
-    if they differ. Return the results in the order of the tasks; `together` is that of `reconcile_nodes`.
+    if they differ. Return the results in the order of the tasks; `together` is that of `reconcile_nodes`. `move` may go on with
+    a failed node elsewhere.
     """
-    with_keys = [
-        replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
-        for task in tasks
-    ]
-    results = reconcile_nodes(context, with_keys, wait=wait, together=together)
+
+    def with_key(task: Goal) -> Goal:
+        return replace(task, spec=spec_with_ssh_key(context, task.spec)) if task.spec and not task.only_looks else task
+
+    def move_with_key(goal: Goal, error: TpuctlError) -> tuple[Goal, timedelta] | TpuctlError:
+        moved = move(goal, error) if move is not None else error
+        return moved if isinstance(moved, TpuctlError) else (with_key(moved[0]), moved[1])
+
+    goals = [with_key(task) for task in tasks]
+    results = reconcile_nodes(context, goals, wait=wait, together=together, move=move_with_key)
     if len(results) < len(tasks):
         return results
     for index, (task, result) in enumerate(zip(tasks, results, strict=True)):

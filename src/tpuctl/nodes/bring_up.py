@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import partial
@@ -12,13 +13,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tpuctl.app.spec_building import note_queued_preemptible
 from tpuctl.app.ssh_options import with_reachable_goal
+from tpuctl.check.preflight import preflight_check
 from tpuctl.cloud.tpu import QueuedListing
-from tpuctl.errors import AccessError, ConflictError, CredentialsError, InvalidInputError, NotConfirmedError
+from tpuctl.errors import (
+    AccessError,
+    ConflictError,
+    CredentialsError,
+    InvalidInputError,
+    NotConfirmedError,
+    ServiceUnavailableError,
+    TpuctlError,
+)
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import NodeState, Tier
 from tpuctl.models.spec import GROUP_LABEL
 from tpuctl.models.spec_fields import V2
-from tpuctl.names import NodeName, NodeReference, group_of_slice
+from tpuctl.names import NodeName, NodeReference, group_of_slice, slice_ids
 from tpuctl.nodes.actions import bring_up_nodes, check_accelerator_type
 from tpuctl.nodes.as_it_was import as_it_was, as_it_was_somewhere, differences_of, made_as, remembered_spec
 from tpuctl.nodes.conditions import Repair
@@ -26,12 +36,13 @@ from tpuctl.nodes.decide import different_node_error
 from tpuctl.nodes.expiry import LimitChange, NodeEnd
 from tpuctl.nodes.goal import Goal, NodeLimits
 from tpuctl.nodes.idle_limit import IdleChange
+from tpuctl.nodes.journal import JournalError
 from tpuctl.nodes.lookup import check_may_be_created, locate_for_create, search_requested_name, zone_to_create
-from tpuctl.nodes.policies import retry_until_answered, within_deadline
+from tpuctl.nodes.policies import repair_policy, retry_until_answered, within_deadline
 from tpuctl.nodes.race import is_race_alive, remembered_race, run_race
 from tpuctl.nodes.race_rules import describe_race
 from tpuctl.nodes.repair import DEFECTIVE_HEALTH
-from tpuctl.nodes.setup import script_to_run
+from tpuctl.nodes.setup import has_other_setup, script_to_run
 from tpuctl.nodes.slices import ExistingSlices, as_slice, bring_up_slices, check_slices, find_slices
 from tpuctl.nodes.time_limits import TimeLimit, confirm_limits, note_clock_difference
 from tpuctl.nodes.usage import use_in_question
@@ -44,7 +55,7 @@ from tpuctl.nodes.zone_choice import (
     require_type,
     zone_choice,
 )
-from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt, with_tier
+from tpuctl.nodes.zone_search import bring_up_several, bring_up_somewhere, spec_of_attempt, with_tier
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -52,7 +63,6 @@ if TYPE_CHECKING:
 
     from tpuctl.app.app import App
     from tpuctl.check.gate import PreflightCheck
-    from tpuctl.errors import TpuctlError
     from tpuctl.models.events import NodeEvent
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
@@ -109,6 +119,7 @@ class PlannedWork:
     in_flight: Callable[[NodeEvent | None], str]
     undo: str  # the command that undoes the work
     note: str = ""  # about the plan
+    tasks: tuple[Goal, ...] = ()  # of nodes that are looked up; none in a dry run
 
 
 def bring_up(
@@ -152,6 +163,49 @@ def run_planned(
             return work.run(context)
 
 
+def note_changed_setups(app: App, nodes: Sequence[Node]) -> None:
+    """Say for which nodes the `setup` of the settings is not the one that they were made with."""
+    present = app.settings.text("setup")
+    for node in nodes if present else ():
+        with suppress(JournalError, ServiceUnavailableError):
+            if has_other_setup(app.services.journal.past(node.name), node, present or ""):
+                app.terminal.note(
+                    f"`setup` changed since `{node.name.node_id}` was made; `tpuctl run {node.name.node_id} --setup` runs it"
+                )
+
+
+def run_setup(
+    app: App,
+    nodes: Sequence[Node],
+    script: str | None,
+    listen: Callable[[], AbstractContextManager[Callable[[NodeEvent], None]]],
+) -> None:
+    """Run a set-up, by default that of the settings, on usable nodes, and record it; not where it ran last.
+
+    Raises `InvalidInputError` without a set-up, and its failure.
+    """
+    script = script or app.settings.text("setup")
+    if not script:
+        raise InvalidInputError("no `setup` is set", hint="add `setup: COMMANDS` to tpuctl.yaml, or use `--setup CMD`")
+    due: list[str] = []
+    for node in nodes:
+        if script_to_run(app.services.journal.past(node.name), node, script) is None:
+            app.terminal.note(f"the set-up of `{node.name.node_id}` has not changed since it ran")
+        else:
+            due.append(f"{node.name.zone}/{node.name.node_id}")
+    if not due:
+        return
+    request = UpRequest(
+        spec=None,
+        policy=repair_policy(app, {"repair": str(Repair.NONE)}),
+        preflight=preflight_check(app, {}, only_limits=True),
+        setup=script,
+    )
+    for result in bring_up(app, due, request, listen):
+        if isinstance(result, TpuctlError):
+            raise result
+
+
 def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> PlannedWork:
     """Plan the work that brings nodes up: in their zone, or one node in several zones and tiers.
 
@@ -168,19 +222,28 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     if choice is None and len(request.tiers) > 1:
         choice = one_zone(app, nodes[0])
     check_zone_options(choice, nodes, tiers=request.tiers, wait=request.wait, race=request.race)
-    race = None if len(nodes) > 1 else _remembered_race(app, nodes[0], choice, is_race=request.race)
-    if choice is None and race is None:
+    if choice is not None and len(nodes) > 1:
+        return _plan_several(app, nodes, choice, request)
+    if len(nodes) > 1:
         return _plan_nodes(app, nodes, request)
-    found = None if race or request.race or choice is None else _find_in_zones(app, nodes[0], choice)
+    return _plan_one(app, nodes[0], request, choice)
+
+
+def _plan_one(app: App, node: str, request: UpRequest, choice: ZoneChoice | None) -> PlannedWork:
+    """Plan the work on one node: where it is, in a race, or in one of several zones and tiers."""
+    race, spec = _remembered_race(app, node, choice, is_race=request.race), request.spec
+    if choice is None and race is None:
+        return _plan_nodes(app, [node], request)
+    found = None if race or request.race or choice is None else find_in_zones(app, node, choice)
     if found is not None:
         app.choose_zone(found.zone)
         if spec is None:
-            return _plan_nodes(app, nodes, request)
+            return _plan_nodes(app, [node], request)
     spec = spec or (race.spec if race else None)
     spec = require_type(spec, choice)
     if found is None and race is None and choice is not None:
         price = request.preflight.settings.hourly_price
-        spec = request.limit.applied(as_it_was_somewhere(app, nodes[0], choice.zones, spec, price=price), app.now())
+        spec = request.limit.applied(as_it_was_somewhere(app, node, choice.zones, spec, price=price), app.now())
     request = replace(request, spec=spec)
     if race is not None and not (request.race and choice):
         return _plan_race(app, race.names, request)
@@ -194,7 +257,7 @@ def plan_bring_up(app: App, nodes: Sequence[str], request: UpRequest) -> Planned
     if found is not None:
         return _plan_zones(app, found, find_offers, request, is_begun=True)
     offers = find_offers()
-    reference = app.reference(nodes[0])
+    reference = app.reference(node)
     name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
     check_may_be_created(app, name)
     if request.race:
@@ -208,6 +271,13 @@ def _plan_nodes(
     """Plan the work on nodes whose zones are known. A group moves on to one of the offers if its zone has no capacity."""
     located = tuple(_locate(app, text, request) for text in dict.fromkeys(nodes))
     for name, found, spec in located:
+        first = app.services.journal.past(replace(name, node_id=slice_ids(name.node_id, 1)[0])).former_spec
+        if found is None and request.slices is None and first is not None and first.slices:
+            raise ConflictError(
+                f"`{name.node_id}` is a group of {first.slices} slices, and no node",
+                hint=f"to bring all of them up, run `tpuctl up {name.node_id} --slices {first.slices}`; for a node, choose "
+                "another name",
+            )
         if spec is not None and spec.queued_slices(name) and found is None and request.slices is None:
             group = spec.request_name(name).node_id
             raise ConflictError(
@@ -218,6 +288,16 @@ def _plan_nodes(
         is_compared = request.slices and found is not None and not (found.state.is_dead or request.policy.replace)
         if is_compared and (differences := differences_of(app, found, spec)):
             raise different_node_error(name, differences)
+    return _plan_located(app, located, request, find_offers)
+
+
+def _plan_located(
+    app: App,
+    located: tuple[tuple[NodeName, Node | None, NodeSpec | None], ...],
+    request: UpRequest,
+    find_offers: Callable[[], Sequence[Offer]] | None = None,
+) -> PlannedWork:
+    """Plan the work on nodes that have been looked up."""
     if request.limit != TimeLimit():
         note_clock_difference(app)
     request.preflight.siblings = {name: spec for name, found, spec in located if found is None and spec is not None}
@@ -242,6 +322,7 @@ def _plan_nodes(
     return PlannedWork(
         located=located,
         policy=request.policy,
+        tasks=tuple(tasks),
         run=run,
         in_flight=lambda last: _describe_bills([task.name for task in tasks], last),
         undo="tpuctl down " + (_group_words(located[0][0]) if request.slices else _full_words(located)),
@@ -383,6 +464,45 @@ def _price_note(request: UpRequest, located: Sequence[tuple[NodeName, Node | Non
     return f"{len(located)} slices in {name.zone} together cost {price.times(len(located))}"
 
 
+def _plan_several(app: App, nodes: Sequence[str], choice: ZoneChoice, request: UpRequest) -> PlannedWork:
+    """Plan several nodes, each in its zone, or else in the first of these zones and tiers that has capacity."""
+    located: list[tuple[NodeName, Node | None, NodeSpec | None]] = []
+    offers: tuple[Offer, ...] = ()
+    searched: list[NodeName] = []
+    for text in dict.fromkeys(nodes):
+        reference = app.reference(text)
+        there = None if reference.zone else find_in_zones(app, text, choice)
+        if there or reference.zone:
+            name, node, spec = _locate(app, str(there or text), request)
+            if spec is not None:
+                cloud, made = app.services.client, made_as(app, node)
+                spec = spec_of_attempt(cloud, name, spec, node=node, tiers=request.tiers, made_as=made)
+            located.append((name, node, spec))
+            continue
+        wanted = require_type(request.spec, choice)
+        offers = offers or order_offers(app, request.preflight, choice, wanted, tiers=request.tiers)
+        price = request.preflight.settings.hourly_price
+        spec = request.limit.applied(as_it_was_somewhere(app, text, choice.zones, wanted, price=price), app.now())
+        name = NodeName(reference.project or app.project, offers[0].zone, reference.node_id)
+        check_may_be_created(app, name)
+        searched.append(name)
+        located.append((name, None, with_tier(spec, offers[0].tier)))
+    work = _plan_located(app, tuple(located), request)
+    if request.only_looks or not searched:
+        return work
+    named = ", ".join(map(str, offers[:12])) + (f" and {len(offers) - 12} more" if len(offers) > 12 else "")
+
+    def run(context: ActionContext) -> Sequence[NodeResult | TpuctlError]:
+        return bring_up_several(context, work.tasks, dict.fromkeys(searched, offers), wait=request.wait)
+
+    return replace(
+        work,
+        run=run,
+        undo="tpuctl down " + " ".join(name.node_id for name, _, _ in located),
+        note=f"zones in this order: {named}; the plan is for the first" if request.dry_run else "",
+    )
+
+
 def _plan_zones(
     app: App,
     first: NodeName,
@@ -500,7 +620,7 @@ def _remembered_race(app: App, text: str, choice: ZoneChoice | None, *, is_race:
     )
 
 
-def _find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
+def find_in_zones(app: App, text: str, choice: ZoneChoice) -> NodeName | None:
     """Return the name of a node or of a queued resource that exists in one of the zones: it is adopted, never doubled."""
     with within_deadline(app, None):
         # A mistyped zone has no nodes. Asked for them, it counts as one that does not answer.
@@ -566,6 +686,8 @@ def _task(app: App, name: NodeName, found: Node | None, spec: NodeSpec | None, *
         question = f"{in_use}delete `{name.node_id}` and its boot disk, and recreate it ({what})?"
         if not app.terminal.confirm(question, yes=request.yes):
             raise NotConfirmedError
+    if found is not None and is_alive and not (request.setup or policy.replace):
+        note_changed_setups(app, [found])
     if request.only_looks:
         return Goal(name=name, policy=policy, spec=spec, setup=request.setup, only_looks=True, since=app.silent_since)
     if found is not None and not policy.replace and request.asks:

@@ -7,6 +7,7 @@ deadline for the API to answer. Only an authentication or permission error ends 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -42,7 +43,7 @@ from tpuctl.nodes.reconciler import NodeReconciler
 from tpuctl.nodes.snapshots import fetch_snapshots
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from tpuctl.models.node import Node
     from tpuctl.models.queued import QueuedResource
@@ -96,27 +97,45 @@ def reconcile_node(
     return result
 
 
+# Returns the goal that follows that of a failed node, and the pause before it; else the error to end with.
+MoveNode = Callable[[Goal, TpuctlError], tuple[Goal, timedelta] | TpuctlError]
+
+
 def reconcile_nodes(
-    context: ActionContext, goals: Sequence[Goal], *, wait: bool = True, together: bool = False
+    context: ActionContext,
+    goals: Sequence[Goal],
+    *,
+    wait: bool = True,
+    together: bool = False,
+    move: MoveNode = lambda _, error: error,
 ) -> list[NodeResult | TpuctlError]:
     """Bring nodes to their goals in parallel, and return the results in the order of the goals.
 
     Without `wait` at most one change is sent for each node, and nothing is waited for. If the nodes are worth nothing alone,
-    `together`, the first failure ends the run, and is the only result.
+    `together`, the first failure ends the run, and is the only result. With `wait`, `move` may go on with a failed node
+    elsewhere.
     """
     controller = Controller(context, goals)
     results: dict[NodeName, NodeResult | TpuctlError] = {}
+    places = {goal.name: goal.name for goal in goals}
     try:
         while controller:
             for node, error in controller.observe_due(survey=wait):
                 result = error or reconcile(node, wait=wait)
+                if isinstance(result, TpuctlError) and wait:
+                    following = move(node.goal, result)
+                    if not isinstance(following, TpuctlError):
+                        places[following[0].name] = places.pop(node.name)
+                        controller.replace(node, *following)
+                        continue
+                    result = following
                 if isinstance(result, TpuctlError):
                     report_failure(node, result)
                 if isinstance(result, TpuctlError) and together:
                     result.node = node.name.node_id
                     return [result]
                 if result is not None:
-                    results[node.name] = result
+                    results[places[node.name]] = result
                     controller.remove(node)
             controller.sleep()
     finally:
@@ -299,12 +318,13 @@ class Controller:
         Its lease is taken before the pause: `down` must find who would create the node.
         """
         successor = NodeReconciler(self._context, goal, self._end_node)
-        with suppress(ServiceUnavailableError):  # the successor takes it before its first change
-            self._context.leases.acquire(goal.name, "move")
-            successor.lease.take()
+        if goal.lease is None:
+            with suppress(ServiceUnavailableError):  # the successor takes it before its first change
+                self._context.leases.acquire(goal.name, "move")
+                successor.lease.take()
         self.remove(node)
         self._open[goal.name] = successor
-        successor.has_degraded = True
+        successor.has_degraded = goal.policy.watches
         successor.last_end = node.last_end
         successor.due += pause
 

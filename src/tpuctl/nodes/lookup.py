@@ -342,13 +342,15 @@ def zone_to_create(app: App, reference: NodeReference, spec: NodeSpec | None) ->
     if accelerator and len(zones) == 1:
         app.terminal.note(f"{reference.node_id}: in {zones[0]}, the only zone with {accelerator.name}")
         return zones[0]
-    error = app.missing_zone()
-    if accelerator and zones:
-        hint = f"{accelerator.name} is offered in {', '.join(zones[:6])}\n{error.hint or ''}"
-        raise SettingError(error.message, hint=hint)
     if spec and (near := suggest_listed_type(spec.accelerator_type)):
-        hint = f"`{spec.accelerator_type}` is not a known type: did you mean `{near}`?\n{error.hint or ''}"
-        raise SettingError(error.message, hint=hint)
+        raise InvalidInputError(
+            f"`{spec.accelerator_type}` is not a known accelerator type", hint=f"did you mean `{near}`?"
+        )
+    error = app.missing_zone()
+    if isinstance(error, SettingError):
+        ways = [f"try all zones: `tpuctl up {reference.node_id} --zone any`"]
+        ways += [f"{accelerator.name} is offered in {', '.join(zones[:6])}"] if accelerator and zones else []
+        error.hint = "\n".join([*ways, error.hint or ""])
     raise error
 
 

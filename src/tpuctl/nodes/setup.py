@@ -154,6 +154,13 @@ def script_to_run(past: Past, node: Node, named: str | None) -> str | None:
     return None if node.id in past.setups and made.setup == named else named
 
 
+def has_other_setup(past: Past, node: Node, present: str) -> bool:
+    """Return whether tpuctl created a node, and with another set-up than the present one, which has succeeded."""
+    made = past.made_as(node)
+    is_done = made is not None and past.setup_to_do(node) is None
+    return is_done and past.created is not None and past.created.spec is not None and past.created.spec.setup != present
+
+
 class _RunningSetup:
     """A set-up that runs on the workers of a node, in a thread."""
 

@@ -157,10 +157,10 @@ def check_zone_options(
             raise InvalidInputError(
                 "`--race` needs several zones", hint="name them: `--zone ZONE,ZONE`, or use `--zone any`"
             )
-    elif len(nodes) > 1:
-        shared = f"--tier {','.join(tiers)}" if len(choice.zones) == 1 else f"--zone {choice.text}"
+    elif len(nodes) > 1 and race:
         raise InvalidInputError(
-            f"{len(nodes)} nodes cannot share `{shared}`", hint="run the command once for each node"
+            f"`--race` takes one node, not {len(nodes)}",
+            hint="run the command once for each node, or leave `--race` out",
         )
 
 

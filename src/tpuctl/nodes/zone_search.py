@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from tpuctl.durations import format_duration
 from tpuctl.errors import CheckFailedError, NoCapacityError, QuotaError, ServiceUnavailableError, TpuctlError
@@ -107,97 +107,187 @@ def bring_up_somewhere(
             if len(tasks) > 1 and context.cloud.find_nodes([one.name for one in tasks]):
                 raise result  # a group is in one zone
             context.report(EventKind.NOTE, task.name, f"{task.name.zone}: {result.message}", error=result.kind)
-        offers = find_offers()
-        for zone in sorted({offer.zone for offer in offers}):
-            for name in (replace(task.name, zone=zone) for task in tasks):
-                leases.setdefault(name, LeaseGuard(context, name, "up", force_lease=task.force_lease)).require()
-        return _search(context, tasks, spec, offers, leases, wait=wait, announce=announce)
+        search = _Search(context, tasks, spec, find_offers())
+        search.take_leases(leases)
+        return _try_offers(context, search, wait=wait, announce=announce)
 
 
 def _bring_up(context: ActionContext, goals: Sequence[Goal], *, wait: bool) -> list[NodeResult | TpuctlError]:
     return bring_up_nodes(context, goals, wait=wait) if len(goals) == 1 else bring_up_slices(context, goals, wait=wait)
 
 
-def _search(
-    context: ActionContext,
-    tasks: Sequence[Goal],
-    spec: NodeSpec,
-    offers: Sequence[Offer],
-    leases: Mapping[NodeName, LeaseGuard],
-    *,
-    wait: bool,
-    announce: Callable[[str], None],
+def bring_up_several(
+    context: ActionContext, tasks: Sequence[Goal], searches: Mapping[NodeName, Sequence[Offer]], *, wait: bool = True
 ) -> list[NodeResult | TpuctlError]:
-    """Try the offers in turn, and return the results of the first that has capacity."""
-    clock, task = context.clock, tasks[0]
-    began = task.since or timedelta()
-    attempts: list[Attempt] = []
-    last_answer = began
+    """Bring nodes up at the same time, those of `searches` each in the first of its offers that has capacity.
 
-    def next_step() -> TryNext | PauseSearch | EndSearch:
-        now = clock.monotonic()
-        left = None if task.policy.timeout is None else task.policy.timeout - (now - began)
+    The goal of such a node is for its first offer. Return the results in the order of the tasks.
+    """
+    leases: dict[NodeName, LeaseGuard] = {}
+    with released_at_end(leases):
+        running: dict[NodeName, _Search] = {}
+        goals = list(tasks)
+        for index, task in enumerate(tasks):
+            if wait and task.spec is not None and (offers := searches.get(task.name)):
+                began = context.clock.monotonic() if task.since is None else task.since
+                started = replace(task, policy=replace(task.policy, leaves_no_record=True), since=began)
+                search = _Search(context, [started], task.spec, offers)
+                own: dict[NodeName, LeaseGuard] = {}
+                search.take_leases(own)
+                leases |= own
+                (goals[index],) = search.goals_for(offers[0])
+                running[goals[index].name] = search
+
+        def move(goal: Goal, error: TpuctlError) -> tuple[Goal, timedelta] | TpuctlError:
+            search = running.pop(goal.name, None)
+            if search is None or not isinstance(error, _MOVE_ON):
+                return error
+            try:
+                search.record(error)
+                match step := search.next_step():
+                    case EndSearch(ended):
+                        return ended
+                    case TryNext(offer):
+                        pause, (following,) = timedelta(), search.goals_for(offer)
+                    case PauseSearch(pause):
+                        if search.left is not None and pause >= search.left:
+                            return search.error
+                        text = f"no zone has capacity: next round in {format_duration(pause)}"
+                        context.report(EventKind.NOTE, goal.name, text, next_look=pause.total_seconds())
+                        (following,) = search.goals_for(search.first_open_offer)
+                    case _:
+                        assert_never(step)
+            except TpuctlError as failure:
+                return failure
+            running[following.name] = search
+            return following, pause
+
+        return bring_up_nodes(context, goals, wait=wait, move=move)
+
+
+class _Search:
+    """The search for the place of one node, or of all slices of a group.
+
+    Its tasks have the time of its begin, and leave no record behind.
+    """
+
+    def __init__(self, context: ActionContext, tasks: Sequence[Goal], spec: NodeSpec, offers: Sequence[Offer]) -> None:
+        self._context, self._tasks, self._spec, self._offers = context, tasks, spec, tuple(offers)
+        self._leases: Mapping[NodeName, LeaseGuard] = {}
+        self._attempts: list[Attempt] = []
+        self._began = self._last_answer = self.task.since or timedelta()
+        self._offer: Offer | None = None
+
+    @property
+    def task(self) -> Goal:
+        """The first task, which stands for all."""
+        return self._tasks[0]
+
+    @property
+    def left(self) -> timedelta | None:
+        """The time until the deadline."""
+        timeout = self.task.policy.timeout
+        return None if timeout is None else timeout - (self._context.clock.monotonic() - self._began)
+
+    @property
+    def error(self) -> TpuctlError:
+        """The error of the search, if it ends now."""
+        return search_error(self._spec.accelerator_type, self._attempts)
+
+    @property
+    def first_open_offer(self) -> Offer:
+        """The first offer that a further attempt may get."""
+        final = {attempt.offer for attempt in self._attempts if attempt.is_final}
+        return next(offer for offer in self._offers if offer not in final)
+
+    def take_leases(self, leases: dict[NodeName, LeaseGuard]) -> None:
+        """Take the leases of all places, from the first attempt to the last: `down` must find who would create the node."""
+        self._leases = leases
+        for zone in sorted({offer.zone for offer in self._offers}):
+            for name in (replace(task.name, zone=zone) for task in self._tasks):
+                guard = LeaseGuard(self._context, name, "up", force_lease=self.task.force_lease)
+                leases.setdefault(name, guard).require()
+
+    def next_step(self) -> TryNext | PauseSearch | EndSearch:
+        """Return what to do next."""
         return choose_offer(
-            offers,
-            attempts,
-            task.policy,
-            accelerator_type=spec.accelerator_type,
-            left=left,
-            since_last=now - last_answer,
+            self._offers,
+            self._attempts,
+            self.task.policy,
+            accelerator_type=self._spec.accelerator_type,
+            left=self.left,
+            since_last=self._context.clock.monotonic() - self._last_answer,
         )
 
-    def attempt_offer(offer: Offer) -> list[NodeResult | TpuctlError] | TpuctlError:
-        for lease in leases.values():
+    def goals_for(self, offer: Offer) -> list[Goal]:
+        """Return the goals of an attempt, and report it. Raises the error of a lease that is lost."""
+        for lease in self._leases.values():
             lease.find_other_holder()
-        here = [replace(one.name, zone=offer.zone) for one in tasks]
-        goals = [replace(one, name=name, lease=leases[name]) for one, name in zip(tasks, here, strict=True)]
-        name = here[0]
-        wanted, policy = with_tier(spec, offer.tier), task.policy
-        left = None if policy.timeout is None else policy.timeout - (clock.monotonic() - began)
-        if attempts and (there := _find_elsewhere(context, name, wanted)):
+        context, offers, left = self._context, self._offers, self.left
+        here = [replace(task.name, zone=offer.zone) for task in self._tasks]
+        goals = [
+            replace(task, name=name, lease=self._leases[name]) for task, name in zip(self._tasks, here, strict=True)
+        ]
+        wanted, policy, self._offer = with_tier(self._spec, offer.tier), self.task.policy, offer
+        if self._attempts and (there := _find_elsewhere(context, here[0], wanted)):
             # Another client was faster: two nodes of one name would both be billed.
             zone = there.name.zone if isinstance(there, Node) else there.zone
-            goals = [replace(one, name=replace(one.name, zone=zone)) for one in tasks]
-            name = goals[0].name
+            goals = [replace(task, name=replace(task.name, zone=zone)) for task in self._tasks]
             if there.tier in {offer.tier for offer in offers}:
-                wanted = with_tier(spec, there.tier)
+                wanted = with_tier(self._spec, there.tier)
         elif wanted.is_queued and policy.queue_for is None and left is not None:
-            tried = Counter(attempt.offer for attempt in attempts)
+            tried = Counter(attempt.offer for attempt in self._attempts)
             to_try = sum(tried[other] <= tried[offer] for other in offers)
             policy = _with_share_of_time(policy, left, to_try, context.server_now())
-        announce(name.zone)
-        number = f"{offers.index(offer) + 1} of {len(offers)}"
+        name, number = goals[0].name, f"{offers.index(offer) + 1} of {len(offers)}"
         text = f"trying {offer}, {number}" if name.zone == offer.zone else f"{name.zone} has it already"
         context.report(EventKind.NOTE, name, text, tried=str(offer))
-        goals = [replace(goal, spec=wanted, policy=policy) for goal in goals]
-        results = _bring_up(context, goals, wait=wait)
-        result = next((one for one in results if isinstance(one, TpuctlError)), results[0])
-        if not wait and not isinstance(result, TpuctlError) and len(offers) > 1:
-            text = f"not waited for: if {offer} has no capacity, the others are tried only without `--no-wait`"
-            context.report(EventKind.NOTE, name, text)
-        if isinstance(result, _MOVE_ON):
-            attempts.append(Attempt(offer, result, context.server_now()))
-            context.report(EventKind.NOTE, name, f"{offer}: {attempts[-1].answer}", error=result.kind)
-        return result if isinstance(result, TpuctlError) else results
+        return [replace(goal, spec=wanted, policy=policy) for goal in goals]
+
+    def record(self, error: TpuctlError) -> None:
+        """Record the answer of the last attempt, after which the next offer is tried."""
+        if self._offer is None:
+            raise AssertionError("an answer without an attempt")
+        attempt = Attempt(self._offer, error, self._context.server_now())
+        self._attempts.append(attempt)
+        self._last_answer = self._context.clock.monotonic()
+        name = replace(self.task.name, zone=self._offer.zone)
+        self._context.report(EventKind.NOTE, name, f"{self._offer}: {attempt.answer}", error=error.kind)
+
+    @property
+    def has_several_offers(self) -> bool:
+        """Whether another offer is left if one has no capacity."""
+        return len(self._offers) > 1
+
+
+def _try_offers(
+    context: ActionContext, search: _Search, *, wait: bool, announce: Callable[[str], None]
+) -> list[NodeResult | TpuctlError]:
+    """Try the offers in turn, and return the results of the first that has capacity."""
 
     def take_round() -> list[NodeResult | TpuctlError] | TpuctlError | Wait:
-        nonlocal last_answer
-        while isinstance(step := next_step(), TryNext):
-            result = attempt_offer(step.offer)
+        while isinstance(step := search.next_step(), TryNext):
+            goals = search.goals_for(step.offer)
+            announce(goals[0].name.zone)
+            results = _bring_up(context, goals, wait=wait)
+            result = next((one for one in results if isinstance(one, TpuctlError)), results[0])
+            if not wait and not isinstance(result, TpuctlError) and search.has_several_offers:
+                text = f"not waited for: if {step.offer} has no capacity, the others are tried only without `--no-wait`"
+                context.report(EventKind.NOTE, goals[0].name, text)
+            if not isinstance(result, TpuctlError):
+                return results
             if not isinstance(result, _MOVE_ON):
                 return result
-            last_answer = clock.monotonic()
+            search.record(result)
         if isinstance(step, EndSearch):
             return step.error
         if not wait:
-            return search_error(spec.accelerator_type, attempts)
+            return search.error
         text = f"no zone has capacity: next round in {format_duration(step.pause)}"
         return Wait(text, step.pause, {"next_look": step.pause.total_seconds()})
 
     # `choose_offer` knows the deadline.
-    return poll(
-        context, task.name, take_round, until=None, late=lambda *_: search_error(spec.accelerator_type, attempts)
-    )
+    return poll(context, search.task.name, take_round, until=None, late=lambda *_: search.error)
 
 
 def _with_share_of_time(policy: Policy, left: timedelta, to_try: int, now: datetime) -> Policy:

@@ -65,6 +65,8 @@ class LiveDisplay:
         self._lasting, self._is_lost = lasting, False
         self._waiting: dict[NodeName, PendingNode] = {}
         self._lines: list[Text] = []
+        # What is shown while no node waits, and its time.
+        self._rest: tuple[str, timedelta] | None = None
         self._frame = 0
         self._drawing: LiveArea | None = None
         self._drawing_lock = threading.RLock()  # starts and ends the drawing; the drawing thread never acquires it
@@ -142,10 +144,19 @@ class LiveDisplay:
                 self._waiting.pop(name, None)
             self._show()
 
+    def rest(self, words: str) -> None:
+        """Show these words, and how long ago this was, while no node waits; on a device only, where lines can be replaced."""
+        if self._is_device:
+            with self._drawing_lock:
+                with self._state_lock:
+                    self._rest = words, self._clock.monotonic()
+                self._show()
+
     def stop(self) -> None:
         """Remove the area; the permanent lines stay. Raises the error of an earlier redraw."""
         with self._drawing_lock:
             with self._state_lock:
+                self._rest = None
                 self._waiting.clear()
             self._remove_area()
 
@@ -154,7 +165,7 @@ class LiveDisplay:
         with self._giving_up_screen():
             if self._is_lost:
                 self._above()
-            elif not self._waiting:
+            elif not self._waiting and self._rest is None:
                 self._remove_area()
             elif self._drawing is None:
                 self._drawing = LiveArea(
@@ -197,10 +208,13 @@ class LiveDisplay:
 
     def _below(self) -> Sequence[Text]:
         with self._state_lock:
-            nodes = tuple(self._waiting.values())
+            nodes, rest = tuple(self._waiting.values()), self._rest
         self._frame += 1
         columns, rows = self._console.size
-        lines = render_area(nodes, self._clock.monotonic(), Screen(columns, rows - 1, self.marks, self._frame))
+        now = self._clock.monotonic()
+        lines = render_area(nodes, now, Screen(columns, rows - 1, self.marks, self._frame))
+        if not nodes and rest is not None:
+            lines = [Text(f"{escape_unprintable(rest[0])}, last look {format_duration(now - rest[1])} ago", "dim")]
         for line in lines:
             line.no_wrap, line.overflow = True, "crop" if self._console.options.ascii_only else "ellipsis"
         return lines

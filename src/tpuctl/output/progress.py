@@ -73,7 +73,7 @@ class Progress:
         self._started = clock.monotonic()
         self._changes = ChangeLines(clock)
         self._live: LiveDisplay | None = None
-        self._gone: dict[NodeName, NodeEvent] = {}  # nodes that are gone, until their next event
+        self._gone: NodeEvent | None = None  # the last event, if it is that a node is gone
         self.last: NodeEvent | None = None
 
     def __enter__(self) -> Self:
@@ -90,8 +90,7 @@ class Progress:
         if self._export:
             self._export.end()
         with contextlib.suppress(OSError):
-            for event in self._gone.values():
-                self._display(event)
+            self._show_gone()
         self._terminal.aside, self._terminal.stamp = nullcontext(), None
         if self._live:
             live, self._live = self._live, None
@@ -120,12 +119,17 @@ class Progress:
         if self._terminal.quiet:
             return
         # "gone" and "gone after 43s" are one line.
-        if (gone := self._gone.pop(event.node, None)) and event.kind is not EventKind.REACHED:
-            self._display(gone)
+        self._show_gone(but=event.node if event.kind is EventKind.REACHED else None)
         if event.kind is EventKind.STATE and "state" in event.data and event.data["state"] is None:
-            self._gone[event.node] = event
+            self._gone = event
         else:
             self._display(event)
+
+    def _show_gone(self, *, but: NodeName | None = None) -> None:
+        """Show that a node is gone, unless its next event says so."""
+        gone, self._gone = self._gone, None
+        if gone is not None and gone.node != but:
+            self._display(gone)
 
     def _display(self, event: NodeEvent) -> None:
         if self._live:
@@ -133,6 +137,11 @@ class Progress:
         elif event.kind is not EventKind.GAVE_UP or self._lasting:
             for line in self._changes.lines(event):
                 self._terminal.note(line)
+
+    def rest(self, words: str) -> None:
+        """Show on a terminal, while no node waits, that all is well as of now."""
+        if self._live:
+            self._live.rest(words)
 
     def _show(self, event: NodeEvent, live: LiveDisplay) -> None:
         if event.kind in _WAITS:

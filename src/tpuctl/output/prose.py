@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MAX_WIDTH, MIN_WIDTH = 100, 40
 # What is quoted, with the punctuation at it, is one word.
 _WORDS_AND_COMMANDS = re.compile(r"(?:`[^`]*`|\S)+")
+# A line of a foreign text must not look as if tpuctl began it.
+_LABELS = frozenset({"error:", "warning:", "hint:", "more:", "resume:", "undo:", "sandbox:"})
 # Labels before a command without backticks, which fills the rest of its line.
 _COMMAND_LINE = re.compile(r"\s*(?:resume|undo|more): ")
 
@@ -21,7 +23,7 @@ def wrap_text(text: str, *, first: str, rest: str, width: int) -> Iterator[str]:
     """Yield the text in lines of at most this width. A word or a command that is longer has a line of its own."""
     line, is_begun = first, False
     for word in _WORDS_AND_COMMANDS.findall(text):
-        if is_begun and text_width(line) + text_width(word) > width:
+        if is_begun and word not in _LABELS and text_width(line) + text_width(word) > width:
             yield line.rstrip()
             line = rest
         line, is_begun = f"{line}{word} ", True

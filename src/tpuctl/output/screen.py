@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import termios
+import time
 import tty
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Self
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Terminal
 
 _END_KEYS = b"qQ\x1b"
+_POLL = 0.25
 
 
 class LiveTable:
@@ -55,6 +57,23 @@ class LiveTable:
             with suppress(OSError, termios.error):
                 termios.tcsetattr(self._stdin, termios.TCSANOW, self._modes)
 
+    @property
+    def width(self) -> int:
+        """The width of the window now."""
+        return self._console.width
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, less if the window gets another width. Return whether the user has ended the display."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0 and self.width == self._width:
+            if self._stdin is None or self._modes is None:
+                time.sleep(min(left, _POLL))
+            else:
+                select.select([self._stdin], [], [], min(left, _POLL))
+            if self.wants_to_end():
+                return True
+        return False
+
     def wants_to_end(self) -> bool:
         """Return whether the user has pressed q or Esc, or the keyboard is gone."""
         if self._stdin is None or self._modes is None or not select.select([self._stdin], [], [], 0)[0]:
@@ -64,12 +83,18 @@ class LiveTable:
 
     def show(self, layout: TableLayout, rows: Sequence[Row], summary: str) -> None:
         """Redraw the table and the line below it."""
-        width = self._console.width
+        self.show_lines(layout.lines(rows, width=self.width, colored=self._terminal.colors_out), summary)
+
+    def show_lines(self, lines: Sequence[str], summary: str) -> None:
+        """Redraw these lines and the line below them; the first ones, if the window has no room for all."""
+        width, room = self._console.size
         if width < self._width:
             self._console.clear()  # the terminal has wrapped the lines of the last table
         self._width = width
-        lines = layout.lines(rows, width=width, colored=self._terminal.colors_out)
         last = f"{summary}   (q ends)"
+        if len(lines) > room - 1:
+            last = f"{len(lines) - room + 2} lines more   {last}"
+            lines = lines[: room - 2]
         text = Text("\n").join([*map(Text.from_ansi, lines), Text(last, style="dim")])
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text, refresh=True)

@@ -250,6 +250,21 @@ class Terminal:
         made.streams, made.is_tsv, made.colors_out = replace(self.streams, stdout_is_terminal=False), True, False
         return made
 
+    def writing_to(self, stdout: TextIO, notes: TextIO, *, width: int | None) -> Terminal:
+        """Return a terminal that writes elsewhere: as to a window of that width, or for None only its results, as to a pipe."""
+        made = copy(self)
+        is_window = width is not None
+        made.streams = replace(
+            self.streams,
+            stdout=stdout,
+            stderr=notes if is_window else self.streams.stderr,
+            stdout_is_terminal=is_window,
+            width=width or self.streams.width,
+            height=0,
+        )
+        made.is_redrawn = False
+        return made
+
     @contextmanager
     def paged(self) -> Iterator[None]:
         """Collect what a block writes to stdout. Show it in the pager if it is longer than the screen, else write it."""
@@ -426,11 +441,26 @@ class Terminal:
             self._print(("; ".join(facts),))
         else:
             asked = question
-        *before, last = wrap_line(f"{escape_unprintable(asked)} [y/N]", width=self.streams.width)
+        width = self.streams.width if self.streams.stderr_is_terminal else sys.maxsize
+        *before, last = wrap_line(f"{escape_unprintable(asked)} [y/N]", width=width)
         with self.aside:
             self.streams.stderr.write("".join(f"{line}\n" for line in before) + f"{last} ")
             self.streams.stderr.flush()
             return self.streams.stdin.readline().strip().lower() in {"y", "yes"}
+
+    def ask(self, question: str) -> str:
+        """Ask for a text, and return the line without spaces around it; only if `may_ask`.
+
+        Raises `NotConfirmedError` if stdin ends.
+        """
+        with self.aside:
+            self.streams.stderr.write(escape_unprintable(question))
+            self.streams.stderr.flush()
+            line = self.streams.stdin.readline()
+        if not line:
+            self.end_line()
+            raise NotConfirmedError("no answer", hint="nothing was done")
+        return line.strip()
 
     def _lay_out(self, lines: Iterable[str]) -> None:
         # `tables` escapes each cell: tabs and colors are ours.

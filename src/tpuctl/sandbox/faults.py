@@ -563,12 +563,7 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
     ready = [next((p.at for p in node.timeline if p.state == "READY"), None) for node in owned]
     if kept[-1].state == "PROVISIONING" and ready and all(ready):
         kept.append(LifecyclePhase(max(at for at in ready if at), "ACTIVE"))
-    lost = [
-        phase
-        for node in owned
-        for phase in node.timeline
-        if phase.state in {"DELETING", "PREEMPTED"} and first_time_in(node.timeline, "READY", since=phase.at) is None
-    ]
+    lost = [phase for node in owned if (phase := end_of_slice(node.timeline))]
     if lost and kept[-1].state in {"PROVISIONING", "ACTIVE"}:
         first = min(lost, key=lambda phase: phase.at)
         begin, initiator = first.at, first.initiator or initiator
@@ -577,6 +572,17 @@ def follow_nodes(session: StateSession, owner: QueuedRecord, *, initiator: str) 
         kept.append(LifecyclePhase(begin, "SUSPENDING", initiator=initiator))
         kept.append(LifecyclePhase(max([begin, *ends]), "SUSPENDED", initiator=initiator))
     return tuple(kept)
+
+
+def end_of_slice(timeline: Timeline) -> LifecyclePhase | None:
+    """Return the phase in which a node of a queued resource is lost; None if it is not, or if it becomes READY again."""
+    end = None
+    for phase in timeline:
+        if phase.state == "READY":
+            end = None
+        elif phase.state in {"DELETING", "PREEMPTED"} and end is None:
+            end = phase
+    return end
 
 
 # The meaning of each google.rpc.Code, for the description of a planned failure, and the general message of an operation.

@@ -33,6 +33,7 @@ from tpuctl.sandbox.faults import (
     apply_faults,
     durations_of,
     durations_of_new,
+    end_of_slice,
     fall_back,
     follow_nodes,
     operation_failure,
@@ -318,12 +319,7 @@ def _provision(session: StateSession, record: QueuedRecord) -> None:
 
 def _end_together(session: StateSession, nodes: list[NodeRecord]) -> None:
     """Let the nodes of a request end with the first that is lost for good: a suspended request has none [API field text]."""
-    lost = {
-        node.name: phase
-        for node in nodes
-        for phase in node.timeline
-        if phase.state == "DELETING" and first_time_in(node.timeline, "READY", since=phase.at) is None
-    }
+    lost = {node.name: phase for node in nodes if (phase := end_of_slice(node.timeline))}
     first = min(lost.values(), key=lambda phase: phase.at, default=None)
     for node in nodes if first else ():
         if first and node.name not in lost:

@@ -5,19 +5,34 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.connection import Target
-from tpuctl.workers.execution import OutputTail, run_error, run_into, run_warnings, ssh_errors
+from tpuctl.workers.execution import (
+    OutputTail,
+    run_error,
+    run_into,
+    run_warnings,
+    ssh_errors,
+    why_gone,
+    with_diagnosis,
+    with_preemptions,
+)
+from tpuctl.workers.runner import RunResult, follow_on_workers
+from tpuctl.workers.worker_jobs import choose_job, job_state, list_jobs, read_output
+from tpuctl.workers.worker_session import WorkerOutcome, WorkerResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import timedelta
+    from datetime import datetime, timedelta
 
     from tpuctl.app.app import App
     from tpuctl.errors import TpuctlError
     from tpuctl.names import NodeName
+    from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.execution import RunDiagnosis
     from tpuctl.workers.runner import RunRequest
-    from tpuctl.workers.worker_session import WorkerOutcome
+    from tpuctl.workers.syncing import SyncChanges
+    from tpuctl.workers.worker_jobs import Job, JobScope
 
 # Bytes that are kept of each worker's stdout and of its stderr.
 KEPT_OUTPUT: Final = 1024 * 1024
@@ -70,6 +85,57 @@ class CommandResult:
         return self
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    """A job of nodes, as their workers report it."""
+
+    job: str
+    nodes: tuple[str, ...]
+    state: str  # in words: `running on 8 workers`, `exited 1 on worker 5, exited 0 on 7 workers`
+    command: str  # empty if it is unknown
+    started: datetime  # by the clock of its first worker
+    duration: timedelta | None  # so far; None if it is unknown
+    is_running: bool  # on any worker
+    exit_codes: tuple[int | None, ...]  # of each worker; None while it runs, or if it is unknown
+
+    @classmethod
+    def of(cls, job: Job) -> JobInfo:
+        """Return what a program needs to know of a job."""
+        return cls(
+            job=job.name,
+            nodes=tuple(job.nodes),
+            state=job_state(job.shares),
+            command=job.command,
+            started=job.began,
+            duration=job.duration,
+            is_running=job.is_running,
+            exit_codes=tuple(share.result.code if share.result else None for share in job.shares),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerFiles:
+    """The files that were sent to one worker, or copied from it."""
+
+    node: NodeName
+    worker: int
+    files: int
+    size: int  # of these, in bytes
+    folder: str  # of a sync: the absolute path on the worker; empty for a copy
+
+    @classmethod
+    def of_sync(cls, target: Target, changes: SyncChanges) -> WorkerFiles:
+        """Return what a sync has sent."""
+        name, folder = target.node.name, changes.folder
+        return cls(node=name, worker=target.worker, files=len(changes.sent), size=changes.size, folder=folder)
+
+    @classmethod
+    def of_copy(cls, copied: CopyResult) -> WorkerFiles:
+        """Return what was copied."""
+        name, worker = copied.target.node.name, copied.target.worker
+        return cls(node=name, worker=worker, files=copied.files, size=copied.size, folder="")
+
+
 class CapturedOutput:
     """Keeps the end of each worker's output, and passes each piece on. An `OutputSink`."""
 
@@ -109,7 +175,45 @@ def run_captured(
 ) -> CommandResult:
     """Run a command on workers, keep its output, and return the results. Failures of the command are not raised."""
     sink = CapturedOutput(app, len(targets), on_output)
-    result = run_into(app, targets, request, sink, sink.tail)
+    return _command_result(app, sink, run_into(app, targets, request, sink, sink.tail))
+
+
+def read_captured(
+    app: App,
+    scope: JobScope,
+    *,
+    tail: int | None,
+    since: timedelta | None,
+    follow: bool,
+    on_output: Callable[[OutputPiece], None] | None,
+) -> CommandResult:
+    """Return the output of a job of a scope, by default of the newest; with `follow` at its end.
+
+    On a worker where it still runs the outcome is `DETACHED`. Raises `NotFoundError`, and why a worker could not be read.
+    """
+    listing = list_jobs(scope, tail=tail, since=since)
+    job = choose_job(scope, listing)
+    sink = CapturedOutput(app, len(job.shares) + len(listing.silent), on_output)
+    if follow:
+        followed = follow_on_workers(
+            job,
+            listing.silent,
+            sink,
+            why_gone=lambda target: why_gone(app, target),
+            ssh_options=scope.ssh_options,
+        )
+        return _command_result(app, sink, with_diagnosis(with_preemptions(app, followed), sink.tail))
+    unread = explain_agent_errors([*listing.failures, *read_output(scope, job.shares, sink)])
+    if unread:
+        raise unread[0]
+    results = [
+        share.result or WorkerResult(target=share.target, outcome=WorkerOutcome.DETACHED, duration=share.duration)
+        for share in job.shares
+    ]
+    return _command_result(app, sink, with_diagnosis(RunResult(job.name, tuple(results), None), sink.tail))
+
+
+def _command_result(app: App, sink: CapturedOutput, result: RunResult) -> CommandResult:
     for text in run_warnings(result.results):
         app.terminal.warn(text)
     runs = []

@@ -210,6 +210,10 @@ class Supervisor:
             reason=step.reason,
         )
         price = hourly_price(node.accelerator_type, node.name.zone, str(node.tier)).per_hour
+        if price is None and self._policy.budget is not None:
+            self._app.terminal.warn(
+                f"the price of `{self.node_id}` is unknown: `--max-cost` does not count this attempt"
+            )
         entry = {
             "node": attempt.node_id,
             "zone": attempt.zone,
@@ -381,6 +385,9 @@ class Supervisor:
         if job is None and not silent:
             self._record_end(attempt, ends, targets)
             return
+        if ends:
+            self._app.terminal.note(f"{self.name}: the others wait for worker {ends[0].worker}: stopping them")
+            self._stop(targets)
         order = self._order
         folder = (Path(order.log_folder) if order.log_folder else self._files.log_folder) / str(attempt.number)
         job, followed = job or Job(self.name, ()), SystemClock().monotonic()
@@ -692,9 +699,15 @@ class Supervisor:
             return
         for name, node_id in ids.items():
             node = self._app.services.client.find_node(name)
-            if node is not None and node.id == node_id and _may_run(node):
-                with self._app.progress() as progress:
-                    stop_node(self._app.services.context(progress), node)
+            if node is None or node.id != node_id or not _may_run(node):
+                continue
+            if why_not := node.why_not_stoppable():
+                # The next supervisor could not stop it either.
+                text = f"`{name.node_id}` is not stopped and still billed: {why_not}"
+                self._app.terminal.warn(f"{text}; delete it: `tpuctl down {name.node_id}`")
+                continue
+            with self._app.progress() as progress:
+                stop_node(self._app.services.context(progress), node)
 
 
 class _AttemptOutput:

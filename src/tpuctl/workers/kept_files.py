@@ -138,8 +138,8 @@ class KeptFiles:
         except ShapeError as error:
             raise InvalidInputError(f"{self._where('json')}: {error}") from error
 
-    def write_archive(self, tree: FileTree) -> int:
-        """Keep the files of a tree, and return the size of the archive. Raises `InvalidInputError` if it is too large."""
+    def write_archive(self, tree: FileTree) -> None:
+        """Keep the files of a tree. Raises `InvalidInputError` if it is too large."""
         if (size := tree.size(range(len(tree.entries)))) > LARGEST_ARCHIVE:
             raise InvalidInputError(
                 f"`{tree.folder}` has {size >> 20} MiB, and at most {LARGEST_ARCHIVE >> 20} MiB are kept for the restarts",
@@ -151,7 +151,6 @@ class KeptFiles:
                 path = tree.path(number).decode(errors="surrogateescape")
                 archive.add(path, arcname=entry.path, recursive=False)
         self._write("tar", content.getvalue())
-        return len(content.getvalue())
 
     @contextmanager
     def archived_tree(self) -> Iterator[FileTree]:

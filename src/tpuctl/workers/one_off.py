@@ -27,6 +27,7 @@ from tpuctl.models.spec import REMOVAL_LABEL
 from tpuctl.names import NodeReference
 from tpuctl.nodes.actions import bring_up_nodes
 from tpuctl.nodes.as_it_was import as_it_was
+from tpuctl.nodes.bring_up import find_in_zones
 from tpuctl.nodes.commands.results import summarize_nodes
 from tpuctl.nodes.conditions import Condition, Policy
 from tpuctl.nodes.expiry import DEFAULT_GRACE, NodeEnd, is_expired, later_end, move_expiry
@@ -36,6 +37,8 @@ from tpuctl.nodes.lookup import SearchPlace, locate_for_create
 from tpuctl.nodes.policies import deadline, repair_policy
 from tpuctl.nodes.tear_down import tear_down
 from tpuctl.nodes.time_limits import TimeLimit, note_clock_difference
+from tpuctl.nodes.zone_choice import check_zone_options, choice_for, one_zone, order_offers, zone_choice
+from tpuctl.nodes.zone_search import bring_up_somewhere, spec_of_attempt
 from tpuctl.prices import hourly_price
 from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.workers.copying import CopyOptions, download
@@ -59,7 +62,9 @@ if TYPE_CHECKING:
     from tpuctl.models.spec import NodeSpec
     from tpuctl.names import NodeName
     from tpuctl.nodes.actuator import ActionContext
+    from tpuctl.nodes.controller import NodeResult
     from tpuctl.nodes.idle_limit import IdleChange
+    from tpuctl.nodes.zone_order import Offer
     from tpuctl.ssh.connection import Target
     from tpuctl.workers.copying import CopyResult
     from tpuctl.workers.run_tree import RunTree
@@ -94,7 +99,7 @@ class OneOffRequest:
 
 def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequest) -> int:
     """Do the whole job and return its exit code; with `--rm` the node that this run created is deleted in any case."""
-    one_off = OneOffNode(*_reconcile_request(app, node, job, request.timeout), removes=job.remove, now=app.now())
+    one_off = _plan_node(app, node, job, request.timeout)
     name = one_off.name
     if one_off.was_taken_over:
         app.terminal.note(
@@ -107,14 +112,15 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequ
     if request.log_folder is not None:
         make_log_folder(request.log_folder)
     if not job.remove:
-        return _bring_up_and_run(app, one_off, name, job, request)
+        return _bring_up_and_run(app, one_off, job, request)
     with sighup_terminates():
         try:
-            return _run_and_delete_node(app, one_off, name, job, replace(request, passes_signals=False))
+            return _run_and_delete_node(app, one_off, job, replace(request, passes_signals=False))
         except (KeyboardInterrupt, TerminatedError):
             # Also during a deletion: its request may not have been sent, and sending it twice does no harm.
             with signals_ignored():
-                _delete_node(app, one_off, name, wait=False)
+                _delete_node(app, one_off, wait=False)
+            name = one_off.name
             where, resume = f"{name.zone}/{name.node_id}", app.command_line()
             if one_off.was_deleted:
                 state, resume = "is being deleted", f"tpuctl wait {where} --for gone"
@@ -128,7 +134,7 @@ def run_one_off(app: App, node: str | None, job: OneOffRequest, request: RunRequ
                 raise
 
 
-def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, request: RunRequest) -> int:
+def _run_and_delete_node(app: App, one_off: OneOffNode, job: OneOffRequest, request: RunRequest) -> int:
     """Do the work, then delete the node that this run created, also if the work has failed."""
 
     def show_log_folder() -> None:
@@ -136,15 +142,15 @@ def _run_and_delete_node(app: App, one_off: OneOffNode, name: NodeName, job: One
             app.terminal.note(f"logs: `{request.log_folder}`")
 
     try:
-        code = _bring_up_and_run(app, one_off, name, job, request)
+        code = _bring_up_and_run(app, one_off, job, request)
     except Exception as error:
-        _delete_node(app, one_off, name, wait=True)
+        _delete_node(app, one_off, wait=True)
         show_log_folder()
         if isinstance(error, TpuctlError) and one_off.was_deleted:
             # Its hint was about a node that still exists.
-            error.hint = f"the node that this run created, `{name.node_id}`, is deleted"
+            error.hint = f"the node that this run created, `{one_off.name.node_id}`, is deleted"
         raise
-    left = _delete_node(app, one_off, name, wait=True)
+    left = _delete_node(app, one_off, wait=True)
     show_log_folder()
     return left or code
 
@@ -154,10 +160,8 @@ _END_CHECK_SECONDS = 1.0
 _LONGEST_RUN = timedelta(days=1)
 
 
-def _reconcile_request(
-    app: App, node: str | None, job: OneOffRequest, timeout: timedelta | None
-) -> tuple[Goal, Node | None]:
-    """Return what to bring up, and the node that exists now. Raises `ConflictError` if `--exclusive` forbids that node."""
+def _plan_node(app: App, node: str | None, job: OneOffRequest, timeout: timedelta | None) -> OneOffNode:
+    """Return the node to bring up. Raises `ConflictError` if it exists now, and `--exclusive` forbids that."""
     described = job.described
     if job.names_file:
         path = app.invocation.folder / job.up
@@ -170,7 +174,19 @@ def _reconcile_request(
     if spec is None:
         raise InvalidInputError(f"`{job.up}` names no accelerator type", hint="add a line like `type: v4-8`")
     text = node or f"run-{job_name(SystemClock().now())}"
+    tiers = described.tiers
+    choice = choice_for(app, text, zone_choice(app)) or (one_zone(app, text) if len(tiers) > 1 else None)
+    check_zone_options(choice, [text], tiers=tiers, wait=True, race=False)
+    offers: tuple[Offer, ...] = ()
+    if choice is not None:
+        if there := find_in_zones(app, text, choice):
+            app.choose_zone(there.zone)
+        else:
+            gate = preflight_check(app, job.checks.given)
+            offers = order_offers(app, gate, choice, spec, tiers=tiers)
+            app.choose_zone(offers[0].zone)
     name, found = locate_for_create(app, text, spec)
+    spec = spec_of_attempt(app.services.client, name, spec, node=found, tiers=() if offers else tiers)
     if found is not None and job.exclusive:
         raise ConflictError(
             f"`{name.node_id}` already exists, and `--exclusive` needs a new node",
@@ -201,21 +217,25 @@ def _reconcile_request(
             idle=job.idle,
         ),
     )
-    return task, found
+    return OneOffNode(task, found, removes=job.remove, now=now, offers=offers, choose_zone=app.choose_zone)
 
 
-def _bring_up_and_run(app: App, one_off: OneOffNode, name: NodeName, job: OneOffRequest, request: RunRequest) -> int:
+def _bring_up_and_run(app: App, one_off: OneOffNode, job: OneOffRequest, request: RunRequest) -> int:
     """Bring the node up, sync, run the command, and collect its files. Return the exit code of the run."""
 
     def origin() -> str:
+        name = one_off.name
         made = "was created by this run" if one_off.was_made else "existed before this run"
         if one_off.was_taken_over:
             made = "was left behind by an earlier run with `--rm`"
         return f"`{name.node_id}` in {name.zone} {made}"
 
-    undo = None if job.remove else f"tpuctl down {name.zone}/{name.node_id}"
+    name = one_off.name
+    undo = (
+        None if job.remove else f"tpuctl down {name.node_id if one_off.is_searched else f'{name.zone}/{name.node_id}'}"
+    )
     with app.in_flight(origin, resume=app.command_line(), undo=undo), ExitStack() as until_collected:
-        if app.summary and one_off.spec:
+        if app.summary and one_off.spec and not one_off.is_searched:
             app.summary.expect(name, one_off.spec.accelerator_type, str(one_off.spec.tier or Tier.ON_DEMAND))
         with app.terminal.group(f"bring up {name.node_id}"), app.progress() as progress:
             ready = one_off.bring_up(
@@ -279,8 +299,9 @@ def _end_moved_on(app: App, node: Node, one_off: OneOffNode) -> Iterator[None]:
         over.set()
 
 
-def _delete_node(app: App, one_off: OneOffNode, name: NodeName, *, wait: bool) -> int:
+def _delete_node(app: App, one_off: OneOffNode, *, wait: bool) -> int:
     """Delete the node if this run created it; return 0, or the exit code of the error that prevented the deletion."""
+    name = one_off.name
     if not one_off.was_made:
         if one_off.was_there and wait:
             if one_off.is_left(app.services.client) is False:
@@ -312,9 +333,19 @@ class OneOffNode:
 
     `was_taken_over`: an earlier run of the same spec with `--rm` created it and did not delete it; this run counts as its
     creator. `is_removed`: the node does not exist, or soon will not; `was_deleted`: because this run deleted it.
+    With `offers` it is created in the first of them that has capacity, and `choose_zone` gets each zone that is tried.
     """
 
-    def __init__(self, task: Goal, found: Node | None, *, removes: bool, now: datetime) -> None:
+    def __init__(
+        self,
+        task: Goal,
+        found: Node | None,
+        *,
+        removes: bool,
+        now: datetime,
+        offers: Sequence[Offer] = (),
+        choose_zone: Callable[[str], None] = lambda _: None,
+    ) -> None:
         spec = task.spec.with_removal_label() if task.spec and removes else task.spec
         limits = replace(task.limits, apply_to=lambda _: self.was_made)
         self._node: Node | None = None
@@ -326,7 +357,7 @@ class OneOffNode:
             end = limits.end and limits.end.at
             end = max(found.expires, end or (now + spec.ttl).replace(microsecond=0))
             limits = replace(limits, end=NodeEnd(end))
-        self._task = replace(task, spec=spec, limits=limits)
+        self._task, self._offers, self._choose_zone = replace(task, spec=spec, limits=limits), offers, choose_zone
         self.was_made: bool = self.was_taken_over
         self.is_removed = False
         self.was_deleted = False
@@ -337,8 +368,13 @@ class OneOffNode:
         return self._task.spec
 
     @property
+    def is_searched(self) -> bool:
+        """Whether its zone is known only when it is there."""
+        return bool(self._offers)
+
+    @property
     def name(self) -> NodeName:
-        """The node's full name."""
+        """The node's full name, in the zone that was tried last."""
         return self._task.name
 
     @property
@@ -357,11 +393,23 @@ class OneOffNode:
         """Leave the node to another run, which created it or uses it."""
         self.was_made = self.was_taken_over = False
 
+    def _try_in(self, zone: str) -> None:
+        """Go on in another zone: what is there is not known to be of this run."""
+        self._task, self.was_made = replace(self._task, name=replace(self._task.name, zone=zone)), False
+        self._choose_zone(zone)
+
     def bring_up(
         self, context: Callable[[Callable[[NodeEvent], None]], ActionContext], listener: Callable[[NodeEvent], None]
     ) -> Node:
         """Bring the node up and return it. Raises why it is not usable."""
-        (result,) = bring_up_nodes(context(broadcast(self.note, listener)), [self._task])
+        context_of_run, spec = context(broadcast(self.note, listener)), self._task.spec
+        result: NodeResult | TpuctlError
+        if self._offers and spec is not None:
+            (result,) = bring_up_somewhere(
+                context_of_run, lambda: self._offers, [self._task], spec, announce=self._try_in
+            )
+        else:
+            (result,) = bring_up_nodes(context_of_run, [self._task])
         if isinstance(result, TpuctlError):
             raise result
         if result.node is None:

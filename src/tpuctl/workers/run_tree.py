@@ -15,10 +15,9 @@ from tpuctl.app.ssh_options import shared_connection_options
 from tpuctl.clock import SystemClock
 from tpuctl.command_text import join_command
 from tpuctl.durations import format_size
-from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError
+from tpuctl.errors import ExitCode, InvalidInputError, NotConfirmedError, TpuctlError
 from tpuctl.files import expand_user_path
 from tpuctl.output.terminal import StatusLine
-from tpuctl.workers.commands.scp_run import show_copies
 from tpuctl.workers.commands.sync_rendering import (
     counted,
     note_remarks,
@@ -27,6 +26,7 @@ from tpuctl.workers.commands.sync_rendering import (
     sync_summary,
     unreadable_error,
 )
+from tpuctl.workers.copy_progress import show_copies
 from tpuctl.workers.file_tree import count_ignored, default_worker_folder, read_tree
 from tpuctl.workers.syncing import SyncRequest, sync_workers
 
@@ -109,7 +109,7 @@ def approved(app: App, tree: RunTree) -> RunTree:
 
     Raises what is wrong with its folder, and `InvalidInputError` or `NotConfirmedError` if it is too large.
     """
-    files = read_tree(tree.folder, app.invocation.environ)
+    files = _read(app, tree)
     if not tree.is_approved:
         _approve_size(app, tree, files.size(range(len(files.entries))))
     return replace(tree, is_approved=True)
@@ -123,7 +123,7 @@ def sync_before_run(
     A worker without the tree is left out, with an error, if the request allows that; with its whole node if only the workers
     of a node start together. Otherwise its error is raised. Says what is sent the first time, and later what has changed.
     """
-    files = read_tree(tree.folder, app.invocation.environ)
+    files = _read(app, tree)
     request = request if request.folder else replace(request, folder=tree.run_folder(files))
     with app.in_flight(
         "some workers do not have all files yet; the command was not started", resume=app.command_line()
@@ -198,6 +198,15 @@ def _sync(app: App, targets: Sequence[Target], tree: RunTree, files: FileTree, *
     if any(not changes.is_empty for _, changes in synced.succeeded) and (text := sync_summary(synced, request)):
         app.terminal.note(text)
     return synced
+
+
+def _read(app: App, tree: RunTree) -> FileTree:
+    """List the files of a tree. Raises why that is impossible: git is missing, or there is nothing to send."""
+    try:
+        return read_tree(tree.folder, app.invocation.environ)
+    except TpuctlError as error:
+        error.hint = "\n".join(filter(None, [error.hint, "run without the files of this tree: add `--no-sync`"]))
+        raise
 
 
 def _approve_size(app: App, tree: RunTree, size: int) -> None:

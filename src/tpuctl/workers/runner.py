@@ -65,6 +65,7 @@ class RunRequest:
     batch: int | None = None  # workers that run the command at a time
     allow_unreachable: bool = False  # start the command although some workers cannot be reached
     by_node: bool = False  # a node whose workers cannot all be reached does not keep the others from starting
+    notes_uses: bool = True  # say what uses the workers before the command starts
     fail_fast: bool = False
     fail_fast_after: timedelta = timedelta()  # how long the other workers may continue after a failure
     stop_grace: timedelta = timedelta(seconds=10)  # between TERM and KILL
@@ -252,7 +253,8 @@ class RemoteRunner:
                     if session.phase is not WorkerPhase.ENDED:
                         session.end(WorkerOutcome.NOT_STARTED, f"worker {names} cannot run it")
                 continue
-            self._note_uses(group)
+            if self._request.notes_uses:
+                self._note_uses(group)
         held = [session for group in self._held for session in group]
         if awaited := sum(one.has_no_answer and not one.may_run for one in held):
             self._streams.connected(len(self._sessions) - awaited, len(self._sessions))

@@ -38,12 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from tpuctl.names import NodeName
     from tpuctl.nodes.kept_jobs import KeptJob
     from tpuctl.output.tables import TableLayout
     from tpuctl.output.terminal import Terminal
     from tpuctl.ssh.channel import AgentChannel
     from tpuctl.ssh.connection import Connection, Target
-    from tpuctl.workers.execution import WorkerOutputStreams
+    from tpuctl.workers.worker_session import OutputSink
 
 # Linux's numbers: those of this machine may differ.
 LINUX_SIGNALS = {
@@ -84,6 +85,8 @@ class WorkerJob:
     sizes: tuple[int, int] = (0, 0)
     starts: tuple[int, int] = (0, 0)
     seen: timedelta = field(default_factory=lambda: timedelta(seconds=time.monotonic()))  # by our monotonic clock
+    # Whether the worker knows when its output was written; otherwise `starts` disregards `since`.
+    has_times: bool = True
 
     @property
     def state(self) -> str:
@@ -137,6 +140,7 @@ class _JobReport:
     sizes: _Sizes
     starts: _Sizes
     followed: bool
+    timed: bool = True
 
 
 def parse_worker_job(target: Target, value: Any, where: str) -> WorkerJob:
@@ -165,6 +169,7 @@ def _worker_job(target: Target, report: _JobReport, where: str) -> WorkerJob:
         is_followed=report.followed,
         sizes=report.sizes,
         starts=report.starts,
+        has_times=report.timed,
     )
 
 
@@ -225,7 +230,7 @@ class JobScope:
             options = {"shared": None}
 
 
-def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOutputStreams) -> list[TpuctlError]:
+def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: OutputSink) -> list[TpuctlError]:
     """Pass on the output of jobs from `starts` to `sizes`; return why workers could not be read.
 
     Memory is bounded: a worker waits for its turn with a full pipe. Raises `SshProgramMissingError`.
@@ -250,7 +255,7 @@ def read_output(scope: JobScope, shares: Sequence[WorkerJob], streams: WorkerOut
 class _OutputReader:
     """Reads the output of one worker. A broken connection is replaced, and reading continues where it broke."""
 
-    def __init__(self, scope: JobScope, share: WorkerJob, streams: WorkerOutputStreams) -> None:
+    def __init__(self, scope: JobScope, share: WorkerJob, streams: OutputSink) -> None:
         self.target = share.target
         self._scope, self._share, self._streams = scope, share, streams
         # The position in stdout and in stderr, in bytes.
@@ -331,6 +336,11 @@ class Job:
         return [share.target for share in self.shares]
 
     @property
+    def nodes(self) -> list[str]:
+        """Its nodes."""
+        return list(dict.fromkeys(share.target.node.name.node_id for share in self.shares))
+
+    @property
     def age(self) -> timedelta:
         """Time since its start on its first worker. The workers compute it, so no two clocks are compared."""
         return max((share.age for share in self.shares), default=timedelta())
@@ -402,13 +412,22 @@ class _Signaled:
     sent: bool
 
 
-def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None) -> JobListing:
+def list_jobs(
+    scope: JobScope,
+    *,
+    limit: int = _NEWEST,
+    tail: int | None = None,
+    since: timedelta | None = None,
+    within: timedelta | None = None,
+) -> JobListing:
     """Ask all workers for their newest jobs, or for the one that the user named. Raises `SshProgramMissingError`.
 
-    With `tail` a share's `starts` is the position of its last lines.
+    With `tail` a share's `starts` is the position of its last lines, with `since` of what was printed since that time ago. With
+    `within` each worker is asked once, and may answer within that time; a job is then listed for each node that has it.
     """
     names = [scope.job] if scope.job else []
-    request = {"do": "list", "names": names, "limit": limit, "tail": tail}
+    ago = None if since is None else since.total_seconds()
+    request = {"do": "list", "names": names, "limit": limit, "tail": tail, "since": ago}
 
     def parse(target: Target, value: Any) -> tuple[tuple[WorkerJob, ...], int]:
         answer = decode_answer(_JobList, value, "the list")
@@ -425,16 +444,19 @@ def list_jobs(scope: JobScope, *, limit: int = _NEWEST, tail: int | None = None)
                 raise UnexpectedAnswerError(f"the list.jobs[{at}]: `{name}` a second time")
         return shares, answer.total
 
-    until = time.monotonic() + _RETRY_FOR
+    now = time.monotonic()
+    until = now + _RETRY_FOR if within is None else 0
     outcomes = on_each_worker(
-        lambda target: scope.ask(target, request, partial(parse, target), until=until), scope.targets
+        lambda target: scope.ask(target, request, partial(parse, target), until=until),
+        scope.targets,
+        deadline=None if within is None else timedelta(seconds=now) + within,
     )
     answers = [one.get() for one in outcomes if one.error is None]
-    grouped: dict[str, list[WorkerJob]] = {}
+    grouped: dict[tuple[str, NodeName | None], list[WorkerJob]] = {}
     for shares, _ in answers:
         for share in shares:
-            grouped.setdefault(share.job, []).append(share)
-    jobs = sorted((Job(name, tuple(found)) for name, found in grouped.items()), key=lambda job: job.age)
+            grouped.setdefault((share.job, share.target.node.name if within else None), []).append(share)
+    jobs = sorted((Job(name, tuple(found)) for (name, _), found in grouped.items()), key=lambda job: job.age)
     left_out = max([0, len(jobs) - limit, *(total - len(shares) for shares, total in answers)])
     silent = [one for one in outcomes if one.error is not None]
     return JobListing(
@@ -603,11 +625,12 @@ JOB_COLUMNS = (
     Column("duration", Kind.TIME),
     Column("kind", Kind.WORD),
     Column("command", Kind.TEXT),
+    Column("node", Kind.NAME, is_on_request=True),
 )
 
 
-def jobs_view(listing: JobListing, nodes: str, layout: TableLayout, *, kept: Mapping[str, KeptJob]) -> View:
-    """Return the view of a list of jobs; `kept` are those of `run --keep`."""
+def jobs_view(listing: JobListing, nodes: str, layout: TableLayout, *, kept: Mapping[tuple[str, str], KeptJob]) -> View:
+    """Return the view of a list of jobs; `kept` are those of `run --keep`, by node and name."""
     jobs, rows = layout.sort(listing.jobs, [job_row(job) for job in listing.jobs])
 
     def show(terminal: Terminal) -> None:
@@ -617,7 +640,11 @@ def jobs_view(listing: JobListing, nodes: str, layout: TableLayout, *, kept: Map
             terminal.note(f"no jobs on `{nodes}`")
 
     def value() -> list[dict[str, Any]]:
-        return [job_json(job) | ({"kept": kept[job.name].to_json()} if job.name in kept else {}) for job in jobs]
+        records = [next((kept[node, job.name] for node in job.nodes if (node, job.name) in kept), None) for job in jobs]
+        return [
+            job_json(job) | ({"kept": record.to_json()} if record else {})
+            for job, record in zip(jobs, records, strict=True)
+        ]
 
     return View(value=value, names=lambda: [job.name for job in jobs], text=show)
 
@@ -640,6 +667,7 @@ def job_row(job: Job) -> tuple[Cell, ...]:
         duration,
         Cell({True: "detached", False: "followed", None: ""}[job.is_detached]),
         Cell(job.command),
+        Cell(", ".join(job.nodes)),
     )
 
 

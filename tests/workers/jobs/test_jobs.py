@@ -240,3 +240,26 @@ def test_job_whose_output_was_cut_by_a_full_disk_says_so() -> None:
 
     check_documents("jobs", json.dumps([shown]))
     assert [share.get("diskFull") for share in shown["workers"]] == [True]
+
+
+def test_jobs_without_a_node_lists_those_of_all_nodes(tpuctl: Console, sandbox: Sandbox, demo: Slice) -> None:
+    put(sandbox, "other", zone="us-central1-a", acceleratorType="v5litepod-8")
+    put(sandbox, "stopped", state="STOPPED")
+    demo.run("train", "exit $TPUCTL_WORKER_ID")
+    demo.until_ended("train", 0, 1)
+    tpuctl("run", "us-central1-a/other", "--detach", "--name", "train", "--", "exit 4")
+    put(sandbox, "hidden", networkConfig={"enableExternalIps": False}, networkEndpoints=[{"ipAddress": "10.0.0.9"}])
+    before = sandbox.changes()
+
+    out, err, code = tpuctl("jobs")
+
+    rows = [line.split("\t") for line in out.splitlines()]
+    assert sorted((row[0], row[1], row[3]) for row in rows) == [
+        ("demo", "train", "exited 1 on worker 1, exited 0 on worker 0"),
+        ("other", "train", "exited 4"),
+    ]
+    reason = "its workers have no external address (use `--iap` or `--internal-ip`)"
+    assert (err, code) == (f"hidden: its jobs are unknown: {reason}\n", 0)
+    assert sandbox.changes() == before
+    assert len(json.loads(tpuctl("jobs", "--zone", ZONE, "-o", "json")[0])) == 1
+    assert tpuctl("jobs", "-o", "name", "--columns", "job,node")[0] == "train\ntrain\n"

@@ -30,7 +30,7 @@ def test_kill_one_of_several_jobs_needs_confirmation(tpuctl: Console, demo: Slic
 
     assert tpuctl("kill", "demo", "-s", "sigint", stdin="n\n") == (
         "",
-        f"{question} [y/N] error: nothing was done\n  hint: name the job; list them: `tpuctl jobs demo`\n",
+        f"{question} [y/N] cancelled\n  hint: name the job; list them: `tpuctl jobs demo`\n",
         1,
     )
     assert tpuctl("kill", "demo", "--signal", "2", "--wait", stdin="y\n") == (
@@ -83,7 +83,7 @@ def test_kill_on_a_node_of_another_account_asks(tpuctl: Console, demo: Slice, sa
     assert SandboxHttp(sandbox.state).request(url, method="PATCH", body=body)[0].status == 200
 
     whose = "`demo` was created by ann; send INT to job `a`"
-    assert tpuctl("kill", "demo", "a", "-s", "INT", stdin="n\n")[1] == f"{whose}? [y/N] error: nothing was done\n"
+    assert tpuctl("kill", "demo", "a", "-s", "INT", stdin="n\n")[1] == f"{whose}? [y/N] cancelled\n"
     assert tpuctl("kill", "demo", "-s", "INT", stdin="n\n")[1].startswith(f"{whose} ({line})? [y/N] ")
     assert tpuctl("kill", "demo", "a")[2] == 2
     assert tpuctl("jobs", "demo")[0].split("\t")[2] == "running"

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -311,3 +313,28 @@ def test_test_of_a_worker_that_breaks_the_protocol_says_so(pair: Pair, printed: 
     (line,) = [line for line in err.splitlines() if line.startswith("error: ")]
     assert line.startswith("error: unexpected answer from worker 0: ")
     assert (line.endswith(expected), code) == (True, 11)
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        pytest.param("print(jax.device_count(), jax.local_device_count(), len(jax.devices()))", "8 4 8", id="counts"),
+        pytest.param("print(jax.process_index(), jax.process_count(), jax.__version__)", "1 2 0.6.2", id="process"),
+        pytest.param("print([one.id for one in jax.local_devices()])", "[4, 5, 6, 7]", id="local"),
+        pytest.param("print(hasattr(jax, 'random'))", "False", id="hasattr"),
+        pytest.param("jax.random", "has no `jax.random`; for the real one on the CPU: `", id="attribute"),
+        pytest.param("import jax.random", "has no `jax.random`; for the real one on the CPU: `", id="module"),
+        pytest.param("from jax import random", "has no `jax.random`; for the real one on the CPU: `", id="from"),
+    ],
+)
+def test_stand_in_for_jax_says_where_it_runs_and_what_it_lacks(pair: Pair, line: str, shown: str) -> None:
+    path = f"{GUEST / 'frameworks' / 'jax'}{os.pathsep}{GUEST / 'frameworks' / 'chips'}"
+    environ = {**os.environ, **pair.environ(1, PYTHONPATH=path), "JAX_PLATFORMS": "tpu"}
+
+    done = subprocess.run(
+        [sys.executable, "-c", f"import jax\n{line}"], env=environ, capture_output=True, text=True, check=False
+    )
+
+    said_last = (done.stdout or done.stderr).splitlines()[-1]
+    assert shown in said_last
+    assert ("the sandbox has no real JAX" in said_last) == (done.returncode != 0)

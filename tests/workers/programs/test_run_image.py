@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from tests.lifecycle import said
 from tests.workers.programs import Pair
+from tests.workers.sync.trees import git
 from tpuctl.errors import InvalidInputError
 from tpuctl.workers.container_image import in_container
 from tpuctl.workers.environment import EnvironmentOptions
@@ -64,6 +66,35 @@ def test_run_image_passes_command_environment_and_folder(pair: Pair) -> None:
         *(f"[1] {text}" for text in (str(home(1)), "pair a b [] []")),
     ]
     assert (code, pair.containers()) == (11, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "shared", "folder"),
+    [
+        pytest.param((), "code", "code/src", id="tree"),
+        pytest.param(("--workdir", "code/src"), "code/src", "code/src", id="workdir"),
+    ],
+)
+def test_run_image_has_the_whole_tree_of_a_subfolder(
+    pair: Pair, options: tuple[str, ...], shared: str, folder: str
+) -> None:
+    pair.install_docker()
+    docker, home = pair.root / "0.sshd/bin/docker", pair.slice.home(0)
+    docker.rename(docker.with_name("docker.real"))
+    docker.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$@" >>{pair.root}/words\nexec {docker}.real "$@"\n')
+    docker.chmod(0o755)
+    tree = pair.tpuctl.folder / "code"
+    (tree / "src").mkdir(parents=True)
+    (tree / "src/train.py").touch()
+    git(tree, "init", "-q")
+    (home / "code/src").mkdir(parents=True)
+
+    words = ("pair", "--worker", "0", *options, "--image", IMAGE, "--", "pwd")
+    out, _, code = replace(pair.tpuctl, folder=tree / "src")("run", *words)
+
+    said_to_docker = (pair.root / "words").read_text().splitlines()
+    assert (out, code) == (said(str(home / folder)), 0)
+    assert said_to_docker[said_to_docker.index("--volume") + 1] == f"{home / shared}:{home / shared}"
 
 
 VARIABLES = {

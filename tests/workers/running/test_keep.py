@@ -151,7 +151,7 @@ def test_killed_kept_job_is_not_started_again(pod: Slice) -> None:
 
 
 def test_worker_that_loses_its_disk_is_a_bad_machine(pod: Slice) -> None:
-    keep(pod, "test $TPUCTL_ATTEMPT = 2 || exec sleep 60", "--detach")
+    keep(pod, "test $TPUCTL_ATTEMPT = 2 || exec sleep 600", "--detach")
     gone = pod.home(1) / ".tpuctl" / "jobs" / "train.1"
     pid = int((gone / "pid").read_text().split()[0])
     gone.rename(pod.home(1) / "lost")
@@ -679,3 +679,17 @@ def test_single_worker_node_is_stopped_at_the_end(
 
     assert code == 0, err
     assert tpuctl("list", "--columns", "name,state")[0] == "ci\tSTOPPING\n"
+
+
+def test_max_cost_without_a_price_is_a_warning(
+    tpuctl: Console, fake_ssh: Callable[[str], None], tmp_path: Path
+) -> None:
+    made = Slice(tpuctl, fake_ssh, tmp_path / "workers")
+    made.log_in()
+    node = ("--type", "v4-8", "--spot", "--zone", ZONE)
+
+    _, err, code = tpuctl("run", "ci", "--keep", *node, "--max-cost", "9", *TWO, "true")
+    made.end_all()
+
+    assert code == 0, err
+    assert "warning: the price of `ci` is unknown: `--max-cost` does not count this attempt\n" in err

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -31,14 +32,14 @@ echo done >> $saved.log
 
 
 @pytest.fixture
-def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """The program in a process of its own, with the machine's own ssh and sshd, in a sandbox whose hours take seconds."""
     environ = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
         "TPUCTL_STATE_DIR": str(tmp_path / "state"),
         "TPUCTL_SANDBOX": "1",
-        "TPUCTL_SANDBOX_SPEED": "600",
+        "TPUCTL_SANDBOX_SPEED": getattr(request.module, "SPEED", "600"),
     }
     code = tmp_path / "code"
     code.mkdir()
@@ -57,6 +58,10 @@ def real(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.communicate()
+    for pid in tmp_path.glob("state/sandbox/workers/**/.tpuctl/jobs/*/pid"):
+        if not (pid.parent / "exit").exists():
+            with suppress(ProcessLookupError):
+                os.killpg(int(pid.read_text().split()[0]), signal.SIGKILL)
 
 
 @pytest.mark.sshd

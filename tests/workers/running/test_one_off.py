@@ -22,6 +22,7 @@ from tests.workers.running import GOOD, REFUSED, Slice
 from tpuctl.durations import parse_timestamp
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.http_server import open_server
+from tpuctl.sandbox.stock import put_stockout
 
 AUTHORIZED = {"Authorization": "Bearer sandbox"}
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -399,3 +400,55 @@ def test_end_of_the_node_moves_on_while_its_run_lives(
         return sandbox.changes().count("patch")
 
     assert (patches("--timeout", "40h"), patches(), patches("--ttl", "40h")) == (1, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("options", "zone", "left"),
+    [
+        pytest.param(("--zone", "any"), "europe-west4-a", ["ci"], id="any-zone"),
+        pytest.param(("--zone", "us-east1-d,europe-west4-a", "--rm"), "europe-west4-a", [], id="zones-and-rm"),
+        pytest.param(("--zone", "us-east1-d", "--tier", "spot,on-demand"), "us-east1-d", ["ci"], id="tiers"),
+    ],
+)
+def test_one_off_node_is_created_where_there_is_capacity(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, *, options: tuple[str, ...], zone: str, left: list[str]
+) -> None:
+    for zones in ("us-*", "asia-*"):
+        with sandbox.state.write() as session:
+            put_stockout(session, zone=zones, accelerator_type="v6e-*", tier="spot")
+    tier = () if "--tier" in options else ("--spot",)
+    show = 'echo "$TPUCTL_ZONE"'
+
+    out, err, code = tpuctl("run", "ci", "--up", "v6e-8", *tier, *options, "--no-sync", "--timeout", "1h", "--", show)
+
+    assert (out, code) == (f"{zone}\n", 0), err
+    assert nodes(tpuctl).split() == left
+    assert tpuctl("run", "ci", "--up", "v6e-8", *tier, *options, "--no-sync", "--", show)[::2] == (f"{zone}\n", 0)
+
+
+def test_one_off_search_deletes_no_node_of_another_client(
+    tpuctl: Console, workers: Slice, sandbox: Sandbox, clock: EventfulClock
+) -> None:
+    """After an attempt without capacity, the node in the next zone is not known to be of this run."""
+    with sandbox.state.write() as session:
+        put_stockout(session, zone="us-east1-d", accelerator_type="v6e-*", tier="spot")
+    clock.after(
+        timedelta(seconds=5),
+        lambda: sandbox.add_node("ci", zone="us-east5-b", acceleratorType="v6e-8", schedulingConfig={"spot": True}),
+    )
+
+    zones = ("--zone", "us-east1-d,us-east5-b")
+    _, err, code = tpuctl("run", "ci", "--up", "v6e-8", "--spot", *zones, "--no-sync", "--rm", "--", "true")
+
+    assert (code, nodes(tpuctl), "delete" in sandbox.changes()) == (0, "ci\n", False), err
+
+
+def test_one_off_search_without_capacity_leaves_nothing(tpuctl: Console, workers: Slice, sandbox: Sandbox) -> None:
+    with sandbox.state.write() as session:
+        put_stockout(session, zone="*", accelerator_type="v6e-*")
+
+    zones = ("--zone", "us-east1-d,us-east5-b")
+    options = ("--no-sync", "--rm")
+    _, err, code = tpuctl("run", "ci", "--up", "v6e-8", "--spot", *zones, *options, "--", "true", TPUCTL_TIMEOUT="10m")
+
+    assert (code, nodes(tpuctl), "no capacity for `v6e-8` in any of 2 zones" in err) == (6, "", True)

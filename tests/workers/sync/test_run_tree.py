@@ -171,6 +171,20 @@ def test_run_asks_before_it_sends_a_large_tree(
     assert files(workers[0] / "code") == {}
 
 
+def test_run_in_an_empty_tree_says_how_to_run_without_it(tpuctl: Console, workers: list[Path]) -> None:
+    git(tpuctl.folder, "init", "-q")
+
+    err = tpuctl("run", "slice", "--worker", "0", "--", "touch ~/ran")[1]
+
+    assert err.endswith(
+        said(
+            f"error: `{tpuctl.folder}` has no files to send: git tracks no file in it, and ignores the others",
+            "  hint: run without the files of this tree: add `--no-sync`",
+        )
+    )
+    assert not (workers[0] / "ran").exists()
+
+
 def test_run_starts_nowhere_if_a_worker_has_not_got_the_tree(inside: Console, workers: list[Path]) -> None:
     (workers[1] / "code").write_text("in the way")
 

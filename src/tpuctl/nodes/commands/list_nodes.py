@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tpuctl.app.options import TableOptions, cli_command, takes_options
+from tpuctl.app.options import TableOptions, cli_command, takes_options, watch_option
 from tpuctl.app.value_completion import complete_columns
 from tpuctl.errors import TpuctlError
 from tpuctl.fan_out import fan_out
@@ -51,7 +51,8 @@ if TYPE_CHECKING:
 )
 @selection_options()
 @takes_options(TableOptions, "table", shell_complete=complete_columns(lambda: NODE_COLUMNS))
-def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None:
+@watch_option
+def command(app: App, *, selection: GivenSelection, table: TableOptions, watch: bool) -> int | None:
     """List nodes in all zones of the project, or those that match.
 
     Searches all zones even if one is configured; `--zone` limits the search. The exit code is 1 if a zone did not answer.
@@ -62,6 +63,7 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
     \b
     Examples:
       tpuctl list
+      tpuctl list --watch
       tpuctl list --zone us-central2-b,us-central1-a
       tpuctl list 'sweep-*' --older-than 2d
       tpuctl list --sort -price
@@ -69,6 +71,16 @@ def command(app: App, *, selection: GivenSelection, table: TableOptions) -> None
       tpuctl list --columns name,duty --sort duty
       tpuctl list -o json | jq -r '.[] | select(.state == "READY") | .nodeId'
     """
+    if not watch:
+        _list_nodes(app, selection, table)
+        return None
+    from tpuctl.app.live_view import watch_view  # noqa: PLC0415  # only for `--watch`
+
+    return watch_view(app, lambda look: _list_nodes(look, selection, table))
+
+
+def _list_nodes(app: App, selection: GivenSelection, table: TableOptions) -> None:
+    """List nodes once."""
     layout, form = table.layout(app, NODE_COLUMNS), app.format
     chosen = selection.parse(app) if selection.is_given else None
     listing, requests = _fetch(app)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tpuctl.app.lazy_import import body_in
-from tpuctl.app.options import cli_command
+from tpuctl.app.options import cli_command, watch_option
 from tpuctl.nodes.commands.selection_options import selection_options
 
 
 @cli_command("status", is_short=True)
 @selection_options()
+@watch_option
 @body_in("tpuctl.nodes.commands.status_run:run_status")
 def command() -> None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource.
@@ -20,6 +21,7 @@ def command() -> None:
     \b
     Examples:
       tpuctl status trainer
+      tpuctl status trainer --watch
       tpuctl status us-central2-b/trainer -o yaml
       tpuctl status --mine --state READY
       test "$(tpuctl status trainer -o json | jq -r '.[0].health')" = HEALTHY

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tpuctl.app.live_view import watch_view
 from tpuctl.errors import ConflictError, NodeNotFoundError, NodeNotInProjectError, TpuctlError
 from tpuctl.models.node import Node
 from tpuctl.models.spec import RACE_LABEL
@@ -29,8 +30,16 @@ if TYPE_CHECKING:
     from tpuctl.output.terminal import Cell, Terminal
 
 
-def run_status(app: App, *, selection: GivenSelection) -> None:
+def run_status(app: App, *, selection: GivenSelection, watch: bool) -> int | None:
     """Show all details of nodes: state, health, workers, addresses, symptoms, maintenance, queued resource."""
+    if not watch:
+        _show_status(app, selection)
+        return None
+    return watch_view(app, lambda look: _show_status(look, selection))
+
+
+def _show_status(app: App, selection: GivenSelection) -> None:
+    """Show the details once."""
     found, silent = _find_all(app, selection.parse(app))
 
     def show(terminal: Terminal) -> None:

@@ -23,6 +23,7 @@ from tpuctl.nodes.idle_limit import IdleChange
 from tpuctl.nodes.lookup import WaitTarget, locate_for_watch, select_nodes
 from tpuctl.nodes.policies import idle_change, repair_policy, retry_until_answered
 from tpuctl.nodes.queueing import UNATTENDED_WAIT
+from tpuctl.nodes.rendering import count_words
 from tpuctl.nodes.tear_down import end_node
 from tpuctl.nodes.time_limits import next_moment
 from tpuctl.nodes.zone_choice import order_offers, zone_choice
@@ -135,13 +136,23 @@ def run_watch(
             if spec is None:
                 _require_lasting_journal(app)
             preflight = preflight_check(app, {}, only_limits=True)
-            context = app.services.context(broadcast(progress, group_hooks), preflight=preflight)
+            left: set[NodeName] = set()
+
+            def count_left(event: NodeEvent) -> None:
+                if event.kind in {EventKind.GAVE_UP, EventKind.EXPIRED}:
+                    left.add(event.node)
+                elif event.kind in {EventKind.REACHED, EventKind.RECOVERED}:
+                    left.discard(event.node)
+
+            context = app.services.context(broadcast(progress, group_hooks, count_left), preflight=preflight)
 
             def each_round(usable: frozenset[NodeName]) -> None:
                 group_hooks.release(usable)
                 for failure in hooks.poll():
                     progress(failure)
                 app.services.journal.flush(only_due=True)
+                count = len(goals) - len(left)
+                progress.rest(f"watching {count_words(count, 'node')}, {'usable' if count == 1 else 'all usable'}")
 
             with _finishing_hooks(app, hooks, progress):
                 end = _duration(app, options.until)

@@ -11,6 +11,7 @@ starts the command and the others join it. Its files:
                                                                and remarks: `abandoned`, `late`, `full`, `preempted`
     trimmed  first stored bytes of out and err      ending     TERM was sent: all its processes must end
     notice   seconds that are left of a node that is being preempted: the job got its signal
+    times    how much output there was at a time, one line each: seconds, bytes of out, bytes of err
     detached the job is kept until it is removed; other jobs are removed one day after their end
 
 The command is the child of a supervisor in its own session, which outlives the connection. Frames go both ways (link.py; the
@@ -31,6 +32,7 @@ from tpuctl.ssh.agent.job_files import (
     RESERVED,
     TERM,
     OutputStreamer,
+    OutputTimes,
     fill_reserved,
     is_full,
     is_locked,
@@ -308,6 +310,7 @@ def supervise(folder: str, request: dict[str, Any], feeding: int | None) -> NoRe
     watch = CommandWatch(child, folder, request, began)
     # The process stays a zombie until its end is recorded, so that no other process gets its pid.
     how, number = watch.wait(feeding)
+    watch.times.note(is_last=True)
     seconds = time.monotonic() - began
     if notice:
         os.kill(notice, KILL)
@@ -375,6 +378,7 @@ class CommandWatch:
         self.is_full = False
         self.signals: list[int] = []
         self.due = 0.0
+        self.times = OutputTimes(folder)
 
     def wait(self, feeding: int | None) -> tuple[bytes, int]:
         """Wait until it has ended, and return how.
@@ -397,6 +401,7 @@ class CommandWatch:
     def check(self, now: float) -> float:
         """Check the limits, send the signals that are due, and return the seconds until the next check."""
         self.is_full = self.is_full or is_full(self.folder)
+        self.times.note()
         if self.linger and is_locked(self.folder + "/attached"):
             self.followed = now
             if self.why == b"abandoned":  # a client has returned

@@ -229,3 +229,72 @@ class OutputStreamer:
         """Send only what exists now: processes left behind may print without end."""
         if self.end is None and self.file >= 0:
             self.end = os.fstat(self.file).st_size
+
+
+# Seconds between two lines of the file `times`, and the most lines of it.
+TIMES_INTERVAL = 3.0
+MOST_TIMES = 8192
+
+
+class OutputTimes:
+    """The file `times` of a job, which its supervisor writes: `tpuctl logs --since` reads it."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.due = time.monotonic() + TIMES_INTERVAL
+        self.sizes = (0, 0)
+        self.lines: list[bytes] = []
+
+    def note(self, *, is_last: bool = False) -> None:
+        """Add a line if there is new output, and the last line is old enough. A full disk costs precision only."""
+        now = time.monotonic()
+        if now < self.due and not is_last:
+            return
+        sizes = size_of(self.folder + "/out"), size_of(self.folder + "/err")
+        if sizes == self.sizes and self.lines:
+            return
+        self.due, self.sizes = now + TIMES_INTERVAL, sizes
+        line = b"%.3f %d %d\n" % ((time.time(), *sizes))
+        self.lines.append(line)
+        try:
+            if len(self.lines) > MOST_TIMES:
+                # The older half gets half as precise.
+                half = MOST_TIMES // 2
+                self.lines = self.lines[:half:2] + self.lines[half:]
+                write(self.folder + "/times.new", b"".join(self.lines))
+                os.rename(self.folder + "/times.new", self.folder + "/times")
+                return
+            file = os.open(self.folder + "/times", os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            try:
+                os.write(file, line)
+            finally:
+                os.close(file)
+        except OSError:
+            pass
+
+
+def sizes_at(folder: str, moment: float) -> list[int] | None:
+    """Return how much output a job had at a time, or shortly before; None if that is not known."""
+    try:
+        with open(folder + "/times", "rb") as file:
+            lines = file.read(MOST_TIMES * 64).splitlines()
+    except OSError:
+        return None
+    sizes = [0, 0]
+    for line in lines:
+        try:
+            at, out, err = line.split()
+            if float(at) > moment:
+                break
+            sizes = [int(out), int(err)]
+        except ValueError:  # the disk was full
+            continue
+    return sizes
+
+
+def size_of(path: str) -> int:
+    """Return the size of a file, 0 if it does not exist."""
+    try:
+        return os.stat(path).st_size
+    except FileNotFoundError:
+        return 0

@@ -21,6 +21,8 @@ from tpuctl.ssh.agent.job_files import (
     read,
     remove_job,
     signal_group,
+    size_of,
+    sizes_at,
     trimmed,
 )
 from tpuctl.ssh.agent.link import FRAME_BLOCK, ClientLink
@@ -57,12 +59,13 @@ def list_jobs(link: ClientLink, request: dict[str, Any]) -> None:
     found = jobs_here(request["worker"])
     if request["names"]:
         found = [one for one in found if one[1] in request["names"]]
-    jobs = [describe(folder_of(request, name), name, request["tail"]) for _, name in found[: request["limit"]]]
+    tail, since = request["tail"], request.get("since")
+    jobs = [describe(folder_of(request, name), name, tail, since) for _, name in found[: request["limit"]]]
     send_value(link, {"total": len(found), "jobs": [one for one in jobs if one is not None]})
 
 
-def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
-    """Return the description of a job, None if it is gone. Times are in seconds."""
+def describe(folder: str, name: str, tail: int | None, since: float | None = None) -> dict[str, Any] | None:
+    """Return the description of a job, None if it is gone. Times are in seconds, `since` is a time that ago."""
     try:
         began = os.stat(folder + "/token").st_mtime
         about = read(folder + "/about") or b""
@@ -76,6 +79,14 @@ def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
             0 if tail is None else tail_of(folder + file, floor, size, tail)
             for (_, file), floor, size in zip(FILES, trimmed(folder), sizes)
         ]
+        is_timed = True
+        if since is not None:
+            then = time.time() - since
+            known = [0, 0] if began >= then else sizes_at(folder, then)
+            is_timed = known is not None
+            for index, (_, file) in enumerate(FILES):
+                at = min(known[index] if known is not None else 0, sizes[index])
+                starts[index] = max(starts[index], line_begin(folder + file, trimmed(folder)[index], at))
         return {
             "name": name,
             "began": began,
@@ -86,17 +97,10 @@ def describe(folder: str, name: str, tail: int | None) -> dict[str, Any] | None:
             "followed": is_locked(folder + "/attached"),
             "sizes": sizes,
             "starts": starts,
+            "timed": is_timed,
         }
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def size_of(path: str) -> int:
-    """Return the size of a file, 0 if it does not exist."""
-    try:
-        return os.stat(path).st_size
-    except FileNotFoundError:
-        return 0
 
 
 def tail_of(path: str, floor: int, size: int, lines: int) -> int:
@@ -120,6 +124,18 @@ def tail_of(path: str, floor: int, size: int, lines: int) -> int:
         return floor
     finally:
         os.close(file)
+
+
+def line_begin(path: str, floor: int, at: int) -> int:
+    """Return the offset of the line that a position is in."""
+    if at <= floor:
+        return floor
+    file = os.open(path, os.O_RDONLY)
+    try:
+        is_begin = os.pread(file, 1, at - 1) == b"\n"
+    finally:
+        os.close(file)
+    return at if is_begin else tail_of(path, floor, at, 1)
 
 
 def read_output(link: ClientLink, request: dict[str, Any]) -> None:

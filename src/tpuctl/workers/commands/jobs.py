@@ -29,7 +29,7 @@ def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @cli_command("jobs")
-@click.argument("nodes", metavar="NODE...", nargs=-1, shell_complete=complete_node)
+@click.argument("nodes", metavar="[NODE...]", nargs=-1, shell_complete=complete_node)
 @worker_options
 @grouped_option(
     "--last",
@@ -62,13 +62,17 @@ def worker_options(function: Callable[..., Any]) -> Callable[..., Any]:
 )
 @body_in("tpuctl.workers.commands.jobs_run:run_jobs")
 def command() -> None:
-    """List the jobs of nodes and their results. The workers store both, with the output.
+    """List the jobs of nodes and their results; without NODE of all nodes. The workers store both, with the output.
 
     A job is a command started by `tpuctl run --detach`, or any other command of `tpuctl run` while it runs or after its client
     has gone. A job is lost if it does not run and has no recorded exit code: the worker was rebooted, or out of memory.
 
+    Without NODE the READY nodes of all zones, or of --zone, have 10 s to answer; no ssh key is registered for that, and a note
+    names the nodes whose jobs are unknown.
+
     \b
     Examples:
+      tpuctl jobs
       tpuctl jobs trainer
       tpuctl jobs trainer -o json | jq '.[0].workers[] | select(.exitCode != 0)'
       tpuctl jobs trainer --prune --older-than 1d

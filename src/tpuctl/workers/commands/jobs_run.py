@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from tpuctl.app.options import TableOptions
 from tpuctl.app.seen_jobs import note_seen_jobs
 from tpuctl.app.ssh_options import shared_connection_options
-from tpuctl.errors import InvalidInputError, worst_exit_code
+from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.lookup import IncompleteListError
 from tpuctl.output.terminal import View
 from tpuctl.workers.commands.node_selection import find_nodes
+from tpuctl.workers.node_jobs import list_all_jobs
 from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import JOB_COLUMNS, JobScope, check_job_name, jobs_view, list_jobs, remove_jobs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.errors import TpuctlError
+    from tpuctl.models.node import Node
+    from tpuctl.nodes.kept_jobs import KeptJob
+    from tpuctl.output.tables import TableLayout
+    from tpuctl.workers.worker_jobs import JobListing
 
 
 def job_targets(
@@ -74,6 +81,9 @@ def run_jobs(
         raise InvalidInputError("`--prune` and `--remove` exclude each other", hint="leave one of them out")
     for name in remove:
         check_job_name(name)
+    everywhere = not (nodes or selector or prune or remove)
+    if everywhere:
+        return _list_everywhere(app, WorkerSet.parse(worker), table, layout, last=last)
     scope = job_targets(app, nodes, selector, worker)
     if prune or remove:
         older = older_than if isinstance(older_than, timedelta) else timedelta(days=7)
@@ -97,14 +107,40 @@ def run_jobs(
         [job.name for job in listing.jobs],
         replace=is_whole,
     )
-    names = {(target.node.name.project, target.node.name.node_id) for target in scope.targets}
-    kept = {place.job.name: place.job for name in sorted(names) for place in app.services.journal.kept_jobs(*name)}
+    kept = _kept_jobs(app, [target.node for target in scope.targets])
     app.show(jobs_view(listing, scope.nodes, layout, kept=kept))
-    for job in kept.values():
+    _note_kept(app, kept, listing)
+    return show_errors(app, listing.errors)
+
+
+def _list_everywhere(app: App, workers: WorkerSet, table: TableOptions, layout: TableLayout, *, last: int) -> int:
+    """List the jobs of all READY nodes. Changes nothing; a node that cannot be asked is a note."""
+    found = list_all_jobs(app, workers, limit=last)
+    kept = _kept_jobs(app, found.nodes)
+    if table.columns is None:
+        node_column = next(index for index, column in enumerate(layout.columns) if column.name == "node")
+        layout = replace(layout, shown=(node_column, *layout.shown))
+    app.show(jobs_view(found.listing, f"the nodes of {app.project}", layout, kept=kept))
+    for name, why in found.silent.items():
+        app.terminal.note(f"{name}: its jobs are unknown: {why}")
+    _note_kept(app, kept, found.listing)
+    if found.unreachable:
+        raise IncompleteListError(found.unreachable)
+    return ExitCode.OK
+
+
+def _kept_jobs(app: App, nodes: Sequence[Node]) -> dict[tuple[str, str], KeptJob]:
+    """Return the jobs of `run --keep` of nodes, by node and name."""
+    names = sorted({(node.name.project, node.name.node_id) for node in nodes})
+    journal = app.services.journal
+    return {(name[1], place.job.name): place.job for name in names for place in journal.kept_jobs(*name)}
+
+
+def _note_kept(app: App, kept: Mapping[tuple[str, str], KeptJob], listing: JobListing) -> None:
+    for (node, _), job in kept.items():
         if not job.is_over:
-            record = f"tpuctl history {scope.nodes} --job {job.name}"
+            record = f"tpuctl history {node} --job {job.name}"
             app.terminal.note(f"{job.name}: kept until it is done, attempt {max(len(job.attempts), 1)}: `{record}`")
     if listing.left_out:
         hint = "list more with `--last N`, remove old ones with `--prune`"
         app.terminal.note(f"{listing.left_out} older jobs not shown: {hint}")
-    return show_errors(app, listing.errors)

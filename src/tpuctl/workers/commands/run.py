@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _log_levels = constant_in("tpuctl.workers.environment:LOG_LEVELS")
 
 
+# The value of `--setup` without one; no command is that.
+SETUP_OF_SETTINGS = "-"
+
+
 @dataclass(frozen=True, slots=True)
 class RunFlags:
     """The options of the command itself."""
@@ -56,6 +60,14 @@ class RunFlags:
         "[default: this git tree, or the folder of tpuctl.yaml, if there is no --workdir]",
     )
     no_sync: bool = option("--no-sync", is_flag=True, help="Sync no folder to the workers.")
+    run_setup: str | None = option(
+        "--setup",
+        is_flag=False,
+        flag_value=SETUP_OF_SETTINGS,
+        metavar="[CMD]",
+        help="Run the set-up of tpuctl.yaml, or CMD, on the workers first, and record it; not if it is the one that ran last. "
+        "Needs no command. With --up or --keep: set-up of the new node.",
+    )
     image: str | None = option(
         "--image",
         metavar="IMAGE",
@@ -228,7 +240,8 @@ class KeepFlags(GivenOptions):
         "--max-cost",
         type=click.FloatRange(min=0, min_open=True),
         metavar="USD",
-        help="Cost of all attempts, by list prices, after which the job is not started again. [default: none]",
+        help="Cost of all attempts, by list prices as far as they are known, after which the job is not started again. "
+        "[default: none]",
     )
     hang_after: timedelta | str | None = setting_option("hang_after", DurationType(), "TIME")
     start_grace: timedelta | str | None = setting_option("start_grace", DurationType(), "TIME")
@@ -272,7 +285,7 @@ class KeepFlags(GivenOptions):
 @takes_options(TimeLimitOptions, "limits", hidden=True)
 @takes_options(IdleOptions, "idling", hidden=True)
 @takes_options(CheckOptions, "checks", hidden=True)
-@takes_spec("described", without=("type",), hidden=True)
+@takes_spec("described", without=("type", "setup"), hidden=True)
 @route_options
 @body_in("tpuctl.workers.commands.run_run:run_run")
 def command() -> None:

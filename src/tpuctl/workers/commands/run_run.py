@@ -12,10 +12,13 @@ from tpuctl.errors import ExitCode, InvalidInputError, worst_exit_code
 from tpuctl.files import expand_user_path, output_path, read_user_bytes, read_user_text
 from tpuctl.models.events import EventKind
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.bring_up import note_changed_setups, run_setup
 from tpuctl.nodes.commands.policy_options import build_hooks
 from tpuctl.nodes.commands.time_options import time_limit
 from tpuctl.nodes.policies import idle_change
+from tpuctl.nodes.usage import find_node_uses, require_idle
 from tpuctl.workers.commands.node_selection import find_selected_nodes
+from tpuctl.workers.commands.run import SETUP_OF_SETTINGS
 from tpuctl.workers.environment import EnvironmentOptions, logging_variables, parse_env_file, parse_variable
 from tpuctl.workers.execution import check_no_stdin, run_and_show, shell_line
 from tpuctl.workers.run_tree import find_run_tree, sync_before_run
@@ -64,6 +67,8 @@ def run_run(
     if (one_off.up is not None or keeping.keep) and (types := selection.options.types):
         # With `--up` it is the type of the node to create.
         described = replace(described, type=types[-1])
+    if (one_off.up is not None or keeping.keep) and flags.run_setup not in {None, SETUP_OF_SETTINGS}:
+        described = replace(described, values={**described.values, "setup": flags.run_setup})
     if keeping.keep:
         keep = parse_keep(
             app,
@@ -99,7 +104,15 @@ def run_run(
         workers=workers,
         sync=tree,
     )
-    request = _parse_request(app, flags, remote_command, parse_environment(app, environment), fanout=fanout, tree=tree)
+    request = _parse_request(
+        app,
+        flags,
+        remote_command,
+        parse_environment(app, environment),
+        fanout=fanout,
+        tree=tree,
+        may_be_empty=flags.run_setup is not None and job is None,
+    )
     if job is None or not job.names_file:
         app.require_trust()
     if job is not None:
@@ -152,18 +165,23 @@ def _run_on_nodes(
     for error in errors:
         app.show_error(error)
     codes = [error.exit_code for error in errors]
-    if nodes:
-        found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
-        await_key(app, found)
-        if flags.if_idle:
-            from tpuctl.nodes.usage import find_node_uses, require_idle  # noqa: PLC0415  # few runs need it
-
-            require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
-        request = replace(request, by_node=selection.is_pattern)
-        if tree is not None:
-            found, request, code = sync_before_run(app, found, tree, request)
-            codes.append(code)
-        codes.append(ExitCode(run_and_show(app, found, request)))
+    if not nodes:
+        return worst_exit_code(codes)
+    found = find_targets(app, nodes, workers, names_nodes=selection.is_pattern)
+    await_key(app, found)
+    if flags.if_idle:
+        require_idle(nodes, find_node_uses(app, nodes, counts_leases=False))
+    if flags.run_setup is None:
+        note_changed_setups(app, nodes)
+    else:
+        run_setup(app, nodes, None if flags.run_setup == SETUP_OF_SETTINGS else flags.run_setup, app.progress)
+        if not request.line:
+            return worst_exit_code(codes)
+    request = replace(request, by_node=selection.is_pattern)
+    if tree is not None:
+        found, request, code = sync_before_run(app, found, tree, request)
+        codes.append(code)
+    codes.append(ExitCode(run_and_show(app, found, request)))
     return worst_exit_code(codes)
 
 
@@ -175,13 +193,14 @@ def _parse_request(
     *,
     fanout: int,
     tree: RunTree | None,
+    may_be_empty: bool = False,
 ) -> RunRequest:
     """Return the request that the options describe. Raises `InvalidInputError`."""
     if flags.script is not None and flags.line is not None:
         raise InvalidInputError("`--script` and `--command` exclude each other", hint="leave one of them out")
     if flags.line is not None and words:
         raise InvalidInputError("two commands given", hint="give `--command LINE` or `-- COMMAND…`, not both")
-    if flags.line is None and flags.script is None and not words and flags.image is None:
+    if not (may_be_empty or words) and (flags.line, flags.script, flags.image) == (None, None, None):
         raise InvalidInputError("no command given", hint="put it after `--`: `tpuctl run NODE -- hostname`")
     if flags.detach:
         for name in ("batch", "fail_fast", "log_dir"):

@@ -14,15 +14,15 @@ from tpuctl.ssh.answers import UnexpectedAnswerError
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
 from tpuctl.workers.commands.node_selection import find_nodes
+from tpuctl.workers.copy_progress import show_copies
 from tpuctl.workers.copying import CopyOptions, download, list_local_files, parse_copy_request, upload
 from tpuctl.workers.targets import await_key, find_targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from tpuctl.app.app import App
-    from tpuctl.clock import Clock
-    from tpuctl.workers.copying import CopyProgress, CopyResult
+    from tpuctl.workers.copying import CopyResult
 
 
 def run_scp(
@@ -154,33 +154,3 @@ def _to_json(one: CopyResult) -> dict[str, Any]:
     body |= {"skipped": list(one.notes)} if one.notes else {}
     body |= {"problems": list(one.problems)} if one.problems else {}
     return body | ({"error": {"kind": one.error.kind, "message": one.error.message}} if one.error else {})
-
-
-def show_copies(line: StatusLine, clock: Clock) -> Callable[[Sequence[CopyProgress]], None]:
-    """Return what shows the progress of copies and syncs on a status line."""
-    started = clock.monotonic()
-    return lambda shares: line.show(lambda: describe_copy(shares, clock.monotonic() - started))
-
-
-_MAX_SECONDS_LEFT = 10**9
-
-
-def describe_copy(shares: Sequence[CopyProgress], elapsed: timedelta) -> str:
-    """Return the status line: percent, bytes, rate, time left, and how many workers have finished."""
-    known = [share.size for share in shares if share.size is not None]
-    ended = sum(share.has_ended for share in shares)
-    workers = f"{ended} of {len(shares)} workers ended" if len(shares) > 1 else ""
-    if not known:
-        return "  ".join(filter(None, ("connecting", workers)))
-    arrived, moved = sum(one.moved for one in shares), sum(one.total_moved for one in shares)
-    # Copies of unknown size are assumed to be as large as the others.
-    size = sum(known) * len(shares) // len(known)
-    percent = f"{min(100, arrived * 100 // size) if size else 100:>3}%"
-    rate = moved / max(elapsed.total_seconds(), 0.001)
-    left = ""
-    if moved and size > arrived:
-        # A worker may announce more bytes than a duration can express.
-        seconds = min(elapsed.total_seconds() * (size - arrived) / moved, _MAX_SECONDS_LEFT)
-        left = format_duration(timedelta(seconds=seconds)) + " left"
-    parts = (percent, f"{format_size(arrived)} of {format_size(size)}", f"{format_size(rate)}/s", left, workers)
-    return "  ".join(filter(None, parts))

@@ -13,7 +13,7 @@ from tpuctl.escaping import escape_unprintable
 from tpuctl.output.terminal import Cell, StatusLine, View, table_view
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.ssh.transfer import is_failed_login
-from tpuctl.workers.commands.scp_run import show_copies
+from tpuctl.workers.copy_progress import show_copies
 from tpuctl.workers.syncing import SyncResult, sync_workers, watch_and_sync
 
 if TYPE_CHECKING:

@@ -23,7 +23,37 @@ if _INSTALLED and _INSTALLED.loader and not os.environ.get("JAX_PLATFORMS", "").
     _INSTALLED.loader.exec_module(_MODULE)
 else:
     from jax import lax, numpy
-    from jax._slice import device_count, device_put, distributed, jit, local_device_count, local_devices, pmap
+    from jax._slice import (
+        device_count,
+        device_put,
+        devices,
+        distributed,
+        jit,
+        local_device_count,
+        local_devices,
+        pmap,
+        process_count,
+        process_index,
+    )
+
+    def _explain(name: str) -> str:
+        return (
+            f"the sandbox has no real JAX, and its stand-in has no `{name}`; for the real one on the CPU: "
+            f"`{sys.executable} -m pip install jax`"
+        )
+
+    def __getattr__(name: str) -> object:
+        raise AttributeError(name if name.startswith("__") else _explain(f"jax.{name}"))
+
+    class _MissingModules:
+        """Says the same of modules; the last finder, so that those of the stand-in are found first."""
+
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name.startswith("jax."):
+                raise ImportError(_explain(name), name=name)
+
+    sys.meta_path.append(_MissingModules)
 
 __version__ = "0.6.2"
 version = SimpleNamespace(__version__=__version__)

@@ -17,6 +17,12 @@ class Device:
         self.id, self.process_index, self.coords, self.core_on_chip = number, host, (chip, host, 0), core
         self.chip = chip
 
+    def __repr__(self) -> str:
+        return (
+            f"TpuDevice(id={self.id}, process_index={self.process_index}, coords={self.coords}, "
+            f"core_on_chip={self.core_on_chip})"
+        )
+
 
 class Array(Tensor):
     """An array of JAX."""
@@ -37,6 +43,11 @@ class Array(Tensor):
         return [SimpleNamespace(device=device, data=part) for device in local_devices()]
 
 
+def devices() -> list[Device]:
+    """Return the devices of all workers."""
+    return [device for worker in range(_chips().workers) for device in _devices_of(worker)]
+
+
 def local_devices() -> list[Device]:
     """Return the devices of this worker."""
     return list(_devices())
@@ -50,6 +61,16 @@ def local_device_count() -> int:
 def device_count() -> int:
     """Return the number of devices of all workers."""
     return len(_devices()) * _chips().workers
+
+
+def process_index() -> int:
+    """Return the number of this worker."""
+    return _chips().worker
+
+
+def process_count() -> int:
+    """Return the number of workers."""
+    return _chips().workers
 
 
 def device_put(array: Array, device: Device) -> Array:
@@ -89,10 +110,15 @@ def _chips() -> Chips:
 
 @cache
 def _devices() -> tuple[Device, ...]:
+    return _devices_of(_chips().worker)
+
+
+@cache
+def _devices_of(worker: int) -> tuple[Device, ...]:
     chips = _chips()
-    first = chips.worker * chips.count * chips.cores
+    first = worker * chips.count * chips.cores
     places = [(chip, core) for chip in range(chips.count) for core in range(chips.cores)]
-    return tuple(Device(first + at, chip, core, chips.worker) for at, (chip, core) in enumerate(places))
+    return tuple(Device(first + at, chip, core, worker) for at, (chip, core) in enumerate(places))
 
 
 @cache
