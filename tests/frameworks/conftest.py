@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.tpuctl_process import run_tpuctl
+from tests.tpuctl_process import TpuctlProcess, run_tpuctl
 from tpuctl.sandbox import administration
 from tpuctl.sandbox.state import SandboxState
 
@@ -20,6 +22,7 @@ class Slices:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.started: list[subprocess.Popen[str]] = []
         with SandboxState.open(folder / "state" / "sandbox" / "world.sqlite3", speed=600) as state:
             administration.add_network(state, "loopback")
             for name in ("s-0", "s-1"):
@@ -37,8 +40,22 @@ class Slices:
         done = run_tpuctl(arguments, env=self.environ, cwd=self.folder, timeout=150)
         return done.stdout.decode(), done.stderr.decode(), done.returncode
 
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start the program, and leave it running."""
+        process = TpuctlProcess(
+            arguments,
+            env=self.environ, cwd=self.folder, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.started.append(process)
+        return process
+
 
 @pytest.fixture
-def slices(tmp_path: Path) -> Slices:
+def slices(tmp_path: Path) -> Iterator[Slices]:
     """Two slices of two workers in a sandbox of their own."""
-    return Slices(tmp_path)
+    made = Slices(tmp_path)
+    yield made
+    for process in made.started:
+        process.kill()
+        process.communicate()

@@ -133,8 +133,9 @@ class SimulatedSupervisor(Supervisor):
             self.world.is_recorded = True
         self.world.maybe_die()
 
-    def _targets(self, node: Node) -> list[Any]:
+    def _targets(self, nodes: Sequence[Node]) -> list[Any]:
         self.world.maybe_die()
+        (node,) = nodes
         if not self.world.runs(node.id):
             raise RemoteCommandError("worker 0: connection refused")
         return [SimpleNamespace(label=label, node=node) for label in WORKERS]
@@ -153,7 +154,7 @@ class SimulatedSupervisor(Supervisor):
     def _workers_with_job(self, targets: Sequence[Any]) -> set[str]:
         return {target.label for target in targets if (target.node.id, target.label) in self.world.jobs}
 
-    def _launch(self, attempt: JobAttempt, targets: Sequence[Any]) -> Any:
+    def _launch(self, attempt: JobAttempt, nodes: Sequence[Node], targets: Sequence[Any]) -> Any:  # noqa: ARG002  # as above
         results = []
         for target in targets:
             self.world.maybe_die()
@@ -174,7 +175,7 @@ class SimulatedSupervisor(Supervisor):
         return self.world.random.random() < 0.5 and bool(attempt)
 
     @contextmanager
-    def _node_lease(self, node: Node) -> Iterator[None]:  # noqa: ARG002  # its own name there
+    def _node_leases(self, nodes: Sequence[Node]) -> Iterator[None]:  # noqa: ARG002  # its own name there
         yield
 
     def _follow(self, attempt: JobAttempt, targets: Sequence[Any]) -> None:

@@ -42,11 +42,12 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobAttempt:
-    """One start of a job on all workers of a node. Without a verdict it has not ended as far as the journal says."""
+    """One start of a job on all workers of its nodes. Without a verdict it has not ended as far as the journal says."""
 
     number: int
     began: datetime
-    node_id: str  # of the service
+    node_id: str  # of the service; of several slices that of the first
+    others: tuple[tuple[str, str], ...] = ()  # the names of the other slices, each with its id
     zone: str
     tier: str = ""
     token: str = ""  # the worker starts one token at most once; not a secret
@@ -184,6 +185,7 @@ def _after(job: KeptJob, event: str, at: datetime, entry: Mapping[str, Any]) -> 
             number=number,
             began=at,
             node_id=str(entry.get("node")),
+            others=_others_of(entry),
             zone=str(entry.get("zone")),
             tier=str(entry.get("tier") or ""),
             token=str(entry.get("token") or ""),
@@ -196,6 +198,11 @@ def _after(job: KeptJob, event: str, at: datetime, entry: Mapping[str, Any]) -> 
     # Of an attempt whose start a rotation has dropped nothing is known.
     attempts = tuple(_changed(one, event, at, entry) if one.number == number else one for one in job.attempts)
     return replace(job, attempts=attempts)
+
+
+def _others_of(entry: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    others = entry.get("others")
+    return tuple((str(name), str(value)) for name, value in others.items()) if isinstance(others, dict) else ()
 
 
 def _changed(attempt: JobAttempt, event: str, at: datetime, entry: Mapping[str, Any]) -> JobAttempt:

@@ -1,14 +1,17 @@
-"""`run --keep` and `watch --job`: bring a node up, run a job on it, find out why it ended, start it again until it is done.
+"""`run --keep` and `watch --job`: bring its nodes up, run a job on it, find out why it ended, start it again until it is done.
 
 `Supervisor` is the loop of both: read the journal, decide (`keep_policy`), act. It keeps nothing in memory that the next
 process would miss. Before a start its token is written to the journal, and a worker starts one token at most once; the job has
 the same name in all attempts, and a worker has at most one job of a name. So a supervisor may be killed at any moment.
+
+A job over several slices stands in the journal of its first node, its home; its order names all of them. If one is lost, all
+processes are restarted, with the addresses and numbers of the slices as they are then.
 """
 
 from __future__ import annotations
 
 import secrets
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +50,7 @@ from tpuctl.workers.hang_watch import HangWatch
 from tpuctl.workers.job_ends import EndFacts, Judgement, NodeFate, WorkerEnd, judge_end
 from tpuctl.workers.keep_policy import ContinueAttempt, EndJob, StartAttempt, decide_next
 from tpuctl.workers.kept_files import NodeAtEnd
+from tpuctl.workers.multislice import plan_slices
 from tpuctl.workers.node_test import node_test_errors, run_node_test
 from tpuctl.workers.one_off import collect_files
 from tpuctl.workers.runner import RunRequest, StopReason, follow_on_workers, run_on_workers
@@ -83,6 +87,8 @@ _NOTICE_LASTS = timedelta(minutes=2)
 _NOTICE_POLL = timedelta(seconds=5)
 _OURS = (LINUX_SIGNALS["TERM"], LINUX_SIGNALS["KILL"])
 _STOPPED = frozenset({NodeState.STOPPED, NodeState.STOPPING, NodeState.DELETING})
+# Of several slices the first of these counts.
+_BY_WEIGHT = (NodeFate.DELETED, NodeFate.PREEMPTED, NodeFate.BROKEN, NodeFate.ALIVE)
 
 
 def job_lease(project: str, node_id: str) -> NodeName:
@@ -91,22 +97,22 @@ def job_lease(project: str, node_id: str) -> NodeName:
 
 
 @contextmanager
-def supervising(app: App, project: str, node_id: str, *, force_lease: bool = False) -> Iterator[None]:
-    """Hold the lease of a node's kept job; wait while another process has it."""
-    name, noted = job_lease(project, node_id), ""
-    while (other := app.services.leases.acquire(name, "run", force_lease=force_lease)) is not None:
-        if other.record.who != noted:
-            noted = other.record.who
-            app.terminal.note(f"`{noted}` supervises the job of `{node_id}`: waiting until it ends")
-        app.clock.sleep(_LEASE_POLL)
-    try:
+def supervising(app: App, project: str, *node_ids: str, force_lease: bool = False) -> Iterator[None]:
+    """Hold the lease of the kept job of each node; wait while another process has it."""
+    with ExitStack() as held:
+        for node_id in node_ids:
+            name, noted = job_lease(project, node_id), ""
+            while (other := app.services.leases.acquire(name, "run", force_lease=force_lease)) is not None:
+                if other.record.who != noted:
+                    noted = other.record.who
+                    app.terminal.note(f"`{noted}` supervises the job of `{node_id}`: waiting until it ends")
+                app.clock.sleep(_LEASE_POLL)
+            held.callback(app.services.leases.release, name)
         yield
-    finally:
-        app.services.leases.release(name)
 
 
 class Supervisor:
-    """Supervises one kept job. `first` is how to bring the node up for the first attempt of this process, None as before."""
+    """Supervises one kept job. `first` is how to bring its nodes up for the first attempt of this process, None as before."""
 
     def __init__(
         self,
@@ -117,7 +123,7 @@ class Supervisor:
         *,
         request: Callable[[NodeSpec | None], UpRequest],
         hooks: Hooks,
-        first: Callable[[], Node] | None = None,
+        first: Callable[[], tuple[Node, ...]] | None = None,
         detach: bool = False,
     ) -> None:
         self._app, self._home, self.name = app, place.home, place.job.name
@@ -129,13 +135,18 @@ class Supervisor:
 
     @property
     def node_id(self) -> str:
-        """The name of the node."""
+        """The name of the node; of several slices that of the first."""
         return self._home.node_id
+
+    @property
+    def _node_words(self) -> str:
+        """The names of all its nodes."""
+        return " ".join(self._order.slices or (self.node_id,))
 
     def run(self) -> int:
         """Supervise until the job is over. Return its exit code."""
         watch = f"tpuctl watch {self.node_id} --job {self.name}"
-        undo = f"tpuctl kill {self.node_id} {self.name}"
+        undo = f"tpuctl kill {self._node_words} {self.name}"
         with self._app.in_flight(f"job `{self.name}` goes on without a supervisor", resume=watch, undo=undo):
             while True:
                 job = self._read()
@@ -182,14 +193,17 @@ class Supervisor:
         if self._read().stopped is not None:  # meanwhile
             return
         if step.new_node or (step.tests_node and not self._is_sound(job.attempts[-1])):
-            self._delete_node(job, leaves_others=True)
+            last = job.attempts[-1]
+            self._delete_nodes(last, [self._suspect(last)], leaves_others=True)
         if job.attempts and job.attempts[-1].verdict is Verdict.PREEMPTED:
             self._await_preemption(job.attempts[-1])
-        node = self._bring_up()
+        nodes = self._bring_up()
+        node = nodes[0]
         attempt = JobAttempt(
             number=step.number,
             began=self._app.now(),
             node_id=node.id,
+            others=tuple((other.name.node_id, other.id) for other in nodes[1:]),
             zone=node.name.zone,
             tier=str(node.tier),
             token=secrets.token_hex(16),
@@ -206,12 +220,13 @@ class Supervisor:
             "tier": attempt.tier,
             "token": attempt.token,
             "reason": attempt.reason,
-            **({} if price is None else {"price": float(price)}),
+            **({"others": dict(attempt.others)} if attempt.others else {}),
+            **({} if price is None else {"price": float(price) * len(nodes)}),
         }
-        with self._node_lease(node):
+        with self._node_leases(nodes):
             targets: Sequence[Target] = ()
             try:
-                targets = self._targets(node)
+                targets = self._targets(nodes)
                 ends = self._prepare(targets, step.number - 1)
             except TakenOverError:
                 raise
@@ -226,7 +241,7 @@ class Supervisor:
                 self._note_end(attempt, judgement)
                 return
             self._write("job-start", attempt=attempt.number, **entry)
-            self._launch_and_follow(attempt, node, targets)
+            self._launch_and_follow(attempt, nodes, targets)
 
     def _prepare(self, targets: Sequence[Target], number: int) -> list[WorkerEnd]:
         """Put the files on the workers, and end what is left of the former attempt. Return why workers cannot start.
@@ -239,14 +254,16 @@ class Supervisor:
         return ends
 
     def _is_sound(self, attempt: JobAttempt) -> bool:
-        """Test the node of an attempt. Return whether all its chips work, as far as they can be tested."""
-        node = self._found_node(attempt)
-        if node is None:
+        """Test the node that may have failed an attempt. Return whether all its chips work, as far as they can be tested."""
+        nodes, suspect = self._found_nodes(attempt), self._suspect(attempt)
+        if not nodes:
             return True  # there is no such node to replace
-        self._app.terminal.note(f"{self.name}: testing `{self.node_id}` after {attempt.number} attempts")
+        node = next(node for node in nodes if node.name == suspect)
+        self._app.terminal.note(f"{self.name}: testing `{suspect.node_id}` after {attempt.number} attempts")
         try:
-            targets = self._targets(node)
-            self._stop(targets)
+            every = self._targets(nodes)
+            self._stop(every)
+            targets = [target for target in every if target.node.name == suspect]
             limit = min(_TEST_TIMEOUT, self._policy.hang_after)
             fanout = self._order.fanout
             test = run_node_test(self._app, node, targets, python="python3", timeout=limit, fanout=fanout)
@@ -254,53 +271,59 @@ class Supervisor:
         except (RemoteCommandError, ConflictError, TimedOutError) as error:
             errors = [error]
         text = f"not sound: {errors[0].message}" if errors else "sound"
-        self._app.terminal.note(f"{self.name}: `{self.node_id}` is {text}")
+        self._app.terminal.note(f"{self.name}: `{suspect.node_id}` is {text}")
         return not errors
 
     def _await_preemption(self, attempt: JobAttempt) -> None:
         """Wait until the API shows a preemption of which the workers had notice."""
         until = self._app.now() + _NOTICE_LASTS
-        while self._found_node(attempt) is not None and self._app.now() < until:
+        while self._found_nodes(attempt) and self._app.now() < until:
             self._app.clock.sleep(_NOTICE_POLL)
 
-    def _found_node(self, attempt: JobAttempt) -> Node | None:
-        """Return the node of an attempt, None if it is gone, recreated or does not run, however long the API takes."""
-        app, name = self._app, self._node_name(attempt)
-        node = retry_until_answered(app, lambda: app.services.client.find_node(name), timeout=None)
-        return node if node is not None and node.id == attempt.node_id and _may_run(node) else None
+    def _found_nodes(self, attempt: JobAttempt) -> tuple[Node, ...]:
+        """Return the nodes of an attempt; none if one is gone, recreated or does not run, however long the API takes."""
+        ids = self._ids(attempt)
+        nodes = [node for node in map(self._find_node, ids) if node is not None and _may_run(node)]
+        return tuple(nodes) if {node.name: node.id for node in nodes} == ids else ()
+
+    def _find_node(self, name: NodeName) -> Node | None:
+        app = self._app
+        return retry_until_answered(app, lambda: app.services.client.find_node(name), timeout=None)
 
     def _continue(self, attempt: JobAttempt) -> None:
         """Go on with an attempt that another process started, or began to start."""
-        node = self._found_node(attempt)
-        if node is None:
+        nodes = self._found_nodes(attempt)
+        if not nodes:
             self._record_end(attempt, (), ())
             return
-        with self._node_lease(node):
+        with self._node_leases(nodes):
             try:
-                targets = self._targets(node)
+                targets = self._targets(nodes)
             except (RemoteCommandError, ConflictError, TimedOutError) as error:
-                if self._found_node(attempt) is not None:
+                if self._found_nodes(attempt):
                     raise
                 self._record_end(attempt, [WorkerEnd("", None, why=error.message)], ())
                 return
             if attempt.has_started:
                 self._follow(attempt, targets)
             else:
-                self._launch_and_follow(attempt, node, targets)
+                self._launch_and_follow(attempt, nodes, targets)
 
-    def _launch_and_follow(self, attempt: JobAttempt, node: Node, targets: Sequence[Target]) -> None:
+    def _launch_and_follow(self, attempt: JobAttempt, nodes: Sequence[Node], targets: Sequence[Target]) -> None:
         """Start an attempt on the workers that do not have it; then follow it."""
         have = self._workers_with_job(targets)
         missing = [target for target in targets if target.label not in have]
         if missing:
             self._require_lease()
-            results = self._launch(attempt, missing)
+            results = self._launch(attempt, nodes, missing)
             if not all(one.outcome is WorkerOutcome.DETACHED for one in results):
                 self._record_end(attempt, [_end_of(one) for one in results], targets)
                 return
         self._write("job-running", attempt=attempt.number)
-        where = f"{node.name.zone}/{node.name.node_id}"
+        where = f"{nodes[0].name.zone}/{nodes[0].name.node_id}"
         workers = count_words(len(targets), "worker")
+        if self._order.slices:
+            where += f" and {count_words(len(nodes) - 1, 'other slice')}"
         self._app.terminal.note(f"{self.name}: attempt {attempt.number} runs on {where}, {workers}")
         if self._detach:
             self._has_followed = True
@@ -310,7 +333,9 @@ class Supervisor:
     def _workers_with_job(self, targets: Sequence[Target]) -> set[str]:
         return {target.label for job in list_jobs(self._scope(targets)).jobs for target in job.targets}
 
-    def _launch(self, attempt: JobAttempt, targets: Sequence[Target]) -> tuple[WorkerResult, ...]:
+    def _launch(
+        self, attempt: JobAttempt, nodes: Sequence[Node], targets: Sequence[Target]
+    ) -> tuple[WorkerResult, ...]:
         order, reason = self._order, attempt.reason if attempt.number > 1 else ""
         variables = {
             "TPUCTL_JOB": self.name,
@@ -320,7 +345,13 @@ class Supervisor:
         request = RunRequest(
             line=order.line,
             shown=order.shown,
-            environment=EnvironmentOptions(variables | order.environment, order.tpu, order.container_program),
+            environment=EnvironmentOptions(
+                variables | order.environment,
+                order.tpu,
+                order.container_program,
+                # Of these nodes: a slice that was made again may have another address.
+                plan_slices(nodes, port=order.slice_port, checks_types=False) if order.slices else None,
+            ),
             job=self.name,
             folder=order.folder,
             detach=True,
@@ -470,7 +501,7 @@ class Supervisor:
     def _judge(
         self, attempt: JobAttempt, ends: Sequence[WorkerEnd], targets: Sequence[Target], **seen: Any
     ) -> Judgement:  # as above
-        """Ask the API about the node, and return why an attempt ended."""
+        """Ask the API about the nodes, and return why an attempt ended."""
         reported = {end.worker for end in ends}
         ends = [*ends, *(WorkerEnd(one.label, None) for one in targets if one.label not in reported)]
         fate, text = self._fate(attempt)
@@ -483,12 +514,21 @@ class Supervisor:
         return judgement
 
     def _fate(self, attempt: JobAttempt) -> tuple[NodeFate, str]:
-        """Return what the API says about the node of an attempt, however long that takes."""
-        app, name = self._app, self._node_name(attempt)
-        node = retry_until_answered(app, lambda: app.services.client.find_node(name), timeout=None)
-        if node is not None and node.id == attempt.node_id and node.is_preempted:
+        """Return what the API says about the nodes of an attempt, however long that takes: of several what counts most.
+
+        What a user deleted counts more than a preemption: the job does not start again.
+        """
+        fates = [(*self._node_fate(name, node_id), name) for name, node_id in self._ids(attempt).items()]
+        fate, text, name = min(fates, key=lambda one: _BY_WEIGHT.index(one[0]))
+        return fate, f"`{name.node_id}`: {text}" if text and self._order.slices else text
+
+    def _node_fate(self, name: NodeName, node_id: str) -> tuple[NodeFate, str]:
+        app, node = self._app, self._find_node(name)
+        if node is not None and node.id == node_id and node.is_preempted:
             return NodeFate.PREEMPTED, f"its node is {node.state}"
-        request = retry_until_answered(app, lambda: app.services.client.find_queued_resource(name), timeout=None)
+        spec = NodeSpec.from_json(self._order.spec) if self._order.spec else None
+        requested = spec.request_name(name) if spec else name
+        request = retry_until_answered(app, lambda: app.services.client.find_queued_resource(requested), timeout=None)
         if request is not None and request.was_suspended_by_service:
             return NodeFate.PREEMPTED, f"its queued resource is {request.state}"
         lease = app.services.leases.holder(name)
@@ -496,23 +536,28 @@ class Supervisor:
             return NodeFate.DELETED, f"`{lease.record.purpose}` ended its node ({lease.record.who})"
         if node is None:
             return NodeFate.DELETED, "another client deleted its node"
-        if node.id != attempt.node_id:
+        if node.id != node_id:
             return NodeFate.BROKEN, "another client recreated its node"
         if node.state in _STOPPED:
             return NodeFate.DELETED, f"its node is {node.state}"
         is_well = node.state is NodeState.READY and node.health in {Health.HEALTHY, Health.HEALTH_UNSPECIFIED}
         return (NodeFate.ALIVE, "") if is_well else (NodeFate.BROKEN, f"its node is {node.state} and {node.health}")
 
-    def _bring_up(self) -> Node:
+    def _bring_up(self) -> tuple[Node, ...]:
         if self._first is not None:
             first, self._first = self._first, None
             return first()
         spec = NodeSpec.from_json(self._order.spec) if self._order.spec else None
-        request = self._request(spec)
-        return bring_up_planned(self._app, plan_bring_up(self._app, [self.node_id], request), request)
+        request, names = self._request(spec), [self.node_id]
+        if self._order.slices:
+            names = [str(replace(self._home, node_id=node_id)) for node_id in self._order.slices]
+        if self._order.slices and spec is not None and spec.queued_slices(self._home):
+            # One queued resource requests all of them.
+            names, request = [str(spec.request_name(self._home))], replace(request, slices=spec.slices)
+        return bring_up_planned(self._app, plan_bring_up(self._app, names, request), request)
 
-    def _targets(self, node: Node) -> list[Target]:
-        found = find_targets(self._app, [node], WorkerSet.parse("all"))
+    def _targets(self, nodes: Sequence[Node]) -> list[Target]:
+        found = find_targets(self._app, nodes, WorkerSet.parse("all"), names_nodes=bool(self._order.slices))
         await_key(self._app, found)
         return found
 
@@ -569,43 +614,53 @@ class Supervisor:
         ]
 
     @contextmanager
-    def _node_lease(self, node: Node) -> Iterator[None]:
-        """Hold the lease of the node, if it is free: another command must not repair it under the job."""
-        guard = LeaseGuard(self._context(), node.name, "run", force_lease=False)
-        with suppress(TpuctlError):
-            guard.take()
-        try:
+    def _node_leases(self, nodes: Sequence[Node]) -> Iterator[None]:
+        """Hold the lease of each node, if it is free: another command must not repair it under the job."""
+        with ExitStack() as held:
+            for node in nodes:
+                guard = LeaseGuard(self._context(), node.name, "run", force_lease=False)
+                with suppress(TpuctlError):
+                    guard.take()
+                held.callback(guard.release)
             yield
-        finally:
-            guard.release()
 
     def _context(self) -> ActionContext:
         return self._app.services.context(lambda _: None)
 
-    def _node_name(self, attempt: JobAttempt) -> NodeName:
-        return replace(self._home, zone=attempt.zone)
+    def _ids(self, attempt: JobAttempt) -> dict[NodeName, str]:
+        """Return the nodes of an attempt, with their ids."""
+        ids = {self.node_id: attempt.node_id, **dict(attempt.others)}
+        return {replace(self._home, zone=attempt.zone, node_id=name): value for name, value in ids.items()}
 
-    def _delete_node(self, job: KeptJob, *, leaves_others: bool = False) -> None:
-        """Delete the node of the last attempt, if it still exists. Raises why it is not deleted.
+    def _suspect(self, attempt: JobAttempt) -> NodeName:
+        """Return the node of the worker that ended an attempt; the first if that is not known."""
+        names, slice_id = [*self._ids(attempt)], attempt.worker.rpartition("-")[0]
+        return next((name for name in names if self._order.slices and name.node_id == slice_id), names[0])
+
+    def _delete_nodes(self, attempt: JobAttempt, names: Sequence[NodeName], *, leaves_others: bool = False) -> None:
+        """Delete nodes of an attempt, as far as they still exist. Raises why one is not deleted.
 
         Another node of its name is an error, unless it `leaves_others`: a killed supervisor may have replaced the node already.
         """
-        attempt = job.attempts[-1]
-        self._require_lease()
-        name = self._node_name(attempt)
-        with self._app.progress() as progress:
-            context = self._app.services.context(progress)
-            place = SearchPlace(name.project, name.zone)
-            group = find_group(context, place, NodeReference(name.node_id, name.zone, name.project))
-            if group is None:
-                return
-            if any(node.name == name and node.id != attempt.node_id for node in group.nodes):
-                if leaves_others:
-                    return
-                raise ConflictError(f"another client recreated `{name.node_id}`; leaving the new node untouched")
-            (result,) = tear_down(context, [group], by="run", timeout=None)
-        if isinstance(result, TpuctlError):
-            raise result
+        ids = self._ids(attempt)
+        for name in names:
+            self._require_lease()
+            with self._app.progress() as progress:
+                context = self._app.services.context(progress)
+                place = SearchPlace(name.project, name.zone)
+                group = find_group(context, place, NodeReference(name.node_id, name.zone, name.project))
+                if group is None:
+                    continue
+                foreign = next((node.name.node_id for node in group.nodes if node.name not in ids), None)
+                if foreign is not None:
+                    raise ConflictError(f"`{name.node_id}` is requested with `{foreign}`, which is not of this job")
+                if other := next((node.name for node in group.nodes if node.id != ids[node.name]), None):
+                    if leaves_others:
+                        continue
+                    raise ConflictError(f"another client recreated `{other.node_id}`; leaving the new node untouched")
+                (result,) = tear_down(context, [group], by="run", timeout=None)
+            if isinstance(result, TpuctlError):
+                raise result
 
     def _finish(self, job: KeptJob, end: EndJob) -> int:
         """End the node if the user wants that, write that the job is over, and run the hook. Return the exit code.
@@ -620,7 +675,7 @@ class Supervisor:
             self._end_node(job, end)
         except TpuctlError as error:
             self._app.show_error(error)
-            self._app.terminal.warn(f"`{self.node_id}` may still be billed: `tpuctl down {self.node_id}`")
+            self._app.terminal.warn(f"`{self._node_words}` may still be billed: `tpuctl down {self._node_words}`")
             return error.exit_code
         self._write("job-over", code=int(code), text=end.outcome)
         data = {"job": self.name, "exit_code": int(code), "attempts": len(job.attempts), "cost": round(job.cost, 2)}
@@ -630,28 +685,29 @@ class Supervisor:
         return code or (ExitCode.FAILURE if failures else ExitCode.OK)
 
     def _end_node(self, job: KeptJob, end: EndJob) -> None:
-        """Delete or stop the node of the last attempt. Raises why that failed."""
+        """Delete or stop the nodes of the last attempt. Raises why that failed."""
         chosen = self._order.end
         if not job.attempts or job.attempts[-1].verdict is Verdict.DELETED or chosen is NodeAtEnd.KEEP:
             return
         if chosen is NodeAtEnd.DELETE_ON_SUCCESS and end.exit_code is not ExitCode.OK:
-            self._app.terminal.note(f"`{self.node_id}` is not deleted: the job has failed")
-            return
-        if chosen is not NodeAtEnd.STOP:
-            self._delete_node(job)
+            self._app.terminal.note(f"`{self._node_words}` is not deleted: the job has failed")
             return
         attempt = job.attempts[-1]
-        node = self._app.services.client.find_node(self._node_name(attempt))
-        if node is None or node.id != attempt.node_id or not _may_run(node):
+        ids = self._ids(attempt)
+        if chosen is not NodeAtEnd.STOP:
+            self._delete_nodes(attempt, [*ids])
             return
-        if why_not := node.why_not_stoppable():
-            # The next supervisor could not stop it either.
-            self._app.terminal.warn(
-                f"`{self.node_id}` is not stopped and still billed: {why_not}; delete it: `tpuctl down {self.node_id}`"
-            )
-            return
-        with self._app.progress() as progress:
-            stop_node(self._app.services.context(progress), node)
+        for name, node_id in ids.items():
+            node = self._app.services.client.find_node(name)
+            if node is None or node.id != node_id or not _may_run(node):
+                continue
+            if why_not := node.why_not_stoppable():
+                # The next supervisor could not stop it either.
+                text = f"`{name.node_id}` is not stopped and still billed: {why_not}"
+                self._app.terminal.warn(f"{text}; delete it: `tpuctl down {name.node_id}`")
+                continue
+            with self._app.progress() as progress:
+                stop_node(self._app.services.context(progress), node)
 
 
 class _AttemptOutput:
@@ -738,20 +794,22 @@ class _AttemptOutput:
         self._app.terminal.warn(text)
 
 
-def bring_up_planned(app: App, work: PlannedWork, request: UpRequest) -> Node:
-    """Bring the one node of a plan up and return it. Raises why it is not usable."""
+def bring_up_planned(app: App, work: PlannedWork, request: UpRequest) -> tuple[Node, ...]:
+    """Bring the nodes of a plan up and return them in its order. Raises why one is not usable."""
 
     @contextmanager
     def listen() -> Iterator[Callable[[NodeEvent], None]]:
         with app.progress() as progress:
             yield progress
 
-    (result,) = run_planned(app, work, request, listen)
-    if isinstance(result, TpuctlError):
-        raise result
-    if result.node is None:
-        raise ConflictError(f"`{work.located[0][0].node_id}` no longer exists")
-    return result.node
+    nodes = []
+    for (name, _, _), result in zip(work.located, run_planned(app, work, request, listen), strict=True):
+        if isinstance(result, TpuctlError):
+            raise result
+        if result.node is None:
+            raise ConflictError(f"`{name.node_id}` no longer exists")
+        nodes.append(result.node)
+    return tuple(nodes)
 
 
 def _may_run(node: Node) -> bool:

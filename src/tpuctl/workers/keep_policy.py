@@ -171,10 +171,11 @@ def _pause(policy: KeepPolicy, attempts: Sequence[JobAttempt]) -> timedelta:
 
 
 def count_machine_failures(attempts: Sequence[JobAttempt]) -> int:
-    """Return how many of the last attempts failed in a row because of the same worker of the same node."""
+    """Return how many of the last attempts failed in a row because of the same worker, on the same nodes."""
     last, count = attempts[-1], 0
     for attempt in reversed(attempts):
-        if (attempt.node_id, attempt.worker) != (last.node_id, last.worker) or attempt.verdict not in _MACHINE_VERDICTS:
+        is_same = (attempt.node_id, attempt.others, attempt.worker) == (last.node_id, last.others, last.worker)
+        if not is_same or attempt.verdict not in _MACHINE_VERDICTS:
             break
         count += 1
     return count

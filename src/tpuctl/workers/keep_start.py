@@ -11,6 +11,7 @@ from tpuctl.check.preflight import preflight_check
 from tpuctl.durations import format_duration
 from tpuctl.errors import ConflictError, ExitCode, InvalidInputError, NotFoundError
 from tpuctl.models.node import Tier
+from tpuctl.names import natural_key
 from tpuctl.nodes.bring_up import UpRequest, plan_bring_up
 from tpuctl.nodes.conditions import Repair
 from tpuctl.nodes.expiry import DEFAULT_GRACE
@@ -21,18 +22,20 @@ from tpuctl.nodes.zone_choice import zone_choice
 from tpuctl.workers.file_tree import read_tree
 from tpuctl.workers.keep import Supervisor, bring_up_planned, supervising
 from tpuctl.workers.kept_files import KeptFiles, KeptOrder, NodeAtEnd
+from tpuctl.workers.multislice import DEFAULT_PORT, check_alike, check_generation
 from tpuctl.workers.one_off import make_log_folder
 from tpuctl.workers.run_tree import describe_tree
 from tpuctl.workers.runner import job_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
     from tpuctl.check.commands.preflight_options import CheckOptions
     from tpuctl.models.node import Node
     from tpuctl.models.spec import NodeSpec
+    from tpuctl.nodes.bring_up import PlannedWork
     from tpuctl.nodes.hooks import Hooks
     from tpuctl.nodes.kept_jobs import JobPlace
     from tpuctl.nodes.time_limits import TimeLimit
@@ -56,32 +59,50 @@ class KeepRequest:
     collect: tuple[str, ...] = ()
     end: NodeAtEnd = NodeAtEnd.KEEP
     preempt_signal: int = 0
+    slice_port: int | None = None  # of a job over several slices; None for a job on one node
 
 
-def keep_job(app: App, node: str, keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
+def keep_job(app: App, nodes: Sequence[str], keep: KeepRequest, request: RunRequest, hooks: Hooks) -> int:
     """Begin a kept job, or go on with an unfinished one of this name, and supervise it. Return its exit code.
 
-    A job of this name that has ended with 0 is not started again. Raises `ConflictError` if the node has another one.
+    A job of this name that has ended with 0 is not started again. Of several nodes, which are slices of the job, the first by
+    its name has its record. Raises `ConflictError` if a node has another job, or if the job has other slices.
     """
-    reference = app.reference(node)
+    nodes = sorted(nodes, key=lambda text: natural_key(app.reference(text).node_id))
+    reference = app.reference(nodes[0])
+    node_ids = tuple(app.reference(text).node_id for text in nodes)
     project, name = reference.project or app.project, request.job or job_name(app.now())
-    with supervising(app, project, reference.node_id):
+    with supervising(app, project, *node_ids):
         app.services.journal.check()  # a job that cannot be read is not one that does not exist
         known = app.services.journal.kept_jobs(project, reference.node_id)
         same = next((place for place in reversed(known) if place.job.name == name), None)
         files = KeptFiles(app, project, reference.node_id, name)
         if same is not None and same.job.stopped is None and same.job.exit_code in {None, 0}:
+            if same.job.outcome is None:
+                _check_slices(files, name, node_ids)
             if keep.resync and same.job.outcome is None:
                 _keep_present_files(app, files, keep.sync)
             return _go_on(app, same, files, hooks, detach=request.detach)
-        running = next((place.job for place in known if not place.job.is_over), None)
-        if running is not None:
-            raise ConflictError(
-                f"`{node}` has the unfinished job `{running.name}`",
-                hint=f"go on with it: `tpuctl watch {node} --job {running.name}`, or end it: "
-                f"`tpuctl kill {node} {running.name}`",
-            )
-        return _begin(app, node, keep, request, files=files, hooks=hooks)
+        for text in nodes:
+            places = app.services.journal.kept_jobs(project, app.reference(text).node_id)
+            running = next((place.job for place in places if not place.job.is_over), None)
+            if running is not None:
+                raise ConflictError(
+                    f"`{text}` has the unfinished job `{running.name}`",
+                    hint=f"go on with it: `tpuctl watch {text} --job {running.name}`, or end it: "
+                    f"`tpuctl kill {text} {running.name}`",
+                )
+        return _begin(app, nodes, keep, request, files=files, hooks=hooks)
+
+
+def _check_slices(files: KeptFiles, name: str, node_ids: tuple[str, ...]) -> None:
+    """Raise `ConflictError` if an unfinished job was begun with other nodes than these."""
+    begun = files.read_order().slices or node_ids[:1]
+    if begun != node_ids:
+        raise ConflictError(
+            f"the unfinished job `{name}` was begun on {', '.join(begun)}",
+            hint=f"go on with it: `tpuctl watch {begun[0]} --job {name}`, or end it: `tpuctl kill {' '.join(begun)} {name}`",
+        )
 
 
 def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool = False) -> int:
@@ -98,10 +119,15 @@ def watch_job(app: App, node: str, name: str, hooks: Hooks, *, force_lease: bool
                 hint=f"`tpuctl run {node} --keep --name JOB -- COMMAND` starts one; a job of another machine needs a "
                 "journal in a bucket: `TPUCTL_JOURNAL=gs://BUCKET/PREFIX`",
             )
-        return _go_on(app, place, KeptFiles(app, project, reference.node_id, name), hooks)
+        files = KeptFiles(app, project, reference.node_id, name)
+        others = files.read_order().slices[1:] if place.job.outcome is None else ()
+        with supervising(app, project, *others, force_lease=force_lease):
+            return _go_on(app, place, files, hooks)
 
 
-def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files: KeptFiles, hooks: Hooks) -> int:
+def _begin(
+    app: App, nodes: Sequence[str], keep: KeepRequest, request: RunRequest, *, files: KeptFiles, hooks: Hooks
+) -> int:
     name = files.job
     spec = build_spec(app, keep.described)
     if spec is not None:
@@ -115,13 +141,15 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         idle=keep.idle if keep.idle.is_named else idle_of(app, keep.end) or keep.idle,
     )
     zones = app.zone_flags
-    work = plan_bring_up(app, [node], up)
+    work = plan_bring_up(app, nodes, up)
     home, found, wanted = work.located[0]
     if wanted is None and found is not None:
         # A node that exists is created again as it is now.
         wanted = app.services.journal.past(home).spec_as_it_is(found)
     if keep.end is NodeAtEnd.STOP:
-        _require_stoppable(node, found, wanted)
+        _require_stoppable(home.node_id, found, wanted)
+    if keep.slice_port is not None:
+        _check_alike(work)
     if request.log_folder is not None:
         make_log_folder(request.log_folder)
     synced_to, folder = None, request.folder
@@ -139,6 +167,8 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
             fanout=request.fanout,
             folder=folder,
             synced_to=synced_to,
+            slices=tuple(name.node_id for name, _, _ in work.located) if keep.slice_port is not None else (),
+            slice_port=keep.slice_port or DEFAULT_PORT,
             zones=zones,
             tiers=tuple(map(str, up.tiers)),
             spec=wanted.to_json() if wanted else None,
@@ -166,7 +196,7 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         place for place in app.services.journal.kept_jobs(home.project, home.node_id) if place.job.name == name
     )
 
-    def first() -> Node:
+    def first() -> tuple[Node, ...]:
         return bring_up_planned(app, work, up)
 
     supervisor = Supervisor(
@@ -180,6 +210,18 @@ def _begin(app: App, node: str, keep: KeepRequest, request: RunRequest, *, files
         detach=request.detach,
     )
     return supervisor.run()
+
+
+def _check_alike(work: PlannedWork) -> None:
+    """Raise `ConflictError` if the nodes of a plan will not be slices of one job."""
+    for name, _, spec in work.located:
+        if spec is not None:
+            check_generation(name, spec.accelerator_type)
+    check_alike([node for _, node, _ in work.located if node is not None])
+    zones = {name.zone: name.node_id for name, _, _ in work.located}
+    if len(zones) > 1:
+        others = ", ".join(f"`{node_id}` is in {zone}" for zone, node_id in zones.items())
+        raise ConflictError(f"the slices of one job have the same zone: {others}", hint="name the zone with `--zone`")
 
 
 def _require_stoppable(name: str, node: Node | None, spec: NodeSpec | None) -> None:

@@ -22,6 +22,7 @@ from tpuctl.files import make_private_folder, read_regular_file, replace_private
 from tpuctl.names import BucketPath, file_stem
 from tpuctl.workers.file_tree import read_copy
 from tpuctl.workers.keep_policy import KeepPolicy
+from tpuctl.workers.multislice import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +59,8 @@ class KeptOrder:
     fanout: Annotated[int, Range(1, 10**6)] = 64
     folder: _LongText | None = None  # on the workers
     synced_to: _LongText | None = None  # the folder on the workers of the archive; None without one
+    slices: tuple[_LongText, ...] = ()  # the names of all nodes of a job over several slices, in order; else none
+    slice_port: Annotated[int, Range(1, 65535)] = DEFAULT_PORT
     zones: tuple[_LongText, ...] = ()
     tiers: tuple[_LongText, ...] = ()
     spec: Any = None  # JSON of `NodeSpec`

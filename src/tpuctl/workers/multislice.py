@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tpuctl.accelerators import find_accelerator_type
 from tpuctl.errors import ConflictError, InvalidInputError
 from tpuctl.models.node import Health, NodeState
 from tpuctl.models.worker_ports import MEGASCALE
@@ -60,27 +61,9 @@ def plan_slices(nodes: Sequence[Node], *, port: int = DEFAULT_PORT, checks_types
     difference. Without `checks_types` only what JAX cannot do at all is refused.
     """
     ordered = tuple(sorted(nodes, key=lambda node: natural_key(node.name.node_id)))
-    if len(ordered) < 2:
-        raise InvalidInputError(
-            f"`--multislice` needs two nodes or more, and selects {len(ordered)}",
-            hint="name them in one command, or leave out `--multislice`",
-        )
-    if len(ordered) > MOST_SLICES:
-        raise InvalidInputError(
-            f"`--multislice` takes {MOST_SLICES} nodes at most, and selects {len(ordered)}",
-            hint="select fewer with a narrower pattern",
-        )
-    if checks_types and (old := [node for node in ordered if _generation(node) in _WITHOUT]):
-        raise ConflictError(
-            f"`{old[0].name.node_id}` is a {old[0].accelerator_type}: multislice is for v4 and later",
-            hint="use one slice of more chips",
-        )
-    _require_same(ordered, "workers", lambda node: str(node.workers))
+    check_count(len(ordered))
+    check_alike(ordered, checks_types=checks_types)
     if checks_types:
-        _require_same(ordered, "type", lambda node: node.accelerator_type)
-        _require_same(ordered, "topology", _topology)
-        _require_same(ordered, "runtime version", lambda node: node.runtime_version)
-        _require_same(ordered, "zone", lambda node: node.name.zone)
         for node in ordered:
             if node.state is not NodeState.READY or node.health not in _MAY_COMPUTE:
                 state = node.state if node.state is not NodeState.READY else node.health
@@ -92,6 +75,43 @@ def plan_slices(nodes: Sequence[Node], *, port: int = DEFAULT_PORT, checks_types
     if address is None:
         raise ConflictError(f"worker 0 of `{ordered[0].name.node_id}` has no internal address for the other slices")
     return SlicePlan(ordered, address, port)
+
+
+def check_count(count: int) -> None:
+    """Raise `InvalidInputError` for fewer or more slices than a job may have."""
+    if count < 2:
+        raise InvalidInputError(
+            f"`--multislice` needs two nodes or more, and selects {count}",
+            hint="name them in one command, or leave out `--multislice`",
+        )
+    if count > MOST_SLICES:
+        raise InvalidInputError(
+            f"`--multislice` takes {MOST_SLICES} nodes at most, and selects {count}",
+            hint="select fewer with a narrower pattern",
+        )
+
+
+def check_alike(nodes: Sequence[Node], *, checks_types: bool = True) -> None:
+    """Raise `ConflictError` with the difference if nodes cannot be slices of one job."""
+    if checks_types:
+        for node in nodes:
+            check_generation(node.name, node.accelerator_type)
+    _require_same(nodes, "workers", lambda node: str(node.workers))
+    if checks_types:
+        _require_same(nodes, "type", lambda node: node.accelerator_type)
+        _require_same(nodes, "topology", _topology)
+        _require_same(nodes, "runtime version", lambda node: node.runtime_version)
+        _require_same(nodes, "zone", lambda node: node.name.zone)
+
+
+def check_generation(name: NodeName, accelerator_type: str) -> None:
+    """Raise `ConflictError` for chips of a generation before v4."""
+    accelerator = find_accelerator_type(accelerator_type)
+    if accelerator is not None and accelerator.generation.prefix in _WITHOUT:
+        raise ConflictError(
+            f"`{name.node_id}` is a {accelerator_type}: multislice is for v4 and later",
+            hint="use one slice of more chips",
+        )
 
 
 def _require_same(nodes: Sequence[Node], what: str, value: Callable[[Node], str]) -> None:
@@ -108,10 +128,6 @@ def _require_same(nodes: Sequence[Node], what: str, value: Callable[[Node], str]
             if what == "workers"
             else "leave out what differs, or use `--skip-validation`",
         )
-
-
-def _generation(node: Node) -> str:
-    return node.accelerator.generation.prefix if node.accelerator else ""
 
 
 def _topology(node: Node) -> str:

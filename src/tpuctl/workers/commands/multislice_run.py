@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from tpuctl.errors import ExitCode, InvalidInputError
 from tpuctl.models.node import WorkerSet
+from tpuctl.nodes.lookup import select_nodes
 from tpuctl.nodes.usage import find_node_uses, require_idle
 from tpuctl.workers.captured_run import run_captured
 from tpuctl.workers.commands.node_selection import find_selected_nodes
 from tpuctl.workers.execution import run_and_show
-from tpuctl.workers.multislice import COORDINATOR, DEFAULT_PORT, NAMES, plan_slices
+from tpuctl.workers.multislice import COORDINATOR, DEFAULT_PORT, NAMES, check_count, plan_slices
 from tpuctl.workers.run_tree import sync_before_run
 from tpuctl.workers.runner import RunRequest
 from tpuctl.workers.targets import await_key, find_targets
@@ -54,6 +55,17 @@ def check_multislice(flags: RunFlags, workers: WorkerSet, request: RunRequest, n
         raise InvalidInputError(
             f"`{doubled}` is named twice: each slice of a job is a node of its own", hint="name each node once"
         )
+
+
+def find_slice_names(app: App, selection: GivenSelection) -> list[str]:
+    """Return the names of the slices of a kept job: those of a pattern exist, those that are named need not."""
+    # With `--keep` the type is that of the nodes to create.
+    selection = replace(selection, options=replace(selection.options, types=()))
+    names = [*selection.names]
+    if selection.is_pattern:
+        names = [str(node.name) for node in select_nodes(app, selection.parse(app)).complete()]
+    check_count(len(names))
+    return names
 
 
 def run_multislice(

@@ -109,7 +109,7 @@ class RunFlags:
         "--multislice",
         is_flag=True,
         help="Run the command as one job over several slices: on all workers of all nodes or on none, with the variables "
-        "MEGASCALE_*; a failure of one ends all. [default: each node on its own]",
+        "MEGASCALE_*; a failure of one ends all, and with --keep restarts all. [default: each node on its own]",
     )
     megascale_port: int | None = option(
         "--megascale-port",
@@ -309,4 +309,5 @@ def command() -> None:
       tpuctl run 'train-*' --multislice -- python3 train.py
       tpuctl run --up v5litepod-16 --spot --rm -- ./train.sh
       tpuctl run trainer --keep --name train --type v5litepod-16 --spot -- ./train.sh
+      tpuctl run s-0 s-1 --multislice --keep --name train --type v4-16 --spot -- ./train.sh
     """

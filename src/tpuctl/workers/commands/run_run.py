@@ -27,6 +27,8 @@ from tpuctl.workers.targets import await_key, find_targets
 from tpuctl.workers.worker_jobs import check_job_name, parse_signal
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tpuctl.app.app import App
     from tpuctl.app.spec_options import SpecOptions
     from tpuctl.check.commands.preflight_options import CheckOptions
@@ -87,7 +89,7 @@ def run_run(
         from tpuctl.workers.keep_start import keep_job  # noqa: PLC0415  # only for kept jobs
 
         hooks = build_hooks(app, {EventKind.JOB_STALLED: keeping.on_job_stall, EventKind.JOB_ENDED: keeping.on_job_end})
-        return keep_job(app, selection.names[0], keep, request, hooks)
+        return keep_job(app, _kept_nodes(app, selection, flags, request, workers=workers), keep, request, hooks)
     for name in keeping.given:
         raise InvalidInputError(f"`{_flag(name)}` needs `--keep`", hint="add `--keep`, or leave it out")
     tree = find_run_tree(app, sync=flags.sync, no_sync=flags.no_sync, workdir=flags.workdir)
@@ -127,6 +129,18 @@ def run_run(
             raise InvalidInputError("`--multislice` is for nodes that exist, not for `--up`", hint=hint)
         return run_one_off(app, names[0] if names else None, job, request)
     return _run_on_nodes(app, selection, flags, request, workers=workers, tree=tree)
+
+
+def _kept_nodes(
+    app: App, selection: GivenSelection, flags: RunFlags, request: RunRequest, *, workers: WorkerSet
+) -> Sequence[str]:
+    """Return the names of the nodes of a kept job, which need not exist yet."""
+    if not flags.multislice:
+        return selection.names
+    from tpuctl.workers.commands.multislice_run import check_multislice, find_slice_names  # noqa: PLC0415  # few runs need it
+
+    check_multislice(flags, workers, request, selection.names)
+    return find_slice_names(app, selection)
 
 
 def _run_on_nodes(
@@ -312,12 +326,18 @@ def parse_keep(
     from tpuctl.workers.keep_policy import KeepPolicy, parse_codes  # noqa: PLC0415  # only for kept jobs
     from tpuctl.workers.keep_start import KeepRequest  # noqa: PLC0415  # as above
     from tpuctl.workers.kept_files import NodeAtEnd  # noqa: PLC0415  # as above
+    from tpuctl.workers.multislice import DEFAULT_PORT  # noqa: PLC0415  # as above
 
-    if len(selection.names) != 1 or set(selection.options.given) - {"types"}:
-        raise InvalidInputError("`--keep` takes one node", hint="name it: `tpuctl run NODE --keep -- COMMAND`")
+    if not run.multislice and (len(selection.names) != 1 or set(selection.options.given) - {"types"}):
+        raise InvalidInputError(
+            "`--keep` takes one node",
+            hint="name it: `tpuctl run NODE --keep -- COMMAND`; several are slices of one job with `--multislice`",
+        )
+    if run.megascale_port and not run.multislice:
+        raise InvalidInputError("`--megascale-port` needs `--multislice`", hint="add it, or leave the option out")
     refused = {
         **{name: getattr(run, name) for name in ("batch", "fail_fast", "if_idle", "allow_unreachable")},
-        **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin")},
+        **{name: getattr(run, name) for name in ("connect_timeout", "no_stdin", "skip_validation")},
         "worker": workers != WorkerSet.parse("all"),
         **{name: getattr(one_off, name) for name in ("up", "exclusive")},
     }
@@ -362,6 +382,7 @@ def parse_keep(
         ),
         end=NodeAtEnd.STOP if flags.stop else end,
         preempt_signal=0 if flags.preempt_signal == "none" else parse_signal(flags.preempt_signal or "TERM"),
+        slice_port=(run.megascale_port or DEFAULT_PORT) if run.multislice else None,
     )
 
 
