@@ -1,1 +1,1 @@
-"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`. It asserts nothing; docs/contributing/benchmarks.md has figures."""
+"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`, which asserts nothing. Figures: docs/contributing."""
