@@ -46,7 +46,7 @@ def life() -> str:
             Stage(str(Condition.SSH), ("every worker answers:", "usable, unless --for says more")),
             Stage(
                 NodeState.PREEMPTED,
-                ("a dead record: watch and up delete", "it, and create the node again"),
+                ("a dead record: watch and up", "delete it and create it again"),
                 is_bad=True,
             ),
             Stage("tpuctl down", ("or its time limit: the guard", "on worker 0 deletes it")),
@@ -87,16 +87,16 @@ def survives() -> str:
     return _draw(
         "A job through a preemption",
         [
-            Stage("run --keep", ("the tree is synced, the job starts", "on all workers: attempt 1")),
+            Stage("run --keep", ("the code is stored, the job starts", "on all workers: attempt 1")),
             Stage("checkpoint", ("the program saves to a bucket",)),
-            Stage("notice", ("10 to 30 s before the end the job", "gets TERM: a last checkpoint"), is_bad=True),
+            Stage("notice", ("10 to 30 s before, the job", "gets TERM: a last checkpoint"), is_bad=True),
             Stage(
                 NodeState.PREEMPTED,
-                (f"verdict `{Verdict.PREEMPTED}`", "no pause, no failure of the program"),
+                (f"verdict `{Verdict.PREEMPTED}`", "at once, no failure of yours"),
                 is_bad=True,
             ),
             Stage("new node", ("in the first of its zones and", "tiers that has capacity")),
-            Stage("attempt 2", ("the tree again, then the command:", "it reads the newest checkpoint")),
+            Stage("attempt 2", ("the same code and command:", "it reads the newest checkpoint")),
             Stage(Verdict.SUCCEEDED, ("0 on all workers: done;", "--rm deletes the node")),
         ],
     )
