@@ -1,1 +1,1 @@
-"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`, which asserts nothing. Figures: docs/contributing."""
+"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`, which asserts nothing. Figures: figures.md."""
