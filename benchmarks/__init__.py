@@ -1,1 +1,1 @@
-"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`. Nothing is asserted. Figures: docs/benchmarks.md."""
+"""How quick tpuctl is beside gcloud: `python -m benchmarks [NAME...]`, which asserts nothing. Figures: figures.md."""

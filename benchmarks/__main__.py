@@ -1,4 +1,4 @@
-"""Measure and print; with `--markdown` write docs/benchmarks.md too."""
+"""Measure and print; with `--markdown` write figures.md and docs/contributing/benchmarks.md too."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _NAMES = (*cases.NAMES, *waiting.NAMES, *remote.NAMES, *checks.NAMES, *accuracy.NAMES, *explain.NAMES)
-_PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+_FIGURES = Path(__file__).with_name("figures.md")
+_PAGE = Path(__file__).parents[1] / "docs" / "contributing" / "benchmarks.md"
 
 
 def main() -> None:
@@ -31,7 +32,7 @@ def main() -> None:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"measurements: {', '.join(_NAMES)}; default: all")
     parser.add_argument("--runs", type=int, default=9, help="number of runs of each program (default: 9)")
-    parser.add_argument("--markdown", action="store_true", help="write docs/benchmarks.md")
+    parser.add_argument("--markdown", action="store_true", help="write figures.md and docs/contributing/benchmarks.md")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(_NAMES):
         parser.error(f"unknown name: {', '.join(sorted(unknown))}; choose from {', '.join(_NAMES)}")
@@ -51,7 +52,9 @@ def main() -> None:
             tables.append(table)
             print("\n".join(table.lines()), flush=True)
     if arguments.markdown:
-        _PAGE.write_text(report.markdown(measured, tables, runs=arguments.runs), "utf-8")
+        figures = report.markdown(measured, tables, runs=arguments.runs)
+        _FIGURES.write_text(figures, "utf-8")
+        _PAGE.write_text(report.summary(figures), "utf-8")
 
 
 def _progress(name: str) -> Callable[[str], None]:

@@ -1,4 +1,4 @@
-"""The figures, as a table for the terminal and as docs/benchmarks.md."""
+"""The figures, as a table for the terminal and as docs/contributing/benchmarks.md and figures.md."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def lines(measured: Sequence[Measured]) -> Iterator[str]:
 
 
 def markdown(measured: Sequence[Measured], tables: Sequence[Table], *, runs: int) -> str:
-    """Return docs/benchmarks.md."""
+    """Return all figures: benchmarks/figures.md."""
     beside = [
         f"| {case.what} | {_bold(wall, case.target)} | {cpu:.2f} | {memory:.2f} | {case.target or ''} |"
         for case, costs in measured
@@ -71,6 +71,13 @@ def markdown(measured: Sequence[Measured], tables: Sequence[Table], *, runs: int
         slowest=f"{_SLOWEST:g}",
         largest=f"{_LARGEST:g}",
     )
+
+
+def summary(figures: str) -> str:
+    """Return docs/contributing/benchmarks.md: the comparison with gcloud, and the titles of the other figures."""
+    head, first, *others = figures.rstrip("\n").split("\n## ")
+    titles = "".join(f"- {text.partition(chr(10))[0]}\n" for text in others)
+    return f"{head}\n## {first.rstrip()}\n\n{_MORE}{titles}"
 
 
 def _ratios(costs: Mapping[str, Cost]) -> tuple[float, float, float]:
@@ -140,3 +147,9 @@ It has {many:,} nodes. Time that a client waits, on one connection; a single nod
 {sandbox}
 
 {waiting}"""
+
+_MORE = """## More figures
+
+[All figures](../../benchmarks/figures.md), with the target of each:
+
+"""

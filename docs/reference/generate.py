@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import diagrams
 import json_fields
 import knowledge
 import yaml
@@ -340,6 +341,9 @@ def _beginning(name: str) -> str:
 
 PAGES = {
     "../how-to/from-gcloud.md": from_gcloud,
+    "../life.svg": diagrams.life,
+    "../repair.svg": diagrams.repair,
+    "../survives.svg": diagrams.survives,
     "exit-codes.md": exit_codes,
     "settings.md": settings,
     "commands.md": commands,

@@ -27,7 +27,7 @@ _SEARCH_BOOSTS = {
     "reference/doctor.md": 0.1,
     "reference/settings.md": 2,
     "python.md": 0.1,
-    "how-to/test-your-own-tool.md": 0.01,
+    "contributing/test-your-own-tool.md": 0.01,
     "how-to/from-ai-platform.md": 0.1,
 }
 _LINK = re.compile(r"\]\((?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")

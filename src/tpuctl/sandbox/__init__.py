@@ -25,7 +25,7 @@ its rules from observations of the real service. A fact without a source is mark
 - `sshd` gives each ssh connection to a worker an OpenSSH sshd of its own, with the programs of `data/guest`; `shims` lets
   gcloud find it.
 
-For tests of other tools it offers `Sandbox` (docs/how-to/test-your-own-tool.md), and `SeedError` for an invalid seed.
+For tests of other tools it offers `Sandbox` (docs/contributing/test-your-own-tool.md), and `SeedError` for an invalid seed.
 Everything else in this package may change.
 """
 

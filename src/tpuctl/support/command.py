@@ -64,6 +64,12 @@ _MIN_SIZE = 2_000_000
     is_flag=True,
     help="Also replace e-mail and IP addresses by aliases, such as account-1.",
 )
+@grouped_option(
+    "--checklist",
+    group=OptionGroup.FILES,
+    is_flag=True,
+    help="Write no bundle: print which steps of the checklist for the real service the journal shows.",
+)
 @route_options
 def command(
     app: App,
@@ -77,6 +83,7 @@ def command(
     max_size: str,
     timeout: timedelta | str | None,
     redact_accounts: bool,
+    checklist: bool,
 ) -> None:
     """Collect the evidence that support asks for in one .tar.gz file, and print the verdict on its logs.
 
@@ -90,7 +97,13 @@ def command(
       tpuctl bundle trainer
       tpuctl bundle trainer --worker 3 --since 2h --redact-accounts
       tpuctl bundle trainer --file - | ssh elsewhere 'cat > evidence.tar.gz'
+      tpuctl bundle proof --checklist
     """
+    if checklist:
+        from tpuctl.support.checklist import show_checklist  # noqa: PLC0415  # as below
+
+        show_checklist(app, node)
+        return
     from tpuctl.support.bundle import BundleBuilder, BundleOptions  # noqa: PLC0415  # completion and --help need not wait for it
 
     if isinstance(timeout, str) or isinstance(since, str):
