@@ -21,7 +21,7 @@ def test_types_of_a_zone_have_their_size(tpuctl: Console) -> None:
     ]
     assert table.splitlines()[:2] == [
         "TYPE     ZONE           CHIPS  WORKERS  TOPOLOGY  VERSION                     $/H  SPOT $/H",
-        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base  ~$12.88         ?",
+        "v4-8     us-central2-b      4        1  2x2x1     tpu-ubuntu2204-base     ~$12.88         ?",
     ]
 
 
