@@ -41,7 +41,7 @@ from tpuctl.nodes.time_limits import TimeLimit, check_time_left
 from tpuctl.nodes.waiting import plan_wait
 from tpuctl.output.log_terminal import LogTerminal, log_event
 from tpuctl.output.progress import ChangeLines
-from tpuctl.output.terminal import StandardStreams
+from tpuctl.output.terminal import StandardStreams, Terminal
 from tpuctl.spelling import closest_match
 from tpuctl.ssh.channel import explain_agent_errors
 from tpuctl.workers.captured_run import JobInfo, WorkerFiles, read_captured, run_captured
@@ -504,13 +504,13 @@ class Client:
 
     def _listener(self, app: App, on_event: Callable[[NodeEvent], None] | None) -> Callable[[NodeEvent], None]:
         """Return what logs events, shows them if a person reads stderr, and passes them on."""
-        changes = ChangeLines(app.clock) if self._shows_progress else None
+        changes = ChangeLines(app.clock) if self._shows_progress and sys.stderr is not None else None
+        shown = Terminal(StandardStreams(io.StringIO(), io.StringIO(), sys.stderr), app.invocation.environ)
 
         def listen(event: NodeEvent) -> None:
             log_event(event)
-            if changes is not None and sys.stderr is not None:
-                for line in changes.lines(event):
-                    print(escape_unprintable(line), file=sys.stderr, flush=True)  # noqa: T201  # a program has no terminal of ours
+            for line in changes.lines(event) if changes is not None else ():
+                shown.note(line)
             if on_event is not None:
                 on_event(event)
 

@@ -110,6 +110,7 @@ LINES: dict[str, tuple[str, ...] | None] = {
     "config set": ("config", "set", "endpoint", f"https://ada:{SECRET}@api.example"),
     "config unset": ("config", "unset", "metadata", "--here"),
     "config path": ("config", "path"),
+    "config init": ("config", "init", "--type", "v4-8", "--yes"),
     "sandbox status": ("sandbox", "status", "-o", "json"),
     "sandbox reset": None,
     "sandbox advance": None,

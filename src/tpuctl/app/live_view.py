@@ -73,7 +73,7 @@ def _stream(app: App, show: Callable[[App], object]) -> None:
         if error is not None and not printed and not text:
             raise error
         if text and text != printed:
-            app.terminal.streams.stdout.write(text)
+            app.terminal.page(text.splitlines())
             app.terminal.flush()
             printed = text
         if error is not None and error.message != reported:

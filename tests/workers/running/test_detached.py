@@ -24,9 +24,10 @@ def test_detached_timed_out_is_terminated_by_its_worker(pod: Slice) -> None:
     (job,) = json.loads(pod.tpuctl("jobs", "pod", "--worker", "0-1", "-o", "json")[0])
     assert (job["state"], [one["timedOut"] for one in job["workers"]]) == ("timed out (exit 0)", [True, True])
     warning = "warning: timed out: the command was terminated on worker 0-1\n"
-    for follow in ((), ("--follow",)):
+    error = "error: timed out: command terminated on 2 of 2 workers: 0-1\n"
+    for follow, shown, ends_with in (((), warning, 0), (("--follow",), error, 5)):
         out, err, code = pod.tpuctl("logs", "pod", "late", "--worker", "0-1", *follow)
-        assert (sorted(out.splitlines()), err, code) == (["[0] x", "[1] x"], warning, 0)
+        assert (sorted(out.splitlines()), err, code) == (["[0] x", "[1] x"], shown, ends_with)
     assert pod.tpuctl("attach", "pod", "late", "--worker", "0") == (
         "x\n",
         "error: timed out: command terminated on 1 of 1 workers: 0\n",

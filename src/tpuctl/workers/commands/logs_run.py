@@ -91,10 +91,10 @@ def _follow(app: App, scope: JobScope, job: Job, others: Sequence[Target]) -> in
     result = follow_job(app, scope, job, others)
     if not result.results:
         raise job_not_found(scope, job.name)
-    _warn(app, result.results)
     cut = [one for one in result.results if one.code is None]
     if not cut:
         return _show_result(app, job, result)
+    _warn(app, result.results)
     show_diagnosis(app, result.diagnosis)
     whys = dict.fromkeys(one.explain(one.target.label) for one in cut)
     text = f"job `{job.name}` could not be followed to its end on worker {worker_labels(cut)}"
@@ -103,6 +103,8 @@ def _follow(app: App, scope: JobScope, job: Job, others: Sequence[Target]) -> in
 
 def _show_result(app: App, job: Job, result: RunResult) -> int:
     """Show how a job ended that was followed to its end, and return the exit code of `attach`."""
+    for text in run_warnings(result.results):
+        app.terminal.warn(text)
     if error := run_error(result):
         app.show_error(error)
         show_diagnosis(app, result.diagnosis)
